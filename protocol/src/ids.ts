@@ -1,0 +1,51 @@
+/** Ids are a prefix that says the kind and a ULID: sortable by time, safe in URLs and host names. */
+import { type Static, Type } from 'typebox'
+
+const ULID = '[0-9A-HJKMNP-TV-Z]{26}'
+
+export const SandboxId = Type.String({ pattern: `^sb-${ULID}$`, description: '`sb-<ulid>`' })
+export const NetworkId = Type.String({ pattern: `^net-${ULID}$`, description: '`net-<ulid>`' })
+export const DiskId = Type.String({ pattern: `^disk_${ULID}$`, description: '`disk_<ulid>`' })
+export const TemplateId = Type.String({ pattern: `^tpl_${ULID}$`, description: '`tpl_<ulid>`' })
+export const UserId = Type.String({ pattern: '^usr_[0-9A-Za-z]+$', description: '`usr_<id>`' })
+export const ProcessId = Type.String({ pattern: '^proc_[0-9A-Za-z]+$', description: '`proc_<opaque>`' })
+export const WebhookEndpointId = Type.String({
+  pattern: '^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$',
+  description: 'UUID',
+})
+
+/** RFC 3339 in UTC; milliseconds, microseconds in process records. */
+export const Timestamp = Type.String({
+  pattern: '^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}\\.(\\d{3}|\\d{6})Z$',
+  description: 'RFC 3339, UTC',
+})
+export type Timestamp = Static<typeof Timestamp>
+
+export const ID_PREFIX = {
+  sandbox: 'sb-',
+  network: 'net-',
+  disk: 'disk_',
+  template: 'tpl_',
+  user: 'usr_',
+  apiKey: 'key_',
+} as const
+
+/**
+ * Any text is a legal path parameter: an id of the wrong form is an absent resource (404 with the same body),
+ * never a validation error.
+ */
+export const SandboxParams = Type.Object({ id: Type.String({ description: 'Sandbox id' }) })
+
+const ALPHABET = '0123456789ABCDEFGHJKMNPQRSTVWXYZ'
+
+/** 48 bits of milliseconds, 80 random bits, Crockford base 32. */
+export function ulid(nowMs: number = Date.now()): string {
+  let time = ''
+  for (let rest = nowMs, i = 0; i < 10; i++, rest = Math.floor(rest / 32)) time = ALPHABET[rest % 32] + time
+  const random = crypto.getRandomValues(new Uint8Array(16))
+  let tail = ''
+  for (const byte of random) tail += ALPHABET[byte % 32]
+  return time + tail
+}
+
+export const newId = (kind: keyof typeof ID_PREFIX, nowMs?: number): string => ID_PREFIX[kind] + ulid(nowMs)

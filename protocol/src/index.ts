@@ -1,0 +1,6 @@
+export * from './catalog.ts'
+export * from './envelope.ts'
+export * from './exec.ts'
+export * from './failure.ts'
+export * from './ids.ts'
+export * from './sandbox.ts'
