@@ -14,6 +14,12 @@ export const WebhookEndpointId = Type.String({
   description: 'UUID',
 })
 
+/** By which a disk or a network may be referenced in place of its id (spec 4.5, wire 8); unique per user. */
+export const ResourceName = Type.String({
+  pattern: '^[a-z0-9][a-z0-9-]{0,62}$',
+  description: 'Lower case letters, digits and dashes, no dash first, at most 63.',
+})
+
 /** RFC 3339 in UTC; milliseconds, microseconds in process records. */
 export const Timestamp = Type.String({
   pattern: '^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}\\.(\\d{3}|\\d{6})Z$',

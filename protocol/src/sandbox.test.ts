@@ -1,10 +1,14 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { Value } from 'typebox/value'
 import {
+  checkSandboxName,
   expectedStatus,
   isTerminal,
   SANDBOX_MOVES,
   SANDBOX_STATUSES,
+  SandboxCreateBody,
+  SandboxName,
   sandboxCan,
   TRANSITIONAL_STATUSES,
 } from './index.ts'
@@ -44,4 +48,25 @@ test('every transitional status has a move that ends it with the fence of its op
 
 test('a refusal names what was expected', () => {
   assert.equal(expectedStatus('resume'), 'paused or error')
+})
+
+test('a name is a DNS label in lower case', () => {
+  for (const name of ['a', '0', 'brave-otter', 'a--b', 'a'.repeat(63)]) {
+    assert.equal(checkSandboxName(name), undefined, name)
+    assert.ok(Value.Check(SandboxName, name), name)
+  }
+  for (const name of ['', '-a', 'a-', 'A', 'a.b', 'a_b', 'a\n', 'é', 'a'.repeat(64)]) {
+    assert.match(checkSandboxName(name) ?? '', /1 to 63 lower case/, name)
+    assert.ok(!Value.Check(SandboxName, name), name)
+  }
+})
+
+test('a create body may send null for what it leaves out, and fields nobody knows', () => {
+  const body = { shape: 's-1vcpu-1gb', name: null, egress: null, node_selector: {}, bandwidth_quota_bytes: 0 }
+  const disk = { disk_id: 'data', mount_path: '/mnt/data' }
+
+  assert.ok(Value.Check(SandboxCreateBody, { ...body, disks: [disk, { ...disk, sub_path: null }] }))
+  assert.ok(!Value.Check(SandboxCreateBody, { ...body, bandwidth_quota_bytes: 1 }))
+  assert.ok(!Value.Check(SandboxCreateBody, { ...body, envs: { 'not a name': 'x' } }))
+  assert.ok(!Value.Check(SandboxCreateBody, { ...body, auto_pause_after_seconds: 59 }))
 })

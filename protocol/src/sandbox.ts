@@ -1,7 +1,11 @@
 /** The sandbox: its statuses, what may become what, and what goes in and out (spec 2.2, 3.1, 4.1, 4.2). */
 import { type Static, Type } from 'typebox'
+import { DiskAttachBody } from './disk.ts'
+import { EgressRules } from './egress.ts'
 import { PageQuery } from './envelope.ts'
+import { Envs } from './envs.ts'
 import { SandboxId, Timestamp, UserId } from './ids.ts'
+import { optionalNull } from './optional-null.ts'
 
 export const SANDBOX_STATUSES = [
   'creating',
@@ -78,25 +82,17 @@ export const expectedStatus = (move: SandboxMove): string => SANDBOX_MOVES[move]
 
 export const AUTO_PAUSE_MIN_SECONDS = 60
 export const AUTO_PAUSE_MAX_SECONDS = 86_400
-export const ENVS_MAX_ENTRIES = 64
-export const ENV_VALUE_MAX_BYTES = 4 * 1024
-export const ENVS_MAX_BYTES = 64 * 1024
 
 /** A DNS label in lower case: it is the hostname and the name inside private networks. */
-export const SandboxName = Type.String({ pattern: '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$' })
+const SANDBOX_NAME = '^[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?$'
+const sandboxName = new RegExp(SANDBOX_NAME)
+export const SandboxName = Type.String({ pattern: SANDBOX_NAME })
 
-/**
- * `additionalProperties: false` is what makes the key pattern bind: a Record alone emits only
- * `patternProperties`, which lets any other key through.
- */
-export const Envs = Type.Record(Type.String({ pattern: '^[A-Za-z_][A-Za-z0-9_]*$' }), Type.String(), {
-  additionalProperties: false,
-  maxProperties: ENVS_MAX_ENTRIES,
-  description: 'At most 64 entries, 4 KiB a value, 64 KiB in all. Values are write-only.',
-})
-
-const optionalNull = <S extends Parameters<typeof Type.Optional>[0]>(schema: S) =>
-  Type.Optional(Type.Union([schema, Type.Null()]))
+/** The create body takes any text as a name, so that the refusal can say what a name is. */
+export function checkSandboxName(name: string): string | undefined {
+  if (sandboxName.test(name)) return undefined
+  return 'must be 1 to 63 lower case letters, digits and dashes, with no dash at either end'
+}
 
 const AutoPauseSeconds = Type.Integer({ minimum: AUTO_PAUSE_MIN_SECONDS, maximum: AUTO_PAUSE_MAX_SECONDS })
 
@@ -113,16 +109,8 @@ export const SandboxCreateBody = Type.Object({
   envs: optionalNull(Envs),
   ingress_enabled: optionalNull(Type.Boolean()),
   networks: optionalNull(Type.Array(Type.Object({ id: Type.String() }))),
-  disks: optionalNull(
-    Type.Array(
-      Type.Object({
-        disk_id: Type.String(),
-        mount_path: Type.String(),
-        sub_path: Type.Optional(Type.String()),
-      }),
-    ),
-  ),
-  egress: optionalNull(Type.Array(Type.String())),
+  disks: optionalNull(Type.Array(DiskAttachBody)),
+  egress: optionalNull(EgressRules),
   auto_pause_after_seconds: optionalNull(AutoPauseSeconds),
   host_id: optionalNull(Type.String()),
   region: optionalNull(Type.String()),
@@ -142,14 +130,18 @@ export type SandboxPatchBody = Static<typeof SandboxPatchBody>
 export const SandboxForkBody = Type.Object({
   start_paused: optionalNull(Type.Boolean()),
   ssh_pubkeys: optionalNull(Type.Array(Type.String())),
-  egress: optionalNull(Type.Array(Type.String())),
+  egress: optionalNull(EgressRules),
   ingress_enabled: optionalNull(Type.Boolean()),
   envs: optionalNull(Envs),
+  bandwidth_quota_bytes: Type.Optional(Type.Unknown({ description: 'Refused, whatever the number, 0 included.' })),
 })
 export type SandboxForkBody = Static<typeof SandboxForkBody>
 
 export const SandboxListQuery = Type.Intersect([PageQuery, Type.Object({ status: Type.Optional(SandboxStatus) })])
 export type SandboxListQuery = Static<typeof SandboxListQuery>
+
+export const SandboxByIpParams = Type.Object({ ip: Type.String() })
+export type SandboxByIpParams = Static<typeof SandboxByIpParams>
 
 /** One view everywhere: create, get, list, patch, by-ip, pause, resume and fork answer the same (wire 2). */
 export const SandboxView = Type.Object({

@@ -1,0 +1,18 @@
+/** The first-party images. Disabled ones are not shown; a create that names one is refused. */
+import type { RootfsCatalog } from '@warren/protocol'
+import type { Deps } from '../deps.ts'
+
+export async function readRootfsCatalog(deps: Deps): Promise<RootfsCatalog> {
+  const rows = await deps.db.selectFrom('rootfs').selectAll().where('enabled', '=', true).orderBy('position').execute()
+  const entries = rows.map((row) => ({
+    name: row.name,
+    description: row.description,
+    ...(row.deprecated ? { deprecated: true } : {}),
+    ...(row.successor === null ? {} : { successor: row.successor }),
+  }))
+  return {
+    rootfs: rows.map((row) => row.name),
+    default: deps.config.defaultRootfs,
+    ...(entries.length > 0 ? { entries } : {}),
+  }
+}

@@ -1,0 +1,34 @@
+import { ok, PageQuery, page, RootfsCatalog, SHAPES, ShapeView, success } from '@warren/protocol'
+import type { App } from '../app.ts'
+import type { Deps } from '../deps.ts'
+import { pageOf } from '../http/pagination.ts'
+import { readRootfsCatalog } from './rootfs.ts'
+
+export function catalogRoutes(app: App, deps: Deps): void {
+  app.get(
+    '/v1/shapes',
+    {
+      config: { access: 'public' },
+      schema: {
+        summary: 'List the shapes a sandbox can have, smallest first',
+        tags: ['catalog'],
+        querystring: PageQuery,
+        response: { 200: success(page(ShapeView)) },
+      },
+    },
+    async (request) => ok(pageOf(SHAPES, request.query)),
+  )
+
+  app.get(
+    '/v1/rootfs',
+    {
+      config: { access: 'public' },
+      schema: {
+        summary: 'List the root file systems a sandbox can start from',
+        tags: ['catalog'],
+        response: { 200: success(RootfsCatalog) },
+      },
+    },
+    async () => ok(await readRootfsCatalog(deps)),
+  )
+}

@@ -1,0 +1,38 @@
+/** Every setting of the control plane. The README's table lists them for people. */
+import { choice, flag, integer, list, readConfig, text, url } from '@warren/kit/config'
+
+const PORT = { min: 0, max: 65_535 }
+
+const SETTINGS = {
+  host: text('WARREN_HOST', '127.0.0.1'),
+  port: integer('WARREN_PORT', 8080, PORT),
+  /** What clients call it, when a proxy stands in front; may carry a path prefix. */
+  baseUrl: url('WARREN_BASE_URL'),
+  metricsHost: text('WARREN_METRICS_HOST', '127.0.0.1'),
+  metricsPort: integer('WARREN_METRICS_PORT', 9464, PORT),
+  databaseUrl: text('DATABASE_URL', ''),
+  region: choice('WARREN_REGION', 'eu', ['eu', 'us']),
+  defaultRootfs: text('WARREN_DEFAULT_ROOTFS', 'debian:13'),
+  /** 0 turns it off. */
+  rateLimitPerMinute: integer('WARREN_RATE_LIMIT', 1200, { min: 0, max: 10_000_000 }),
+  trustedProxies: list('WARREN_TRUSTED_PROXIES'),
+  usersServiceUrl: url('WARREN_USERS_SERVICE_URL'),
+  introspectionUrl: url('WARREN_INTROSPECTION_URL'),
+  introspectionClientId: text('WARREN_INTROSPECTION_CLIENT_ID', ''),
+  introspectionClientSecret: text('WARREN_INTROSPECTION_CLIENT_SECRET', ''),
+  /** Users that are operators, by id, name or external id, in addition to those flagged in the database. */
+  operators: list('WARREN_OPERATORS'),
+  ingressDomain: text('WARREN_INGRESS_DOMAIN', ''),
+  /** Make the local user and its key when there is no user at all. */
+  localUser: flag('WARREN_LOCAL_USER', false),
+  localKeyFile: text('WARREN_LOCAL_KEY_FILE', ''),
+  logLevel: choice('WARREN_LOG_LEVEL', 'info', ['trace', 'debug', 'info', 'warn', 'error', 'fatal']),
+  logFormat: choice('WARREN_LOG_FORMAT', 'auto', ['auto', 'json', 'pretty']),
+  otlpEndpoint: url('OTEL_EXPORTER_OTLP_ENDPOINT'),
+}
+
+export type Config = ReturnType<typeof readControlPlaneConfig>
+
+export function readControlPlaneConfig(env: Record<string, string | undefined>) {
+  return readConfig(SETTINGS, env)
+}

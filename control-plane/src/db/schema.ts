@@ -1,0 +1,112 @@
+/** The tables as Kysely sees them. Columns carry the wire's names, so views hardly map. */
+import type { HostStatus, SandboxStatus } from '@warren/protocol'
+import type { ColumnType, Generated, Insertable, Selectable } from 'kysely'
+import type { PlanName } from '../users/plans.ts'
+
+/** Set by the database when the row is made. */
+type CreatedAt = ColumnType<Date, Date | undefined, never>
+
+export type Tables = {
+  users: {
+    id: string
+    name: string
+    external_id: string | null
+    plan: PlanName
+    operator: Generated<boolean>
+    credit_micro: Generated<number>
+    created_at: CreatedAt
+  }
+  credit_entries: {
+    id: Generated<number>
+    user_id: string
+    amount_micro: number
+    reason: string
+    created_at: CreatedAt
+  }
+  api_keys: {
+    id: string
+    user_id: string
+    name: string
+    hash: Buffer
+    hint: string
+    created_at: CreatedAt
+    revoked_at: Date | null
+  }
+  rootfs: {
+    name: string
+    description: string
+    enabled: boolean
+    enable_with: string | null
+    deprecated: Generated<boolean>
+    successor: string | null
+    position: number
+  }
+  hosts: {
+    id: string
+    region: string
+    status: HostStatus
+    mem_mib: number
+    reserved_mib: Generated<number>
+    vm_count: Generated<number>
+    rootfses: Generated<string[]>
+    seen_at: Generated<Date>
+    created_at: CreatedAt
+  }
+  sandboxes: {
+    id: string
+    user_id: string
+    name: string
+    status: SandboxStatus
+    fence: Generated<number>
+    status_reason: string | null
+    host_id: string | null
+    ip: string | null
+    shape: string
+    rootfs: string
+    region: string
+    vcpu: number
+    mem_mib: number
+    disk_mib: number
+    ingress_enabled: Generated<boolean>
+    auto_pause_after_seconds: number | null
+    env_names: Generated<string[]>
+    ssh_pubkeys: Generated<string[]>
+    egress: Generated<string[]>
+    bandwidth_quota_bytes: number
+    bandwidth_ingress_bytes: Generated<number>
+    spawn_ms: number | null
+    forked_from: string | null
+    created_at: CreatedAt
+    running_at: Date | null
+    paused_at: Date | null
+    last_resumed_at: Date | null
+    destroyed_at: Date | null
+  }
+  access_tokens: {
+    sandbox_id: string
+    hash: Buffer
+    hint: string
+    created_at: CreatedAt
+    rotated_at: Date | null
+  }
+  sandbox_counts: { user_id: string } & Record<SandboxStatus, Generated<number>>
+  idempotency_keys: {
+    caller: string
+    key: string
+    request_hash: Buffer
+    owner: string
+    status: number | null
+    answer: string | null
+    created_at: CreatedAt
+  }
+  service_processes: {
+    id: string
+    pools: Generated<string[]>
+    started_at: CreatedAt
+    seen_at: Generated<Date>
+  }
+}
+
+export type SandboxRow = Selectable<Tables['sandboxes']>
+export type NewSandboxRow = Insertable<Tables['sandboxes']>
+export type UserRow = Selectable<Tables['users']>

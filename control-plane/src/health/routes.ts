@@ -1,0 +1,29 @@
+import { Healthz, ok, Readyz, success } from '@warren/protocol'
+import type { App } from '../app.ts'
+import type { Deps } from '../deps.ts'
+import { createReadiness } from './readiness.ts'
+
+export function healthRoutes(app: App, deps: Deps): void {
+  const checkReady = createReadiness(deps)
+
+  app.get(
+    '/healthz',
+    {
+      config: { access: 'public', unlimited: true },
+      schema: { summary: 'Is the process up?', tags: ['health'], response: { 200: success(Healthz) } },
+    },
+    async () => ok({ up: true as const }),
+  )
+
+  app.get(
+    '/readyz',
+    {
+      config: { access: 'public', unlimited: true },
+      schema: { summary: 'Can it serve? Asks the database', tags: ['health'], response: { 200: success(Readyz) } },
+    },
+    async () => {
+      await checkReady()
+      return ok({ ready: true as const })
+    },
+  )
+}

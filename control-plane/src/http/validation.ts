@@ -1,0 +1,42 @@
+/**
+ * Two validators. Queries and path parameters are text, so "5" becomes 5; bodies are typed, so "5" where a number
+ * belongs is a mistake, and null must not turn into 0. Neither removes or invents fields: with Fastify's default
+ * `removeAdditional` an environment name that breaks its pattern would vanish and the request succeed.
+ */
+import { Ajv, type ErrorObject } from 'ajv'
+import type { FastifySchemaCompiler } from 'fastify'
+
+const OPTIONS = { removeAdditional: false, useDefaults: false, allErrors: false, strict: false } as const
+const typed = new Ajv({ ...OPTIONS, coerceTypes: false })
+const textual = new Ajv({ ...OPTIONS, coerceTypes: true })
+
+export const compileValidator: FastifySchemaCompiler<object> = ({ schema, httpPart }) =>
+  (httpPart === 'body' ? typed : textual).compile(schema)
+
+/** The offending field and what is wrong with it, of an error that came from a validator. */
+export function validationFields(error: unknown): Record<string, string> | undefined {
+  const { validation, validationContext } = error as { validation?: ErrorObject[]; validationContext?: string }
+  if (!validation || validation.length === 0) return undefined
+  const fault = tellingError(validation)
+  const field = fieldOf(fault) || validationContext || 'body'
+  return { [field]: textOf(fault) }
+}
+
+/** "Optional or null" yields an error for each branch; the one about null tells nobody anything. */
+const tellingError = (errors: ErrorObject[]): ErrorObject =>
+  errors.find((error) => error.params.type !== 'null' && error.keyword !== 'anyOf') ?? errors[0]!
+
+function fieldOf(error: ErrorObject): string {
+  const at = error.instancePath.split('/').slice(1).map(unescapePointer)
+  if (error.keyword === 'required') at.push(String(error.params.missingProperty))
+  return at.join('.')
+}
+
+function textOf(error: ErrorObject): string {
+  if (error.keyword === 'required') return 'is required'
+  if (error.keyword === 'enum') return `must be one of ${error.params.allowedValues.join(', ')}`
+  if (error.keyword === 'additionalProperties') return `${error.params.additionalProperty} is not a valid name`
+  return error.message ?? 'is not valid'
+}
+
+const unescapePointer = (part: string): string => part.replaceAll('~1', '/').replaceAll('~0', '~')

@@ -1,0 +1,109 @@
+/**
+ * The worker: graphile-worker on the same database, our heartbeat beside it.
+ *
+ * Order of events: the first heartbeat, so that nobody takes this process for dead; the worker; then a heartbeat each
+ * second that names the worker's pool, by which its jobs are freed should it fall silent. A worker that ends by
+ * itself (the database went away for long) is started again until we stop.
+ */
+
+import { EventEmitter } from 'node:events'
+import { setTimeout as delay } from 'node:timers/promises'
+import { type Runner, run, type WorkerEvents, Logger as WorkerLogger } from 'graphile-worker'
+import pg from 'pg'
+import type { Deps } from '../deps.ts'
+import { type Job, parsePayload } from './job.ts'
+import { beat, HEARTBEAT_MS, leave } from './processes.ts'
+import { type Sweep, startSweeps } from './sweep.ts'
+
+const CONCURRENCY = 16
+const RESTART_MS = 1_000
+
+export type Worker = { stop(): Promise<void> }
+
+export async function startWorker(
+  deps: Deps,
+  work: { jobs: readonly Job[]; sweeps: readonly Sweep[] },
+): Promise<Worker> {
+  const pool = new pg.Pool({
+    connectionString: deps.database.url,
+    max: CONCURRENCY + 4,
+    application_name: 'warren jobs',
+  })
+  const lost = (error: Error) => deps.log.warn({ err: error }, 'the worker lost a database connection')
+  pool.on('error', lost)
+  pool.on('connect', (client) => client.on('error', lost))
+  const pools: string[] = []
+  const stopping = new AbortController()
+  await beat(deps, pools)
+
+  let runner = work.jobs.length > 0 ? await startRunner(deps, pool, work.jobs, pools) : undefined
+  const kept = keepRunning()
+  const heart = startHeart()
+  const sweeps = startSweeps(deps, work.sweeps)
+
+  async function keepRunning(): Promise<void> {
+    while (runner && !stopping.signal.aborted) {
+      await runner.promise.catch((error) => deps.log.warn({ err: error }, 'the worker ended'))
+      if (stopping.signal.aborted) return
+      await delay(RESTART_MS, undefined, { signal: stopping.signal }).catch(() => {})
+      try {
+        if (!stopping.signal.aborted) runner = await startRunner(deps, pool, work.jobs, pools)
+      } catch (error) {
+        deps.log.warn({ err: error }, 'the worker does not start, trying again')
+      }
+    }
+  }
+
+  async function startHeart(): Promise<void> {
+    while (!stopping.signal.aborted) {
+      await delay(HEARTBEAT_MS, undefined, { signal: stopping.signal }).catch(() => {})
+      if (stopping.signal.aborted) return
+      await beat(deps, pools).catch((error) => deps.log.warn({ err: error }, 'could not say that I am alive'))
+    }
+  }
+
+  return {
+    async stop() {
+      stopping.abort()
+      await sweeps.stop()
+      await runner?.stop().catch(() => {}) // Already ended: nothing to stop.
+      await Promise.all([kept, heart])
+      await leave(deps).catch(() => {}) // Silence says the same a few seconds later.
+      await pool.end()
+    },
+  }
+}
+
+async function startRunner(deps: Deps, pool: pg.Pool, jobs: readonly Job[], pools: string[]): Promise<Runner> {
+  const events: WorkerEvents = new EventEmitter()
+  events.on('pool:create', ({ workerPool }) => pools.push(workerPool.id))
+  return run({
+    pgPool: pool,
+    events,
+    noHandleSignals: true,
+    logger: new WorkerLogger(() => (level, message) => deps.log[level === 'warning' ? 'warn' : level](message)),
+    taskList: Object.fromEntries(jobs.map((job) => [job.name, task(deps, job)])),
+    preset: {
+      worker: {
+        concurrentJobs: CONCURRENCY,
+        pollInterval: 2_000,
+        // One more than can run: what is locked here is out of reach for every other process.
+        localQueue: { size: CONCURRENCY + 1, ttl: 300_000, refetchDelay: { durationMs: 10 } },
+        completeJobBatchDelay: 0,
+        failJobBatchDelay: 0,
+        gracefulShutdownAbortTimeout: 3_000,
+      },
+    },
+  })
+}
+
+const task = (deps: Deps, job: Job) => async (payload: unknown, helpers: TaskHelpers) => {
+  const context = {
+    jobId: helpers.job.id,
+    attempt: helpers.job.attempts,
+    signal: helpers.abortSignal ?? new AbortController().signal,
+  }
+  await job.run(deps, parsePayload(job, payload), context)
+}
+
+type TaskHelpers = { job: { id: string; attempts: number }; abortSignal?: AbortSignal }

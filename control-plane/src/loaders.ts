@@ -1,0 +1,13 @@
+/** The lookups that almost every request makes, batched (db/batch.ts). */
+
+import { batched } from './db/batch.ts'
+import type { Database } from './db/connect.ts'
+import { countSandboxes } from './sandboxes/count.ts'
+import { findSandboxes } from './sandboxes/queries.ts'
+
+export type Loaders = ReturnType<typeof createLoaders>
+
+export const createLoaders = (database: Database) => ({
+  sandbox: batched((ids: string[]) => findSandboxes(database, ids)),
+  sandboxCounts: batched((userIds: string[]) => countSandboxes(database, userIds)),
+})

@@ -1,0 +1,142 @@
+/**
+ * The control plane: config → database → deps → app → worker → listen, and the same backwards.
+ *
+ * Started by `warren start` it says `ready` over the channel between them and stops when that channel closes: whoever
+ * started it is gone. On its own (several copies on one database) it only needs DATABASE_URL.
+ */
+import { randomUUID } from 'node:crypto'
+import type { AddressInfo } from 'node:net'
+import { ConfigError } from '@warren/kit/config'
+import { createLog, type Log, logFormat } from '@warren/kit/log'
+import { onStopSignal, StopStack } from '@warren/kit/stop'
+import { buildApp } from './app.ts'
+import { type Config, readControlPlaneConfig } from './config.ts'
+import { connectDatabase } from './db/connect.ts'
+import { listen } from './db/listen.ts'
+import { migrate } from './db/migrate.ts'
+import { createDeps, type Deps } from './deps.ts'
+import { CredentialCache } from './http/credential-cache.ts'
+import { JOBS, SWEEPS } from './jobs/registry.ts'
+import { startWorker } from './jobs/worker.ts'
+import { createMetrics } from './observe/metrics.ts'
+import { startOperatorServer } from './observe/server.ts'
+import { startTracing } from './observe/tracing.ts'
+import { ensureLocalUser } from './users/local.ts'
+
+/** Under the 10 s that `warren start` has for everything. */
+const STOP_LIMIT_MS = 7_000
+
+const config = readConfigOrExit()
+const log = createLog({
+  name: 'control-plane',
+  level: config.logLevel,
+  format: logFormat(config.logFormat, process.stdout.isTTY),
+})
+const stack = new StopStack()
+
+onStopSignal(() => void stop(0))
+process.on('disconnect', () => void stop(0))
+process.on('uncaughtException', (error) => die(error))
+process.on('unhandledRejection', (error) => die(error))
+
+try {
+  const urls = await start(config, log, stack)
+  process.send?.({ ready: true, ...urls })
+  log.info(urls, 'control plane is ready')
+} catch (error) {
+  log.fatal({ err: error }, 'control plane could not start')
+  await stop(1)
+}
+
+async function start(config: Config, log: Log, stack: StopStack): Promise<{ baseUrl: string; metricsUrl: string }> {
+  await migrateOnce(config, log)
+  const database = connectDatabase(config.databaseUrl, log)
+  stack.add('database', () => database.close())
+  const deps = createDeps({
+    config,
+    log,
+    database,
+    credentials: new CredentialCache(),
+    metrics: createMetrics(database.pool),
+    processId: randomUUID(),
+  })
+  if (config.localUser) await ensureLocalUser(deps.db, config.localKeyFile)
+
+  const tracing = startTracing(config.otlpEndpoint)
+  if (tracing) stack.add('tracing', () => tracing.stop())
+  const operator = await startOperatorServer(deps.metrics, { host: config.metricsHost, port: config.metricsPort })
+  stack.add('operator port', () => operator.close())
+
+  const app = await buildApp(deps, tracing)
+  const heard = hearCredentialChanges(deps)
+  stack.add('credential changes', () => heard.close())
+  const worker = await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
+  stack.add('worker', () => worker.stop())
+
+  await app.listen({ host: config.host, port: config.port })
+  stack.add('http', () => closeApp(app))
+  const { port } = app.server.address() as AddressInfo
+  return { baseUrl: config.baseUrl ?? `http://${urlHost(config.host)}:${port}`, metricsUrl: `${operator.url}/metrics` }
+}
+
+/** On connections of its own, without the limits that protect requests: a migration takes as long as it takes. */
+async function migrateOnce(config: Config, log: Log): Promise<void> {
+  const database = connectDatabase(config.databaseUrl, log, { max: 4, queryLimitMs: 0 })
+  try {
+    await migrate(database)
+  } finally {
+    await database.close()
+  }
+}
+
+function hearCredentialChanges(deps: Deps): { close(): void } {
+  return listen(
+    deps.database.url,
+    'credentials_changed',
+    {
+      onNotice: () => deps.credentials.clear(),
+      onConnected: () => deps.credentials.hear(true),
+      onLost: () => deps.credentials.hear(false),
+    },
+    deps.log,
+  )
+}
+
+/** Requests under way get a moment to end; streams that would go on for hours do not hold up a stop. */
+async function closeApp(app: Awaited<ReturnType<typeof buildApp>>): Promise<void> {
+  const cut = setTimeout(() => app.server.closeAllConnections(), 2_000)
+  try {
+    await app.close()
+  } finally {
+    clearTimeout(cut)
+  }
+}
+
+/** An address to connect to, where all of them are listened on. */
+function urlHost(host: string): string {
+  if (host === '0.0.0.0' || host === '::') return '127.0.0.1'
+  return host.includes(':') ? `[${host}]` : host
+}
+
+async function stop(exitCode: number): Promise<never> {
+  await stack.run(log, STOP_LIMIT_MS)
+  process.exit(exitCode)
+}
+
+/** After an error nobody foresaw no state in memory can be trusted; what matters is in the database. */
+function die(error: unknown): never {
+  log.fatal({ err: error }, 'unexpected error, ending')
+  process.exit(70)
+}
+
+function readConfigOrExit(): Config {
+  try {
+    const config = readControlPlaneConfig(process.env)
+    if (config.databaseUrl === '') throw new ConfigError('DATABASE_URL is not set (npm start brings its own database)')
+    return config
+  } catch (error) {
+    if (!(error instanceof ConfigError)) throw error
+    process.stderr.write(`control plane: ${error.message}\n`)
+    process.exit(78)
+  }
+}

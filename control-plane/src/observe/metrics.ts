@@ -1,0 +1,37 @@
+/** What Prometheus sees: every request by route and status, the database pool, the process itself. */
+import type pg from 'pg'
+import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+
+export type Metrics = ReturnType<typeof createMetrics>
+
+export function createMetrics(pool: Pick<pg.Pool, 'totalCount' | 'idleCount' | 'waitingCount'>) {
+  const registry = new Registry()
+  collectDefaultMetrics({ register: registry })
+  new Gauge({
+    name: 'warren_database_connections',
+    help: 'Connections of this process to the database',
+    labelNames: ['state'],
+    registers: [registry],
+    collect() {
+      this.set({ state: 'open' }, pool.totalCount)
+      this.set({ state: 'idle' }, pool.idleCount)
+      this.set({ state: 'waited_for' }, pool.waitingCount)
+    },
+  })
+  return {
+    registry,
+    requests: new Histogram({
+      name: 'warren_http_request_seconds',
+      help: 'Time from the request head to the last byte of the answer',
+      labelNames: ['method', 'route', 'status'],
+      buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
+      registers: [registry],
+    }),
+    refused: new Counter({
+      name: 'warren_http_refused_total',
+      help: 'Requests refused before they reached a route',
+      labelNames: ['reason'],
+      registers: [registry],
+    }),
+  }
+}

@@ -1,0 +1,30 @@
+/**
+ * One line for a request that changed something or went wrong; reads that succeed are counted, not logged.
+ * The line has the route's pattern and the sandbox's id, never the query, headers or body.
+ */
+import type { FastifyInstance } from 'fastify'
+import type { Deps } from '../deps.ts'
+import { callerKey } from '../http/callers.ts'
+
+export function observeRequests(app: FastifyInstance, deps: Deps): void {
+  app.addHook('onResponse', async (request, reply) => {
+    const route = request.routeOptions.url ?? 'none'
+    const status = reply.statusCode
+    const seconds = reply.elapsedTime / 1000
+    deps.metrics.requests.observe({ method: request.method, route, status }, seconds)
+
+    const isRead = request.method === 'GET' || request.method === 'HEAD'
+    if (status < 500 && isRead) return
+    const line = {
+      request: request.id,
+      method: request.method,
+      route,
+      ...(request.sandbox ? { sandbox: request.sandbox.id } : {}),
+      ...(request.caller ? { caller: callerKey(request.caller) } : {}),
+      status,
+      ms: Math.round(reply.elapsedTime * 10) / 10,
+    }
+    if (status >= 500) deps.log.warn(line, 'request failed')
+    else deps.log.info(line, 'request')
+  })
+}

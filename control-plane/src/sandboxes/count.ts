@@ -1,0 +1,12 @@
+/** How many sandboxes of each status a user has, from the table that the database keeps in step (migration 0001). */
+import { SANDBOX_STATUSES, type SandboxStatus } from '@warren/protocol'
+import type { Database } from '../db/connect.ts'
+
+export type SandboxCounts = Record<SandboxStatus, number>
+
+const COUNT = `select user_id, ${SANDBOX_STATUSES.join(', ')} from sandbox_counts where user_id = any($1)`
+
+export async function countSandboxes(database: Database, userIds: string[]): Promise<Map<string, SandboxCounts>> {
+  const rows = await database.named<SandboxCounts & { user_id: string }>('count-sandboxes', COUNT, [userIds])
+  return new Map(rows.map(({ user_id, ...counts }) => [user_id, counts]))
+}

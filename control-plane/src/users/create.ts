@@ -1,0 +1,45 @@
+/** New users, from the admin tool, the first start, or the first visit of someone another service vouches for. */
+import { failure } from '@warren/kit/failure'
+import { newId } from '@warren/protocol'
+import type { Db, Tx } from '../db/connect.ts'
+import type { UserRow } from '../db/schema.ts'
+import { addCredit } from './credit.ts'
+import type { PlanName } from './plans.ts'
+
+const STARTING_CREDITS = 500
+
+export type NewUser = { name: string; plan: PlanName; operator?: boolean; externalId?: string }
+
+export async function createUser(db: Db, user: NewUser): Promise<UserRow> {
+  const row = await db.transaction().execute((tx) => insertUser(tx, user))
+  if (!row) throw failure('name_in_use', `user name ${user.name} is already in use`)
+  return row
+}
+
+/** The user another service knows by this id; made on the first visit, by one of the requests that race for it. */
+export async function findOrCreateExternalUser(db: Db, externalId: string): Promise<UserRow> {
+  const find = () => db.selectFrom('users').selectAll().where('external_id', '=', externalId).executeTakeFirst()
+  const found = await find()
+  if (found) return found
+  await db.transaction().execute((tx) => insertUser(tx, { name: externalId, externalId, plan: 'free' }))
+  const made = await find()
+  if (!made) throw new Error(`the name ${externalId} belongs to a local user`)
+  return made
+}
+
+async function insertUser(tx: Tx, user: NewUser): Promise<UserRow | undefined> {
+  const row = await tx
+    .insertInto('users')
+    .values({
+      id: newId('user'),
+      name: user.name,
+      external_id: user.externalId ?? null,
+      plan: user.plan,
+      operator: user.operator ?? false,
+    })
+    .onConflict((conflict) => conflict.doNothing())
+    .returningAll()
+    .executeTakeFirst()
+  if (!row) return undefined
+  return addCredit(tx, row.id, STARTING_CREDITS, 'new account')
+}

@@ -1,0 +1,20 @@
+/** Whose API key this is. Only the hash is stored, so only the hash can be asked for. */
+import type { UserRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import type { Caller, CallerUser } from '../http/callers.ts'
+
+export type CallerRow = Pick<UserRow, 'id' | 'name' | 'external_id' | 'plan' | 'operator'>
+
+const FIND = `select u.id, u.name, u.external_id, u.plan, u.operator
+  from api_keys k join users u on u.id = k.user_id where k.hash = $1 and k.revoked_at is null`
+
+export async function findKeyCaller(deps: Deps, hash: Buffer): Promise<Caller | undefined> {
+  const [row] = await deps.database.named<CallerRow>('find-api-key', FIND, [hash])
+  return row && { kind: 'user', user: toCallerUser(deps, row) }
+}
+
+export function toCallerUser(deps: Deps, row: CallerRow): CallerUser {
+  const names = [row.id, row.name, row.external_id]
+  const configured = deps.config.operators.some((operator) => names.includes(operator))
+  return { id: row.id, plan: row.plan, operator: row.operator || configured }
+}

@@ -1,0 +1,34 @@
+/** OAuth access tokens, by token introspection (RFC 7662). */
+import { upstreamUnavailable } from '@warren/kit/failure'
+import type { Deps } from '../deps.ts'
+import type { Caller } from '../http/callers.ts'
+import { findOrCreateExternalUser } from './create.ts'
+import { toCallerUser } from './find-by-key.ts'
+import { askService, isRecord } from './vouch.ts'
+
+export async function findOauthCaller(
+  deps: Deps,
+  token: string,
+): Promise<{ caller: Caller | undefined; ttlMs?: number }> {
+  const { introspectionUrl: url, introspectionClientId: id, introspectionClientSecret: secret } = deps.config
+  if (url === undefined) return { caller: undefined }
+  const { answer } = await askService('token introspection', url, {
+    method: 'POST',
+    headers: { accept: 'application/json', ...(id === '' ? {} : { authorization: basic(id, secret) }) },
+    body: new URLSearchParams({ token, token_type_hint: 'access_token' }),
+  })
+  if (!isRecord(answer) || typeof answer.active !== 'boolean') {
+    throw upstreamUnavailable('token introspection unavailable')
+  }
+  if (!answer.active) return { caller: undefined }
+  if (typeof answer.sub !== 'string' || answer.sub === '') {
+    throw upstreamUnavailable('token introspection unavailable', { cause: new Error('the answer has no sub') })
+  }
+  const ttlMs = typeof answer.exp === 'number' ? answer.exp * 1000 - deps.now().getTime() : undefined
+  if (ttlMs !== undefined && ttlMs <= 0) return { caller: undefined }
+  const user = await findOrCreateExternalUser(deps.db, `oauth:${answer.sub}`)
+  return { caller: { kind: 'user', user: toCallerUser(deps, user) }, ...(ttlMs === undefined ? {} : { ttlMs }) }
+}
+
+const basic = (id: string, secret: string): string =>
+  `Basic ${Buffer.from(`${encodeURIComponent(id)}:${encodeURIComponent(secret)}`).toString('base64')}`

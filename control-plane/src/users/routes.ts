@@ -1,0 +1,15 @@
+import { ok, success, Whoami } from '@warren/protocol'
+import type { App } from '../app.ts'
+import type { Deps } from '../deps.ts'
+import { whoami } from './whoami.ts'
+
+export function userRoutes(app: App, deps: Deps): void {
+  app.get(
+    '/v1/whoami',
+    {
+      config: { access: 'user' },
+      schema: { summary: 'Who you are and what you have', tags: ['identity'], response: { 200: success(Whoami) } },
+    },
+    async (request) => ok(await whoami(deps, request.caller)),
+  )
+}

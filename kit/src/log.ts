@@ -1,0 +1,60 @@
+/**
+ * One logger per process: JSON lines in production, readable on a terminal.
+ *
+ * Secrets are kept out by not logging them: request logs carry route patterns and ids, never headers, bodies or
+ * query strings. The redaction below is the second line of defence for objects that are logged whole.
+ */
+import { type DestinationStream, type Logger, pino } from 'pino'
+import pretty from 'pino-pretty'
+
+export type Log = Logger
+
+const SECRET_NAMES = [
+  'authorization',
+  'x-api-key',
+  'x-auth-token',
+  'x-access-token',
+  'cookie',
+  'token',
+  'secret',
+  'password',
+  'secret_key',
+  'access_key',
+  'credentials',
+  'envs',
+  'apiKey',
+]
+
+const quoted = (name: string) => `["${name}"]`
+
+export function createLog(options: {
+  name: string
+  level: string
+  format: 'json' | 'pretty'
+  destination?: DestinationStream
+}): Log {
+  const settings = {
+    name: options.name,
+    level: options.level,
+    base: undefined,
+    redact: {
+      paths: SECRET_NAMES.flatMap((name) => [quoted(name), `*${quoted(name)}`, `*.*${quoted(name)}`]),
+      censor: '[secret]',
+    },
+  }
+  if (options.format === 'json') return options.destination ? pino(settings, options.destination) : pino(settings)
+  // Synchronous, in this process: a worker thread would lose the last lines of a crash.
+  const stream = pretty({
+    ignore: 'pid,hostname',
+    translateTime: 'HH:MM:ss.l',
+    sync: true,
+    destination: options.destination ?? 1,
+  })
+  return pino(settings, stream)
+}
+
+/** `auto` is readable on a terminal and JSON everywhere else. */
+export function logFormat(asked: 'auto' | 'json' | 'pretty', isTerminal: boolean): 'json' | 'pretty' {
+  if (asked !== 'auto') return asked
+  return isTerminal ? 'pretty' : 'json'
+}

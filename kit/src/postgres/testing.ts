@@ -1,0 +1,26 @@
+/**
+ * A throw-away PostgreSQL for tests. `npm test` starts one for all files and names it in the environment; a test file
+ * that is run by hand starts its own.
+ */
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { startPostgres } from './server.ts'
+
+export const TEST_POSTGRES_VARIABLE = 'WARREN_TEST_POSTGRES_URL'
+
+export async function startTestPostgres(): Promise<{ url: string; stop(): Promise<void> }> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'warren-test-'))
+  const server = await startPostgres({
+    dir: path.join(folder, 'postgres'),
+    logFile: path.join(folder, 'postgres.log'),
+    durable: false,
+  })
+  return {
+    url: server.url,
+    async stop() {
+      await server.stop()
+      await rm(folder, { recursive: true, force: true })
+    },
+  }
+}

@@ -1,0 +1,12 @@
+/**
+ * Running a program without root's powers.
+ *
+ * As root, `unshare -U` puts it into a user namespace of its own, where it is uid 65534 and has no capability over
+ * anything outside. The kernel still sees root as the owner of its files, so no account, chown or world-readable
+ * directory is needed. PostgreSQL insists on this (it refuses uid 0); the control plane simply needs no more.
+ * An ordinary user runs the program as it is.
+ */
+export function unprivileged(command: string, args: string[], uid = process.getuid?.() ?? 0): [string, string[]] {
+  if (uid !== 0) return [command, args]
+  return ['unshare', ['--user', '--map-user=65534', '--map-group=65534', '--', command, ...args]]
+}

@@ -1,0 +1,94 @@
+/** What webhooks tell: the actions, and what the data of each holds (spec 6; wire 15). */
+import { type Static, type TObject, Type } from 'typebox'
+import { DiskId, NetworkId, SandboxId, TemplateId, Timestamp } from './ids.ts'
+import { SandboxStatus } from './sandbox.ts'
+import { TEMPLATE_STATUSES } from './template.ts'
+
+export const WEBHOOK_ACTIONS = [
+  'sandbox.create',
+  'sandbox.destroy',
+  'sandbox.pause',
+  'sandbox.resume',
+  'sandbox.fork',
+  'sandbox.patch',
+  'sandbox.resize',
+  'sandbox.egress.set',
+  'sandbox.ssh_pubkey.update',
+  'sandbox.bandwidth.update',
+  'disk.create',
+  'disk.delete',
+  'disk.attach',
+  'disk.detach',
+  'network.create',
+  'network.delete',
+  'network.attach',
+  'network.detach',
+  'template.submit',
+  'template.delete',
+  'template.build.start',
+  'template.build.complete',
+] as const
+export type WebhookAction = (typeof WEBHOOK_ACTIONS)[number]
+export const WebhookAction = Type.Enum(WEBHOOK_ACTIONS)
+
+/** Of the resource that the action is named after. */
+const sandbox = { id: SandboxId, name: Type.String() }
+const disk = { id: DiskId, name: Type.String(), disk_id: DiskId }
+const network = { id: NetworkId, name: Type.String(), network_id: NetworkId }
+
+const SandboxMoved = Type.Object({ ...sandbox, status: SandboxStatus, status_reason: Type.Optional(Type.String()) })
+const DiskMoved = Type.Object({ ...disk, sandbox_id: SandboxId, mount_path: Type.String() })
+const NetworkMoved = Type.Object({ ...network, sandbox_id: SandboxId })
+const TemplateMoved = Type.Object({
+  id: TemplateId,
+  name: Type.String(),
+  template_id: TemplateId,
+  status: Type.Enum([...TEMPLATE_STATUSES, 'destroyed']),
+})
+
+/** Never values of envs, credentials or tokens: deliveries leave the house. Fields may be added, never taken away. */
+export const WEBHOOK_DATA = {
+  'sandbox.create': Type.Object({
+    ...sandbox,
+    shape: Type.String(),
+    disk_mib: Type.Integer(),
+    region: Type.String(),
+    rootfs: Type.String(),
+  }),
+  'sandbox.destroy': SandboxMoved,
+  'sandbox.pause': SandboxMoved,
+  'sandbox.resume': SandboxMoved,
+  'sandbox.fork': Type.Object({ ...sandbox, forked_from: SandboxId }),
+  /** Only what changed. */
+  'sandbox.patch': Type.Object({
+    ...sandbox,
+    ingress_enabled: Type.Optional(Type.Boolean()),
+    auto_pause_after_seconds: Type.Optional(Type.Integer()),
+    disable_auto_pause: Type.Optional(Type.Literal(true)),
+  }),
+  'sandbox.resize': Type.Object({ ...sandbox, disk_mib: Type.Integer() }),
+  'sandbox.egress.set': Type.Object({ ...sandbox, egress: Type.Array(Type.String()) }),
+  'sandbox.ssh_pubkey.update': Type.Object({ ...sandbox, count: Type.Integer() }),
+  'sandbox.bandwidth.update': Type.Object({ ...sandbox, add_bytes: Type.Integer(), quota_bytes: Type.Integer() }),
+  'disk.create': Type.Object(disk),
+  'disk.delete': Type.Object(disk),
+  'disk.attach': DiskMoved,
+  'disk.detach': DiskMoved,
+  'network.create': Type.Object(network),
+  'network.delete': Type.Object(network),
+  'network.attach': NetworkMoved,
+  'network.detach': NetworkMoved,
+  'template.submit': TemplateMoved,
+  'template.delete': TemplateMoved,
+  'template.build.start': TemplateMoved,
+  'template.build.complete': TemplateMoved,
+} as const satisfies Record<WebhookAction, TObject>
+export type WebhookData<Action extends WebhookAction> = Static<(typeof WEBHOOK_DATA)[Action]>
+
+/** The body of a delivery, for a receiver that takes all actions. */
+export const WebhookEvent = Type.Object({
+  event: WebhookAction,
+  occurredAt: Timestamp,
+  data: Type.Record(Type.String(), Type.Unknown()),
+})
+export type WebhookEvent = Static<typeof WebhookEvent>

@@ -1,0 +1,9 @@
+#!/bin/sh
+# Biome's binary without its wrapper package: the wrapper lists packages for systems we do not run on, and a registry
+# that lacks one of them makes `npm ci` fail.
+cd "$(dirname "$0")/.."
+for biome in node_modules/@biomejs/cli-linux-*/biome; do
+  [ -x "$biome" ] && exec "$biome" "$@"
+done
+echo 'biome is not installed for this machine; run npm ci' >&2
+exit 1

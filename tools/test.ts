@@ -1,0 +1,50 @@
+/**
+ * Every check and test: `npm test`. With arguments only those test files run, and no checks:
+ * `npm test -- control-plane/src/http/*.test.ts`.
+ */
+import { spawn } from 'node:child_process'
+import { globSync } from 'node:fs'
+import { availableParallelism } from 'node:os'
+import path from 'node:path'
+import { startTestPostgres, TEST_POSTGRES_VARIABLE } from '@warren/kit/postgres/testing'
+
+const ROOT = path.resolve(import.meta.dirname, '..')
+const files = process.argv.slice(2)
+
+if (files.length === 0) {
+  await check('format and lint', 'sh', ['tools/biome.sh', 'check', '.'])
+  await check('types', process.execPath, ['node_modules/typescript/bin/tsc', '--noEmit'])
+}
+
+const postgres = await startTestPostgres()
+let exitCode = 1
+try {
+  const tests = files.length > 0 ? files : globSync('{*/src/**,tools}/*.test.ts', { cwd: ROOT }).sort()
+  exitCode = await run(
+    process.execPath,
+    ['--test', `--test-concurrency=${Math.max(availableParallelism(), 2)}`, '--test-timeout=300000', ...tests],
+    { [TEST_POSTGRES_VARIABLE]: postgres.url },
+  )
+} finally {
+  await postgres.stop()
+}
+process.exit(exitCode)
+
+async function check(name: string, command: string, args: string[]): Promise<void> {
+  const startedAt = performance.now()
+  const code = await run(command, args)
+  const seconds = ((performance.now() - startedAt) / 1000).toFixed(1)
+  if (code !== 0) {
+    process.stderr.write(`\n${name} failed after ${seconds} s; \`npm run fix\` mends what can be mended by itself\n`)
+    process.exit(code)
+  }
+  process.stdout.write(`${name} ok in ${seconds} s\n`)
+}
+
+function run(command: string, args: string[], env: NodeJS.ProcessEnv = {}): Promise<number> {
+  const child = spawn(command, args, { cwd: ROOT, stdio: 'inherit', env: { ...process.env, ...env } })
+  return new Promise((resolve, reject) => {
+    child.once('error', reject)
+    child.once('exit', (code) => resolve(code ?? 1))
+  })
+}

@@ -1,0 +1,30 @@
+/** What the box itself is told; everything else passes through to its parts. */
+import { homedir } from 'node:os'
+import path from 'node:path'
+import { readConfig, text } from '@warren/kit/config'
+
+export const ROOT = path.resolve(import.meta.dirname, '../..')
+
+export type Box = {
+  dataDir: string
+  /** Set when somebody else runs the database. */
+  databaseUrl: string | undefined
+  keyFile: string
+  logDir: string
+  instanceFile: string
+}
+
+export function readBox(env: NodeJS.ProcessEnv = process.env): Box {
+  const config = readConfig({ dataDir: text('WARREN_DATA_DIR', ''), databaseUrl: text('DATABASE_URL', undefined) }, env)
+  // Relative to where the user typed the command, which npm remembers; the default belongs to the clone.
+  const from = env.INIT_CWD ?? process.cwd()
+  const home = config.dataDir.replace(/^~(?=\/|$)/, homedir())
+  const dataDir = home === '' ? path.join(ROOT, '.warren') : path.resolve(from, home)
+  return {
+    dataDir,
+    databaseUrl: config.databaseUrl,
+    keyFile: path.join(dataDir, 'local.key'),
+    logDir: path.join(dataDir, 'log'),
+    instanceFile: path.join(dataDir, 'instance.json'),
+  }
+}

@@ -1,0 +1,48 @@
+#!/usr/bin/env node
+/** The one command. What a part knows best it does itself: `admin` is the control plane's, `doctor` the host agent's. */
+import { ConfigError } from '@warren/kit/config'
+import { errorText } from '@warren/kit/text'
+import { Command } from 'commander'
+import { printEnv } from './env.ts'
+import { runProgram } from './program.ts'
+import { startBox } from './start.ts'
+
+const program = new Command('warren')
+  .description('Isolated microVM sandboxes on your own machine')
+  .enablePositionalOptions()
+  .showHelpAfterError()
+
+program
+  .command('start')
+  .description('start everything on this machine and stay in the foreground; Ctrl-C stops it')
+  .action(startBox)
+
+program
+  .command('env')
+  .description('print WARREN_BASE_URL and WARREN_API_KEY of the running instance, one per line')
+  .action(printEnv)
+
+program
+  .command('admin')
+  .description('manage users, plans, credit and API keys')
+  .helpOption(false)
+  .passThroughOptions()
+  .allowUnknownOption()
+  .argument('[arguments...]')
+  .action((args: string[]) => runProgram('control-plane/src/admin/main.ts', args, { needsDatabase: true }))
+
+program
+  .command('doctor')
+  .description('check what this machine has and lacks, with the commands that mend it')
+  .helpOption(false)
+  .passThroughOptions()
+  .allowUnknownOption()
+  .argument('[arguments...]')
+  .action((args: string[]) => runProgram('host-agent/src/doctor/main.ts', args, { needsDatabase: false }))
+
+try {
+  await program.parseAsync()
+} catch (error) {
+  process.stderr.write(`warren: ${error instanceof ConfigError ? error.message : errorText(error)}\n`)
+  process.exit(1)
+}
