@@ -21,7 +21,7 @@ const PROTOCOL_PACKAGES = ['typebox']
 
 const sources = globSync('{*/src/**,tools}/*.ts', { cwd: ROOT }).filter((file) => !file.includes('node_modules'))
 /** The line that names the module: of a one-line import, the last of a longer one, or a dynamic import. */
-const IMPORT = /^(?:import|export|\})[^'\n]*'([^']+)'$|\bimport\('([^']+)'\)/gm
+const IMPORT = /^(?:(?:import|export|\})[^'\n]* from |import )'([^']+)'$|\bimport\('([^']+)'\)/gm
 const importsOf = (file: string) =>
   [...readFileSync(path.join(ROOT, file), 'utf8').matchAll(IMPORT)].map((match) => (match[1] ?? match[2])!)
 

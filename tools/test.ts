@@ -2,7 +2,7 @@
  * Every check and test: `npm test`. With arguments only those test files run, and no checks:
  * `npm test -- control-plane/src/http/*.test.ts`.
  */
-import { spawn } from 'node:child_process'
+import { type ChildProcess, spawn } from 'node:child_process'
 import { globSync } from 'node:fs'
 import { availableParallelism } from 'node:os'
 import path from 'node:path'
@@ -10,6 +10,7 @@ import { startTestPostgres, TEST_POSTGRES_VARIABLE } from '@warren/kit/postgres/
 
 const ROOT = path.resolve(import.meta.dirname, '..')
 const files = process.argv.slice(2)
+let running: ChildProcess | undefined
 
 if (files.length === 0) {
   await check('format and lint', 'sh', ['tools/biome.sh', 'check', '.'])
@@ -18,6 +19,8 @@ if (files.length === 0) {
 
 const postgres = await startTestPostgres()
 let exitCode = 1
+// Ctrl-C reaches the tests as well; we only wait for them and then stop the database.
+for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => running?.kill(signal))
 try {
   const tests = files.length > 0 ? files : globSync('{*/src/**,tools}/*.test.ts', { cwd: ROOT }).sort()
   exitCode = await run(
@@ -43,6 +46,7 @@ async function check(name: string, command: string, args: string[]): Promise<voi
 
 function run(command: string, args: string[], env: NodeJS.ProcessEnv = {}): Promise<number> {
   const child = spawn(command, args, { cwd: ROOT, stdio: 'inherit', env: { ...process.env, ...env } })
+  running = child
   return new Promise((resolve, reject) => {
     child.once('error', reject)
     child.once('exit', (code) => resolve(code ?? 1))

@@ -21,6 +21,11 @@ export async function writeFileDurably(file: string, content: string, mode = 0o6
     await rm(fresh, { force: true })
     throw error
   }
+  await syncFolder(folder)
+}
+
+/** Makes the names in it last: what was created, renamed or removed there. */
+export async function syncFolder(folder: string): Promise<void> {
   const handle = await open(folder, 'r')
   try {
     await handle.sync()

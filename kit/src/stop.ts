@@ -50,12 +50,15 @@ export async function within<T>(limitMs: number, work: Promise<T> | T, what: str
   }
 }
 
-/** Calls `stop` once on SIGINT or SIGTERM; a second signal ends the process at once. */
+/**
+ * Calls `stop` once: on Ctrl-C, SIGTERM or a closed terminal. Signals after the first change nothing: npm repeats the
+ * terminal's Ctrl-C to us, so a second one need not be impatience, and a stop ends by itself within its limit.
+ */
 export function onStopSignal(stop: (signal: NodeJS.Signals) => void): void {
   let asked = false
-  for (const signal of ['SIGINT', 'SIGTERM'] as const) {
+  for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     process.on(signal, () => {
-      if (asked) process.exit(1)
+      if (asked) return
       asked = true
       stop(signal)
     })

@@ -10,3 +10,11 @@ export function unprivileged(command: string, args: string[], uid = process.getu
   if (uid !== 0) return [command, args]
   return ['unshare', ['--user', '--map-user=65534', '--map-group=65534', '--', command, ...args]]
 }
+
+/**
+ * The kernel sends it `signal` when the thread that started it ends, however that happens: for programs that know
+ * nothing of us. It goes inside `unprivileged`, because entering a user namespace forgets it.
+ */
+export function endsWithParent(signal: NodeJS.Signals, command: string, args: string[]): [string, string[]] {
+  return ['setpriv', ['--pdeathsig', signal.replace('SIG', ''), '--', command, ...args]]
+}

@@ -3,7 +3,8 @@ import { type Static, Type } from 'typebox'
 
 const ULID = '[0-9A-HJKMNP-TV-Z]{26}'
 
-export const SandboxId = Type.String({ pattern: `^sb-${ULID}$`, description: '`sb-<ulid>`' })
+export const SANDBOX_ID_PATTERN = `^sb-${ULID}$`
+export const SandboxId = Type.String({ pattern: SANDBOX_ID_PATTERN, description: '`sb-<ulid>`' })
 export const NetworkId = Type.String({ pattern: `^net-${ULID}$`, description: '`net-<ulid>`' })
 export const DiskId = Type.String({ pattern: `^disk_${ULID}$`, description: '`disk_<ulid>`' })
 export const TemplateId = Type.String({ pattern: `^tpl_${ULID}$`, description: '`tpl_<ulid>`' })

@@ -42,8 +42,7 @@ export function connectDatabase(
     statement_timeout: queryLimitMs,
     keepAlive: true,
   })
-  // An idle connection that breaks is replaced by the pool; without a listener it would end the process.
-  pool.on('error', (error) => log.warn({ err: error }, 'lost a database connection'))
+  watchPool(pool, log)
   const db = new Kysely<Tables>({ dialect: new PostgresDialect({ pool }) })
   return {
     url,
@@ -54,6 +53,13 @@ export function connectDatabase(
     },
     close: () => db.destroy(),
   }
+}
+
+/** A connection that breaks, idle or in use, is replaced by the pool; without listeners it would end the process. */
+export function watchPool(pool: pg.Pool, log: Pick<Log, 'warn'>): void {
+  const lost = (error: Error) => log.warn({ err: error }, 'lost a database connection')
+  pool.on('error', lost)
+  pool.on('connect', (client) => client.on('error', lost))
 }
 
 /** SQLSTATE classes that mean "the server is not there": connection, shutdown, start-up, too many clients. */
@@ -70,3 +76,7 @@ export function isDatabaseUnreachable(error: unknown): boolean {
   if (typeof code !== 'string') return UNREACHABLE_TEXT.test(error.message)
   return (error instanceof pg.DatabaseError ? UNREACHABLE_STATES : UNREACHABLE_ERRNO).test(code)
 }
+
+/** PostgreSQL's text holds every character but NUL. */
+export const isUnstorableText = (error: unknown): boolean =>
+  error instanceof pg.DatabaseError && (error.code === '22021' || error.code === '22P05')

@@ -10,6 +10,10 @@ export const JSON_BODY_MAX_BYTES = 4 * 1024 * 1024
 
 export function acceptJsonBodies(app: FastifyInstance): void {
   app.removeAllContentTypeParsers()
+  // One that cannot be parsed would be refused before any parser is asked.
+  app.addHook('onRequest', async (request) => {
+    delete request.raw.headers['content-type']
+  })
   app.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => {
     try {
       done(null, parseJson(body as Buffer))
@@ -50,7 +54,7 @@ export function limitBytes(maxBytes: number): Transform {
   })
 }
 
-/** In a plugin scope of its own: its routes get the request's stream as `request.body`. */
+/** In a plugin scope of its own: its routes read `request.raw`, which ends at once when nothing was sent. */
 export function acceptRawBodies(app: FastifyInstance): void {
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', (_request, payload, done) => done(null, payload))

@@ -2,7 +2,7 @@
 import { Failure, Fault } from '@warren/kit/failure'
 import type { ErrorEnvelope, FailEnvelope } from '@warren/protocol'
 import type { FastifyError } from 'fastify'
-import { isDatabaseUnreachable } from '../db/connect.ts'
+import { isDatabaseUnreachable, isUnstorableText } from '../db/connect.ts'
 import { validationFields } from './validation.ts'
 
 export type Rendered = {
@@ -34,6 +34,7 @@ export function renderError(error: unknown): Rendered {
     const body = { status: 'error' as const, message: 'database unreachable', code: 503 }
     return { status: 503, body, retryAfterSeconds: 1, unexpected: false }
   }
+  if (isUnstorableText(error)) return fail(400, refusal({ message: 'text must not contain NUL characters' }))
   const fields = validationFields(error)
   if (fields) return fail(400, { ...fields, code: 'validation_failed' })
   return renderFrameworkError(error)

@@ -1,14 +1,15 @@
 /**
- * Who is alive. Every process writes a row each second; one that has been silent for some seconds is dead, and
- * whoever sees it first frees the jobs it held. A process that was only stopped and wakes again finds its row gone
- * and its jobs given to others: the fence refuses what it still tries to commit.
+ * Who is alive. Every process writes a row each second with the worker pools it runs; one that has been silent for
+ * some seconds is dead. A job locked by a pool that nobody living names belongs to nobody and is freed: that covers a
+ * process killed at any moment, also before its first heartbeat. A process that was only stopped and wakes again
+ * finds its jobs given to others: the fence refuses what it still tries to commit.
  */
 import { sql } from 'kysely'
 import type { Deps } from '../deps.ts'
 import type { Sweep } from './sweep.ts'
 
 export const HEARTBEAT_MS = 1_000
-export const DEAD_AFTER_S = 5
+export const DEAD_AFTER_S = 4
 
 export async function beat(deps: Deps, pools: string[]): Promise<void> {
   await sql`insert into service_processes (id, pools) values (${deps.processId}, ${pools})
@@ -23,16 +24,17 @@ export const freeDeadProcesses: Sweep = {
   name: 'free-dead-processes',
   everyMs: HEARTBEAT_MS,
   async run(deps) {
-    const dead = await deps.db.transaction().execute(async (tx) => {
-      const { rows } = await sql<{ id: string; pools: string[] }>`
-        delete from service_processes where id in (
-          select id from service_processes
-          where seen_at < now() - make_interval(secs => ${DEAD_AFTER_S}) for update skip locked)
-        returning id, pools`.execute(tx)
-      const pools = rows.flatMap((row) => row.pools)
-      if (pools.length > 0) await sql`select graphile_worker.force_unlock_workers(${pools}::text[])`.execute(tx)
-      return rows
-    })
-    for (const { id } of dead) deps.log.warn({ process: id }, 'a process fell silent, its jobs are free again')
+    const silent = await sql<{ id: string }>`delete from service_processes
+      where seen_at < now() - make_interval(secs => ${DEAD_AFTER_S}) returning id`.execute(deps.db)
+    for (const { id } of silent.rows) deps.log.warn({ process: id }, 'a process fell silent')
+
+    const orphaned = await sql<{ pool: string }>`select distinct locked_by as pool from graphile_worker.jobs
+      where locked_at < now() - make_interval(secs => ${DEAD_AFTER_S})
+        and locked_by <> all (select unnest(pools) from service_processes)`.execute(deps.db)
+    if (orphaned.rows.length === 0) return
+    const pools = orphaned.rows.map((row) => row.pool)
+    await sql`select graphile_worker.force_unlock_workers(${pools}::text[]),
+      pg_notify('jobs:insert', '{"count":1}')`.execute(deps.db)
+    deps.log.warn({ pools }, 'freed the jobs of a dead process')
   },
 }

@@ -1,15 +1,16 @@
 /**
  * The worker: graphile-worker on the same database, our heartbeat beside it.
  *
- * Order of events: the first heartbeat, so that nobody takes this process for dead; the worker; then a heartbeat each
- * second that names the worker's pool, by which its jobs are freed should it fall silent. A worker that ends by
- * itself (the database went away for long) is started again until we stop.
+ * Order of events: the worker; at once a heartbeat that names the worker's pool, and another each second. Jobs locked
+ * by a pool that nobody living names are free again after some seconds. A worker that ends by itself (the database
+ * went away for long) is started again until we stop.
  */
 
 import { EventEmitter } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import { type Runner, run, type WorkerEvents, Logger as WorkerLogger } from 'graphile-worker'
 import pg from 'pg'
+import { watchPool } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import { type Job, parsePayload } from './job.ts'
 import { beat, HEARTBEAT_MS, leave } from './processes.ts'
@@ -29,14 +30,12 @@ export async function startWorker(
     max: CONCURRENCY + 4,
     application_name: 'warren jobs',
   })
-  const lost = (error: Error) => deps.log.warn({ err: error }, 'the worker lost a database connection')
-  pool.on('error', lost)
-  pool.on('connect', (client) => client.on('error', lost))
+  watchPool(pool, deps.log)
   const pools: string[] = []
   const stopping = new AbortController()
-  await beat(deps, pools)
 
   let runner = work.jobs.length > 0 ? await startRunner(deps, pool, work.jobs, pools) : undefined
+  await beat(deps, pools)
   const kept = keepRunning()
   const heart = startHeart()
   const sweeps = startSweeps(deps, work.sweeps)

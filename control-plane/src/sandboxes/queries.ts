@@ -1,5 +1,5 @@
 /** Reading sandboxes. Ownership is part of every lookup: a foreign sandbox is an absent one. */
-import type { SandboxListQuery } from '@warren/protocol'
+import { SANDBOX_ID_PATTERN, type SandboxListQuery } from '@warren/protocol'
 import type { Database } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
@@ -23,7 +23,11 @@ export async function findSandboxes(database: Database, ids: string[]): Promise<
   return new Map(rows.map((row) => [row.id, row]))
 }
 
+const ID = new RegExp(SANDBOX_ID_PATTERN)
+
+/** Anything that is not an id is absent; asked for, it could spoil the statement it shares with other requests. */
 export async function findOwnSandbox(deps: Deps, userId: string, id: string): Promise<SandboxRow | undefined> {
+  if (!ID.test(id)) return undefined
   const row = await deps.loaders.sandbox(id)
   return row?.user_id === userId ? row : undefined
 }

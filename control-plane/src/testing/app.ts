@@ -26,18 +26,22 @@ export type TestUser = { id: string; key: string; keyId: string; headers: { 'x-a
 export type Answer = { status: number; headers: Record<string, unknown>; body: any }
 
 export async function createTestApp(
-  options: { config?: Partial<Config>; database?: Database; routes?: (app: App, deps: Deps) => void } = {},
+  options: {
+    config?: Partial<Config>
+    database?: Database
+    routes?: (app: App, deps: Deps) => void
+    /** False where there is no database to hear. */
+    hears?: boolean
+  } = {},
 ): Promise<TestApp> {
   const database = options.database ?? (await createTestDatabase())
   const deps = createTestDeps(database, options.config)
-  const heard = await hear(deps)
+  const heard = options.hears === false ? { close() {} } : await hear(deps)
+  after(() => heard.close())
   const app = await buildApp(deps)
   options.routes?.(app, deps)
   await app.ready()
-  after(async () => {
-    heard.close()
-    await app.close()
-  })
+  after(() => app.close())
   return {
     app,
     deps,

@@ -3,19 +3,21 @@
  *
  * Order of events: a server left behind by a killed launcher is stopped; a missing data directory is made beside
  * its place and renamed (a killed initdb leaves nothing half made); the server starts in a session of its own, so a
- * Ctrl-C for the launcher does not reach it before its clients are gone; it is ready when it answers a query.
+ * Ctrl-C for the launcher does not reach it before its clients are gone; it is ready when it answers a query. A
+ * signal to abort ends what has begun before the start gives up.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync } from 'node:fs'
-import { mkdir, open, readFile, rename, rm } from 'node:fs/promises'
+import { mkdir, mkdtemp, open, readdir, readFile, rename, rm, stat } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
-import { unprivileged } from '../unprivileged.ts'
+import { syncFolder } from '../files.ts'
+import { endsWithParent, unprivileged } from '../unprivileged.ts'
 import { type Binaries, findBinaries } from './binaries.ts'
-import { stopServer } from './leftover.ts'
+import { removeLocks, stopServer } from './leftover.ts'
 
 export type PostgresServer = {
   url: string
@@ -25,39 +27,46 @@ export type PostgresServer = {
   stop(): Promise<void>
 }
 
+type Process = { child: ChildProcess; exited: Promise<number | null> }
+
 /** sun_path holds 108 bytes with the final NUL. */
 const SOCKET_PATH_MAX_BYTES = 107
-const SOCKET_NAME = '.s.PGSQL.5432'
-const START_LIMIT_MS = 60_000
-const STOP_LIMIT_MS = 6_000
+const PORT = '5432'
+const SOCKET_NAME = `.s.PGSQL.${PORT}`
+const SILENCE_LIMIT_MS = 60_000
+/** SQLSTATE cannot_connect_now: it is there and recovers. */
+const STARTING_UP = '57P03'
 
-export async function startPostgres(options: {
-  dir: string
-  logFile: string
-  /** Only throw-away databases of tests may give up durability. */
-  durable?: boolean
-}): Promise<PostgresServer> {
+export async function startPostgres(
+  options: {
+    dir: string
+    logFile: string
+    /** Only throw-away databases of tests may give up durability. */
+    durable?: boolean
+  },
+  signal?: AbortSignal,
+): Promise<PostgresServer> {
   const dir = path.resolve(options.dir)
   const binaries = await findBinaries()
-  await stopServer(dir, STOP_LIMIT_MS)
+  await stopServer(dir)
   await mkdir(path.dirname(options.logFile), { recursive: true, mode: 0o700 })
-  if (!existsSync(path.join(dir, 'PG_VERSION'))) await initialise(binaries, dir, options.logFile)
+  if (!existsSync(path.join(dir, 'PG_VERSION'))) await initialise(binaries, dir, options.logFile, signal)
 
   const socketDir = await makeSocketDir(dir)
-  const child = await launch(
-    binaries.postgres,
-    ['-D', dir, '-k', socketDir, ...settings(options.durable ?? true)],
-    options.logFile,
-  )
-  const exited = new Promise<void>((resolve) => child.once('exit', () => resolve()))
-  const url = `postgresql://postgres@/postgres?host=${encodeURIComponent(socketDir)}`
+  await removeLocks(dir, path.join(socketDir, SOCKET_NAME))
+  const args = ['-D', dir, '-k', socketDir, '-p', PORT, ...settings(options.durable ?? true)]
+  const { child, exited } = await launch(binaries.postgres, args, options.logFile)
+  const stop = () => stopServer(dir, child.exitCode === null && child.signalCode === null ? child.pid : undefined)
+  // All of it in the URL: what PGPORT and its like say is meant for another server.
+  const url = `postgresql://postgres@/postgres?host=${encodeURIComponent(socketDir)}&port=${PORT}&sslmode=disable`
   try {
-    await untilReady(url, exited)
+    await untilReady(url, exited, signal)
   } catch (error) {
-    child.kill('SIGQUIT')
+    await stop()
+    signal?.throwIfAborted()
     throw new Error(`PostgreSQL did not start.\n${await tail(options.logFile)}`, { cause: error })
   }
-  return { url, pid: child.pid!, exited, stop: async () => void (await stopServer(dir, STOP_LIMIT_MS)) }
+  return { url, pid: child.pid!, exited: exited.then(() => {}), stop }
 }
 
 const settings = (durable: boolean) =>
@@ -72,52 +81,81 @@ const settings = (durable: boolean) =>
     full_page_writes: durable ? 'on' : 'off',
   }).flatMap(([name, value]) => ['-c', `${name}=${value}`])
 
-async function initialise(binaries: Binaries, dir: string, logFile: string): Promise<void> {
-  const fresh = `${dir}.new`
-  await rm(fresh, { recursive: true, force: true })
-  await mkdir(path.dirname(dir), { recursive: true, mode: 0o700 })
-  const child = await launch(
-    binaries.initdb,
-    ['-D', fresh, '-U', 'postgres', '-A', 'trust', '--locale=C.UTF-8', '-E', 'UTF8', '--no-instructions'],
-    logFile,
-  )
-  const code = await new Promise<number | null>((resolve) => child.once('exit', resolve))
-  if (code !== 0) throw new Error(`initdb failed (exit ${code}).\n${await tail(logFile)}`)
+async function initialise(binaries: Binaries, dir: string, logFile: string, signal?: AbortSignal): Promise<void> {
+  const home = path.dirname(dir)
+  await mkdir(home, { recursive: true, mode: 0o700 })
+  await removeHalfMade(dir)
+  // A name of its own: an initdb whose launcher was killed may still be at work on the last one.
+  const fresh = await mkdtemp(`${dir}.new-`)
+  const args = ['-D', fresh, '-U', 'postgres', '-A', 'trust', '--locale=C.UTF-8', '-E', 'UTF8', '--no-instructions']
+  const { exited } = await launch(binaries.initdb, args, logFile, signal)
+  const code = await exited
+  signal?.throwIfAborted()
+  if (code !== 0) {
+    const text = await tail(logFile)
+    await removeHalfMade(dir)
+    throw new Error(`initdb failed (exit ${code}).\n${text}`)
+  }
   await rename(fresh, dir)
+  await syncFolder(home)
 }
 
-/** In the data directory (mode 700: only its owner connects), unless that path is too long for a socket. */
+async function removeHalfMade(dir: string): Promise<void> {
+  const names = await readdir(path.dirname(dir))
+  for (const name of names.filter((one) => one.startsWith(`${path.basename(dir)}.new-`))) {
+    await rm(path.join(path.dirname(dir), name), { recursive: true, force: true, maxRetries: 5 })
+  }
+}
+
+/**
+ * In the data directory (mode 700: only its owner connects), unless that path is too long for a socket or reads as
+ * a list of several to PostgreSQL.
+ */
 async function makeSocketDir(dir: string): Promise<string> {
-  if (Buffer.byteLength(path.join(dir, SOCKET_NAME)) <= SOCKET_PATH_MAX_BYTES) return dir
+  if (Buffer.byteLength(path.join(dir, SOCKET_NAME)) <= SOCKET_PATH_MAX_BYTES && !/[,"]/.test(dir)) return dir
   const short = path.join(tmpdir(), `warren-${createHash('sha256').update(dir).digest('hex').slice(0, 16)}`)
   await mkdir(short, { recursive: true, mode: 0o700 })
+  // Anybody may write to the folder above it and could have been there first.
+  const { uid, mode } = await stat(short)
+  if (uid !== process.getuid?.() || (mode & 0o077) !== 0) {
+    throw new Error(`${short} must belong to us alone; remove it, or use a shorter data directory than ${dir}`)
+  }
   return short
 }
 
-async function launch(command: string, args: string[], logFile: string): Promise<ChildProcess> {
+async function launch(command: string, args: string[], logFile: string, signal?: AbortSignal): Promise<Process> {
+  signal?.throwIfAborted()
   const log = await open(logFile, 'a', 0o600)
   try {
-    const [program, programArgs] = unprivileged(command, args)
-    const child = spawn(program, programArgs, { stdio: ['ignore', log.fd, log.fd], detached: true })
+    const [program, programArgs] = unprivileged(...endsWithParent('SIGINT', command, args))
+    const child = spawn(program, programArgs, {
+      stdio: ['ignore', log.fd, log.fd],
+      detached: true,
+      env: Object.fromEntries(Object.entries(process.env).filter(([name]) => !name.startsWith('PG'))),
+      killSignal: 'SIGINT',
+      signal,
+    })
+    const exited = new Promise<number | null>((resolve) => child.once('exit', resolve))
     await new Promise<void>((resolve, reject) => {
       child.once('spawn', resolve)
       child.once('error', (error) => reject(new Error(`could not run ${program}`, { cause: error })))
     })
-    return child
+    return { child, exited }
   } finally {
     await log.close()
   }
 }
 
-async function untilReady(url: string, exited: Promise<void>): Promise<void> {
+async function untilReady(url: string, exited: Promise<unknown>, signal?: AbortSignal): Promise<void> {
   let ended = false
   void exited.then(() => {
     ended = true
   })
   let last: unknown
-  for (const deadline = Date.now() + START_LIMIT_MS; Date.now() < deadline; await delay(10)) {
+  for (let deadline = Date.now() + SILENCE_LIMIT_MS; Date.now() < deadline; await delay(10)) {
+    signal?.throwIfAborted()
     if (ended) throw new Error('it ended at once', { cause: last })
-    const client = new pg.Client({ connectionString: url })
+    const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 5_000 })
     client.on('error', () => {}) // The server may vanish between two tries; the next try says so.
     try {
       await client.connect()
@@ -125,11 +163,13 @@ async function untilReady(url: string, exited: Promise<void>): Promise<void> {
       return
     } catch (error) {
       last = error
+      // After a crash it replays its log, which takes as long as it takes.
+      if ((error as { code?: string }).code === STARTING_UP) deadline = Date.now() + SILENCE_LIMIT_MS
     } finally {
       await client.end().catch(() => {})
     }
   }
-  throw new Error(`it did not answer within ${START_LIMIT_MS / 1000} s`, { cause: last })
+  throw new Error(`it did not answer within ${SILENCE_LIMIT_MS / 1000} s`, { cause: last })
 }
 
 async function tail(file: string): Promise<string> {

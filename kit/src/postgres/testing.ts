@@ -9,7 +9,7 @@ import { startPostgres } from './server.ts'
 
 export const TEST_POSTGRES_VARIABLE = 'WARREN_TEST_POSTGRES_URL'
 
-export async function startTestPostgres(): Promise<{ url: string; stop(): Promise<void> }> {
+export async function startTestPostgres(): Promise<{ url: string; pid: number; stop(): Promise<void> }> {
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-test-'))
   const server = await startPostgres({
     dir: path.join(folder, 'postgres'),
@@ -18,6 +18,7 @@ export async function startTestPostgres(): Promise<{ url: string; stop(): Promis
   })
   return {
     url: server.url,
+    pid: server.pid,
     async stop() {
       await server.stop()
       await rm(folder, { recursive: true, force: true })

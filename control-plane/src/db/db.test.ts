@@ -1,0 +1,103 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { startTestPostgres } from '@warren/kit/postgres/testing'
+import { sql } from 'kysely'
+import { createTestDatabase } from '../testing/database.ts'
+import { until } from '../testing/until.ts'
+import { batched } from './batch.ts'
+import { connectDatabase, isDatabaseUnreachable } from './connect.ts'
+import { listen } from './listen.ts'
+import { migrate } from './migrate.ts'
+
+const SILENT = { warn() {} }
+
+test('several processes may migrate an empty database at the same moment', async () => {
+  const server = await startTestPostgres()
+  const databases = Array.from({ length: 4 }, () => connectDatabase(server.url, SILENT, { max: 4 }))
+  try {
+    await Promise.all(databases.map(migrate))
+
+    const { rows } = await databases[0]!.pool.query('select name from kysely_migration')
+    assert.deepEqual(
+      rows.map((row) => row.name),
+      ['0001_house'],
+    )
+  } finally {
+    for (const database of databases) await database.close()
+    await server.stop()
+  }
+})
+
+test('a listener hears again after its connection was cut, and says when it could not', async () => {
+  const database = await createTestDatabase()
+  const events: string[] = []
+  const listener = listen(
+    database.url,
+    'test_channel',
+    {
+      onNotice: (payload) => events.push(payload),
+      onConnected: () => events.push('hears'),
+      onLost: () => events.push('deaf'),
+    },
+    SILENT,
+  )
+  await until(() => events.length === 1)
+
+  await sql`select pg_terminate_backend(pid) from pg_stat_activity
+    where application_name = 'warren listens to test_channel'`.execute(database.db)
+  await until(() => events.length === 3)
+  await sql`select pg_notify('test_channel', 'hello')`.execute(database.db)
+  await until(() => events.length === 4)
+  listener.close()
+
+  assert.deepEqual(events, ['hears', 'deaf', 'hears', 'hello'])
+})
+
+test('lookups that come while one is under way go together in the next, each key once', async () => {
+  const batches: string[][] = []
+  const gates: (() => void)[] = []
+  const find = batched(async (keys: string[]) => {
+    batches.push(keys)
+    await new Promise<void>((resolve) => gates.push(resolve))
+    return new Map(keys.map((key) => [key, key.toUpperCase()]))
+  })
+
+  const first = find('a')
+  await until(() => gates.length === 1)
+  const rest = Promise.all([find('b'), find('c'), find('b'), find('a')])
+  gates[0]!()
+  await until(() => gates.length === 2)
+  gates[1]!()
+
+  assert.deepEqual([await first, await rest], ['A', ['B', 'C', 'B', 'A']])
+  assert.deepEqual(batches, [['a'], ['b', 'c', 'a']])
+})
+
+test('a batch that fails fails those in it and none after it', async () => {
+  let broken = true
+  const find = batched(async (keys: number[]) => {
+    if (broken) throw new Error('broken')
+    return new Map(keys.map((key) => [key, key * 2]))
+  })
+
+  const results = await Promise.allSettled([find(1), find(2)])
+  broken = false
+
+  assert.deepEqual(
+    results.map((result) => result.status),
+    ['rejected', 'rejected'],
+  )
+  assert.equal(await find(3), 6)
+})
+
+test('an error of the server about a statement is not taken for an absent server', async () => {
+  const database = await createTestDatabase()
+  const errorOf = (text: string) => database.pool.query(text).then(undefined, (error: unknown) => error)
+
+  assert.equal(isDatabaseUnreachable(await errorOf('select nonsense')), false)
+  assert.equal(isDatabaseUnreachable(await errorOf('select pg_terminate_backend(pg_backend_pid())')), true)
+  assert.equal(isDatabaseUnreachable(new TypeError('undefined is not a function')), false)
+  const gone = connectDatabase('postgresql://x@/x?host=/nonexistent', SILENT)
+  assert.equal(isDatabaseUnreachable(await gone.pool.query('select 1').catch((error: unknown) => error)), true)
+  await gone.close()
+})

@@ -1,0 +1,52 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { createTestApp } from '../testing/app.ts'
+
+const { app, get } = await createTestApp()
+
+test('openapi.json is OpenAPI 3.1 and has every route of the API', async () => {
+  const { body } = await get('/openapi.json')
+
+  assert.equal(body.openapi, '3.1.0')
+  assert.deepEqual(Object.keys(body.paths).sort(), [
+    '/healthz',
+    '/readyz',
+    '/v1/hosts',
+    '/v1/rootfs',
+    '/v1/sandboxes',
+    '/v1/sandboxes/{id}',
+    '/v1/shapes',
+    '/v1/whoami',
+  ])
+})
+
+test('every operation says what it is, who may use it and how it fails', async () => {
+  const { body } = await get('/openapi.json')
+
+  for (const [path, methods] of Object.entries<Record<string, Record<string, unknown>>>(body.paths)) {
+    const operation = methods.get!
+    assert.ok(operation.summary, path)
+    assert.ok(Array.isArray(operation.security), path)
+    assert.deepEqual(Object.keys(operation.responses as object).sort(), ['200', '4XX', '5XX'], path)
+  }
+  assert.deepEqual(body.paths['/healthz'].get.security, [])
+  assert.equal(body.paths['/v1/whoami'].get.security.length, 3)
+})
+
+test('the reference page shows every operation, loads nothing, and escapes what it shows', async () => {
+  const response = await app.inject('/docs')
+
+  assert.match(String(response.headers['content-type']), /^text\/html/)
+  assert.match(String(response.headers['content-security-policy']), /default-src 'none'/)
+  for (const path of ['/v1/whoami', '/v1/sandboxes/{id}', '/readyz']) assert.ok(response.payload.includes(path), path)
+  assert.ok(response.payload.includes('auto_pause_after_seconds'))
+  assert.doesNotMatch(response.payload, /<script|src=|href="http/)
+  assert.ok(response.payload.includes('&#60;ulid&#62;'))
+})
+
+test('a route that does not say who may use it is refused at start', async () => {
+  await assert.rejects(
+    createTestApp({ routes: (other) => void other.get('/open-by-mistake', async () => 'oops') }),
+    /does not say who may use it/,
+  )
+})

@@ -1,0 +1,78 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import type { Caller } from './callers.ts'
+import { CredentialCache } from './credential-cache.ts'
+
+const ada: Caller = { kind: 'user', user: { id: 'usr_ada', plan: 'free', operator: false } }
+
+function counted(result: Caller | undefined) {
+  const counter = {
+    calls: 0,
+    async lookUp() {
+      counter.calls++
+      return { caller: result }
+    },
+  }
+  return counter
+}
+
+test('nothing is remembered while changes cannot be heard', async () => {
+  const cache = new CredentialCache()
+  const source = counted(ada)
+
+  await cache.find('key', () => source.lookUp())
+  await cache.find('key', () => source.lookUp())
+
+  assert.equal(source.calls, 2)
+})
+
+test('a lookup that was under way during a change is used but not remembered', async () => {
+  const cache = new CredentialCache()
+  cache.hear(true)
+  const gate = Promise.withResolvers<{ caller: Caller }>()
+  const early = cache.find('key', () => gate.promise)
+
+  cache.clear()
+  gate.resolve({ caller: ada })
+
+  assert.equal(await early, ada)
+  const source = counted(undefined)
+  assert.equal(await cache.find('key', () => source.lookUp()), undefined)
+  assert.equal(source.calls, 1)
+})
+
+test('a lookup that starts after a change does not share one that started before it', async () => {
+  const cache = new CredentialCache()
+  cache.hear(true)
+  const gate = Promise.withResolvers<{ caller: Caller }>()
+  void cache.find('key', () => gate.promise)
+
+  cache.clear()
+  const late = await cache.find('key', () => counted(undefined).lookUp())
+
+  assert.equal(late, undefined)
+  gate.resolve({ caller: ada })
+})
+
+test('an unknown credential is looked up every time', async () => {
+  const cache = new CredentialCache()
+  cache.hear(true)
+  const source = counted(undefined)
+
+  await cache.find('guess', () => source.lookUp())
+  await cache.find('guess', () => source.lookUp())
+
+  assert.equal(source.calls, 2)
+})
+
+test('an answer is not kept longer than it says it holds', async () => {
+  const cache = new CredentialCache()
+  cache.hear(true)
+  const source = counted(ada)
+  const lookUp = async () => ({ ...(await source.lookUp()), ttlMs: 0 })
+
+  await cache.find('key', lookUp)
+  await cache.find('key', lookUp)
+
+  assert.equal(source.calls, 2)
+})

@@ -1,0 +1,177 @@
+import assert from 'node:assert/strict'
+import net from 'node:net'
+import { test } from 'node:test'
+import { Failure, Fault } from '@warren/kit/failure'
+import {
+  ErrorEnvelope,
+  FAILURE_STATUS,
+  FailEnvelope,
+  type FailureCode,
+  ok,
+  SERVER_FAULT_STATUS,
+  type ServerFault,
+} from '@warren/protocol'
+import { Type } from 'typebox'
+import { Value } from 'typebox/value'
+import { createTestApp, listenOn } from '../testing/app.ts'
+
+const { app, get } = await createTestApp({
+  routes: (app) => {
+    const config = { access: 'public' } as const
+    app.get('/throw/:code', { config }, async (request) => {
+      const { code } = request.params as { code: FailureCode }
+      throw new Failure(code, { message: `this is ${code}` }, { retryAfterSeconds: 2 })
+    })
+    app.get('/fault/:kind', { config }, async (request) => {
+      const { kind } = request.params as { kind: ServerFault }
+      throw new Fault(kind, `this is ${kind}`, { cause: new Error('secret cause') })
+    })
+    app.get('/bug', { config }, async () => {
+      throw new TypeError('select password from users at /home/warren/secret.ts')
+    })
+    app.post(
+      '/echo',
+      { config, schema: { body: Type.Object({ n: Type.Optional(Type.Integer()) }) } },
+      async (request) => ok({ body: request.body }),
+    )
+    app.get(
+      '/query',
+      { config, schema: { querystring: Type.Object({ q: Type.Optional(Type.String()) }) } },
+      async (r) => ok(r.query),
+    )
+    app.get('/segments/:one', { config }, async (request) => ok(request.params))
+  },
+})
+
+const post = async (payload: string | undefined, headers: Record<string, string> = {}) => {
+  const response = await app.inject({
+    method: 'POST',
+    url: '/echo',
+    headers,
+    ...(payload === undefined ? {} : { payload }),
+  })
+  return { status: response.statusCode, body: response.json() }
+}
+
+test('every failure code answers with its status in a fail envelope of strings', async () => {
+  for (const [code, status] of Object.entries(FAILURE_STATUS)) {
+    const answer = await get(`/throw/${code}`)
+    assert.equal(answer.status, status, code)
+    assert.ok(Value.Check(FailEnvelope, answer.body), code)
+    assert.deepEqual(answer.body.data, { message: `this is ${code}`, code })
+    assert.equal(answer.headers['retry-after'], '2')
+  }
+})
+
+test('every server fault answers with its status, its text and nothing of its cause', async () => {
+  for (const [kind, status] of Object.entries(SERVER_FAULT_STATUS)) {
+    const answer = await get(`/fault/${kind}`)
+    assert.equal(answer.status, status)
+    assert.ok(Value.Check(ErrorEnvelope, answer.body))
+    assert.deepEqual(answer.body, { status: 'error', message: `this is ${kind}`, code: status })
+  }
+})
+
+test('a bug answers 500 and tells nothing about itself', async () => {
+  const answer = await get('/bug')
+
+  assert.deepEqual([answer.status, answer.body], [500, { status: 'error', message: 'internal error', code: 500 }])
+})
+
+test('every response carries a request id, also those of no route', async () => {
+  for (const path of ['/healthz', '/v1/whoami', '/nowhere', '/bug', '/%zz', '/v1/shapes?limit=x']) {
+    assert.match(String((await get(path)).headers['x-request-id']), /^[\w.:-]{1,128}$/, path)
+  }
+})
+
+test("a caller's own request id is kept if it is harmless", async () => {
+  const kept = await app.inject({ url: '/healthz', headers: { 'x-request-id': 'trace-42' } })
+  const replaced = await app.inject({ url: '/healthz', headers: { 'x-request-id': 'a b"c' } })
+
+  assert.equal(kept.headers['x-request-id'], 'trace-42')
+  assert.notEqual(replaced.headers['x-request-id'], 'a b"c')
+})
+
+test('an unknown route, method or broken path is a JSON answer', async () => {
+  assert.deepEqual((await get('/nowhere')).body.data, { message: 'route not found', code: 'not_found' })
+  assert.equal((await app.inject({ method: 'DELETE', url: '/v1/shapes' })).statusCode, 404)
+  assert.deepEqual((await get('/%zz')).body.data, { url: 'is not a valid path', code: 'validation_failed' })
+})
+
+test('no body, an empty one, null, and an empty object are the same, whatever the type says', async () => {
+  for (const payload of [undefined, '', ' ', 'null', '{}']) {
+    for (const type of [undefined, 'application/json', 'text/plain', 'application/x-www-form-urlencoded', 'nonsense']) {
+      const answer = await post(payload, type === undefined ? {} : { 'content-type': type })
+      assert.deepEqual([answer.status, answer.body.data], [200, { body: {} }], `${payload} as ${type}`)
+    }
+  }
+})
+
+test('JSON is parsed whatever the content type', async () => {
+  for (const type of ['application/json', 'text/plain', 'application/octet-stream', 'a;b;c']) {
+    assert.deepEqual((await post('{"n":1}', { 'content-type': type })).body.data, { body: { n: 1 } })
+  }
+})
+
+test('a body that is no JSON, no object or of the wrong type names what is wrong', async () => {
+  assert.deepEqual((await post('{"n":')).body.data, { body: 'is not valid JSON', code: 'validation_failed' })
+  assert.deepEqual((await post('[1]')).body.data, { body: 'must be object', code: 'validation_failed' })
+  assert.deepEqual((await post('{"n":"1"}')).body.data, { n: 'must be integer', code: 'validation_failed' })
+  assert.deepEqual((await post('{"n":null}')).body.data, { n: 'must be integer', code: 'validation_failed' })
+})
+
+test('a field called __proto__ goes nowhere', async () => {
+  assert.deepEqual((await post('{"n":1,"__proto__":{"polluted":true}}')).body.data, { body: { n: 1 } })
+})
+
+test('a JSON body over 4 MiB is 400', async () => {
+  const { status, body } = await post(JSON.stringify({ pad: 'x'.repeat(4 * 1024 * 1024) }))
+
+  assert.deepEqual([status, body.data.code], [400, 'validation_failed'])
+})
+
+test('queries read + as a space, %2B as a plus, and an empty value as none', async () => {
+  assert.deepEqual((await get('/query?q=a+b')).body.data, { q: 'a b' })
+  assert.deepEqual((await get('/query?q=a%2Bb')).body.data, { q: 'a+b' })
+  assert.deepEqual((await get('/query?q=')).body.data, {})
+  assert.deepEqual((await get('/query?q=1&q=2&other=3')).body.data, { q: '1', other: '3' })
+})
+
+test('path segments are decoded once', async () => {
+  assert.deepEqual((await get('/segments/sb%2Dx')).body.data, { one: 'sb-x' })
+  assert.deepEqual((await get('/segments/a%2Fb')).body.data, { one: 'a/b' })
+  assert.deepEqual((await get('/segments/a%252Fb')).body.data, { one: 'a%2Fb' })
+})
+
+test('a trailing slash is no other route and never a redirect', async () => {
+  assert.equal((await get('/v1/shapes/')).status, 200)
+})
+
+test('bytes that are no HTTP get a JSON 400 and are hung up on', async () => {
+  const { port } = await listenOn(app)
+  const socket = net.connect(port, '127.0.0.1')
+  let answer = ''
+  socket.on('data', (chunk) => {
+    answer += chunk
+  })
+  const closed = new Promise((resolve) => socket.once('close', resolve))
+
+  socket.write('\x16\x03\x01 hello, is this TLS?\r\n\r\n')
+  await closed
+
+  assert.match(answer, /^HTTP\/1\.1 400 /)
+  assert.match(answer, /X-Request-Id: \w+/)
+  assert.match(
+    answer,
+    /\{"status":"fail","data":\{"message":"this is not an HTTP request","code":"validation_failed"\}\}$/,
+  )
+})
+
+test('a base URL with a path serves requests with and without that path', async () => {
+  const prefixed = await createTestApp({ config: { baseUrl: 'https://example.test/sandbox-api' } })
+
+  for (const path of ['/healthz', '/sandbox-api/healthz', '/sandbox-api/v1/shapes?limit=1']) {
+    assert.equal((await prefixed.get(path)).status, 200, path)
+  }
+  assert.equal((await prefixed.get('/sandbox-apiary/healthz')).status, 404)
+})

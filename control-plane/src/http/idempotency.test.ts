@@ -1,0 +1,185 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { failure } from '@warren/kit/failure'
+import { ok, success } from '@warren/protocol'
+import { sql } from 'kysely'
+import { Type } from 'typebox'
+import type { App } from '../app.ts'
+import { beat } from '../jobs/processes.ts'
+import { createTestApp, reconnect } from '../testing/app.ts'
+import { until } from '../testing/until.ts'
+import { forgetIdempotencyKeys } from './forget-idempotency-keys.ts'
+import { storeAnswer } from './idempotency.ts'
+
+let runs = 0
+let gate = Promise.resolve()
+
+const routes = (app: App) => {
+  app.post(
+    '/things/:id',
+    {
+      config: { access: 'user', idempotent: true },
+      schema: {
+        body: Type.Object({ fails: Type.Optional(Type.Boolean()), n: Type.Optional(Type.Integer()) }),
+        response: { 200: success(Type.Object({ run: Type.Integer() })) },
+      },
+    },
+    async (request) => {
+      runs++
+      const run = runs
+      await gate
+      if (request.body.fails) throw failure('wrong_state', 'not now')
+      return ok({ run })
+    },
+  )
+}
+
+const { app, deps, user } = await createTestApp({ routes })
+const ada = await user()
+const bob = await user()
+await beat(deps, [])
+
+const post = async (key: string, body: object = {}, who = ada, on: App = app, path = '/things/1') => {
+  const response = await on.inject({
+    method: 'POST',
+    url: path,
+    headers: { ...who.headers, 'idempotency-key': key },
+    payload: body,
+  })
+  return { status: response.statusCode, body: response.json(), replayed: response.headers['idempotent-replayed'] }
+}
+
+test('the same key and body get the same answer without running again', async () => {
+  const first = await post('a', { n: 1 })
+  const before = runs
+
+  const second = await post('a', { n: 1 })
+
+  assert.equal(runs, before)
+  assert.deepEqual(second, { ...first, replayed: 'true' })
+})
+
+test('the order of fields makes no other request', async () => {
+  const first = await post('order', { n: 1, fails: false })
+
+  assert.deepEqual((await post('order', { fails: false, n: 1 })).body, first.body)
+})
+
+test('the same key with another body, or on another path, is 409', async () => {
+  await post('b', { n: 1 })
+
+  for (const again of [await post('b', { n: 2 }), await post('b', { n: 1 }, ada, app, '/things/2')]) {
+    assert.deepEqual([again.status, again.body.data.code], [409, 'idempotency_key_reused'])
+  }
+})
+
+test('two users may use the same key', async () => {
+  const first = await post('shared')
+
+  assert.notDeepEqual((await post('shared', {}, bob)).body, first.body)
+})
+
+test('an answer survives a restart', async () => {
+  const first = await post('restart')
+  const restarted = await createTestApp({ database: reconnect(deps.database), routes })
+
+  assert.deepEqual((await post('restart', {}, ada, restarted.app)).body, first.body)
+})
+
+test('duplicates that come at once run once, also through two processes', async () => {
+  const other = await createTestApp({ database: reconnect(deps.database), routes })
+  const { promise, resolve } = Promise.withResolvers<void>()
+  gate = promise
+  const before = runs
+
+  const answers = Array.from({ length: 6 }, (_, i) => post('burst', {}, ada, i % 2 ? app : other.app))
+  await until(() => runs > before)
+  resolve()
+  gate = Promise.resolve()
+  const bodies = (await Promise.all(answers)).map((answer) => JSON.stringify(answer.body))
+
+  assert.equal(runs, before + 1)
+  assert.equal(new Set(bodies).size, 1)
+})
+
+test('a failure is not kept: nothing was done, so trying again is right', async () => {
+  const failed = await post('retry', { fails: true })
+  const before = runs
+
+  await post('retry', { fails: true })
+
+  assert.equal(failed.status, 409)
+  assert.equal(runs, before + 1)
+})
+
+test('the key of a process that died before it answered is taken over', async () => {
+  const { promise, resolve } = Promise.withResolvers<void>()
+  gate = promise
+  const before = runs
+  const abandoned = post('orphan')
+  await until(() => runs > before)
+  await deps.db.updateTable('idempotency_keys').set({ owner: 'dead' }).where('key', '=', 'orphan').execute()
+  gate = Promise.resolve()
+
+  const answer = await post('orphan')
+
+  assert.deepEqual([answer.status, answer.body.data.run], [200, before + 2])
+  resolve()
+  await abandoned
+})
+
+test('the key of a process that lives is waited for, not taken', async () => {
+  const { promise, resolve } = Promise.withResolvers<void>()
+  gate = promise
+  const before = runs
+  const first = post('patient')
+  await until(() => runs > before)
+  const second = post('patient')
+  const third = await Promise.race([second, new Promise((done) => setTimeout(done, 300, 'waiting'))])
+
+  assert.equal(third, 'waiting')
+  resolve()
+  gate = Promise.resolve()
+  assert.deepEqual((await second).body, (await first).body)
+})
+
+test('after a day a key is free again', async () => {
+  const first = await post('old', { n: 1 })
+  await sql`update idempotency_keys set created_at = now() - interval '25 hours' where key = 'old'`.execute(deps.db)
+
+  const second = await post('old', { n: 2 })
+
+  assert.deepEqual([first.status, second.status], [200, 200])
+})
+
+test('the sweep forgets keys of the day before', async () => {
+  await post('swept')
+  await sql`update idempotency_keys set created_at = now() - interval '25 hours' where key = 'swept'`.execute(deps.db)
+
+  await forgetIdempotencyKeys.run(deps)
+
+  const row = await deps.db.selectFrom('idempotency_keys').selectAll().where('key', '=', 'swept').executeTakeFirst()
+  assert.equal(row, undefined)
+})
+
+test('a verb can store its answer in its own transaction, which then holds or fails with it', async () => {
+  const claim = { caller: `user:${ada.id}`, key: 'with-tx', stored: false }
+  await deps.db
+    .insertInto('idempotency_keys')
+    .values({ caller: claim.caller, key: claim.key, request_hash: Buffer.alloc(32), owner: deps.processId })
+    .execute()
+
+  await assert.rejects(
+    deps.db.transaction().execute(async (tx) => {
+      await storeAnswer(tx, claim, 200, '{}')
+      throw new Error('the verb failed after all')
+    }),
+  )
+
+  const row = await deps.db.selectFrom('idempotency_keys').selectAll().where('key', '=', 'with-tx').executeTakeFirst()
+  assert.equal(row?.status, null)
+})
+
+test('a key that cannot be one is 400', async () => {
+  for (const key of ['x'.repeat(256), 'with space', '\x7f']) assert.equal((await post(key)).status, 400, key)
+})

@@ -1,0 +1,93 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { createTestApp } from '../testing/app.ts'
+import { RateLimiter } from './rate-limit.ts'
+
+const MINUTE = 60_000
+const take = (limiter: RateLimiter, times: number, nowMs: number, key = 'ada') =>
+  Array.from({ length: times }, () => limiter.take(key, nowMs)).filter((wait) => wait === undefined).length
+
+test('as many requests a minute pass as the limit says, and no more', () => {
+  const limiter = new RateLimiter(10)
+
+  assert.equal(take(limiter, 15, 5 * MINUTE), 10)
+})
+
+test('callers do not count for each other', () => {
+  const limiter = new RateLimiter(10)
+  take(limiter, 10, MINUTE)
+
+  assert.equal(take(limiter, 10, MINUTE, 'bob'), 10)
+})
+
+test('the window slides: half a minute into the next one, half of the last one still counts', () => {
+  const limiter = new RateLimiter(10)
+  take(limiter, 10, MINUTE)
+
+  assert.equal(take(limiter, 10, 2.5 * MINUTE), 5)
+})
+
+test('after two quiet minutes everything passes again', () => {
+  const limiter = new RateLimiter(10)
+  take(limiter, 10, MINUTE)
+
+  assert.equal(take(limiter, 10, 4 * MINUTE), 10)
+})
+
+test('the wait asked for is between 1 and 5 seconds, and long enough when it is shorter', () => {
+  const limiter = new RateLimiter(600)
+  take(limiter, 600, MINUTE)
+
+  assert.equal(limiter.take('ada', MINUTE), 5)
+  const wait = limiter.take('ada', 2 * MINUTE)
+  assert.equal(wait, 1)
+  assert.equal(limiter.take('ada', 2 * MINUTE + wait * 1000), undefined)
+})
+
+test('a limit of 0 is no limit', () => {
+  assert.equal(take(new RateLimiter(0), 1000, MINUTE), 1000)
+})
+
+test('through the front door: 429 with Retry-After, each caller apart, health probes free', async () => {
+  const { user, get, app } = await createTestApp({ config: { rateLimitPerMinute: 5 } })
+  const [ada, bob] = [await user(), await user()]
+  const statuses = []
+  for (let i = 0; i < 7; i++) statuses.push((await get('/v1/whoami', ada.key)).status)
+
+  const refused = await get('/v1/whoami', ada.key)
+
+  assert.ok(statuses.filter((status) => status === 200).length <= 6, `${statuses}`)
+  assert.equal(refused.status, 429)
+  assert.deepEqual(refused.body, { status: 'fail', data: { message: 'too many requests', code: 'rate_limited' } })
+  assert.match(String(refused.headers['retry-after']), /^[1-5]$/)
+  assert.equal((await get('/v1/whoami', bob.key)).status, 200)
+  for (let i = 0; i < 20; i++) assert.equal((await get('/healthz')).status, 200)
+  const health = await app.inject({ url: '/readyz', headers: { 'x-api-key': ada.key } })
+  assert.equal(health.statusCode, 200)
+})
+
+test('guessing keys is limited by address and does not hold up those who know theirs', async () => {
+  const { user, get } = await createTestApp({ config: { rateLimitPerMinute: 5 } })
+  const ada = await user()
+  const statuses = []
+  for (let i = 0; i < 12; i++) statuses.push((await get('/v1/whoami', `skp_guess${i}`)).status)
+
+  assert.equal(statuses.at(-1), 429)
+  assert.equal((await get('/v1/whoami', ada.key)).status, 200)
+})
+
+test('a forwarded address counts only from a configured proxy', async () => {
+  const trusting = await createTestApp({ config: { rateLimitPerMinute: 3, trustedProxies: ['127.0.0.1'] } })
+  const wary = await createTestApp({ config: { rateLimitPerMinute: 3 } })
+  const flood = async (app: typeof trusting.app) => {
+    const statuses = []
+    for (let i = 0; i < 10; i++) {
+      const response = await app.inject({ url: '/v1/shapes', headers: { 'x-forwarded-for': `198.18.0.${i}` } })
+      statuses.push(response.statusCode)
+    }
+    return statuses.includes(429)
+  }
+
+  assert.equal(await flood(trusting.app), false)
+  assert.equal(await flood(wary.app), true)
+})

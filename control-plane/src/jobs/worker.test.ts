@@ -1,0 +1,180 @@
+import assert from 'node:assert/strict'
+import { type ChildProcess, fork } from 'node:child_process'
+import { after, test } from 'node:test'
+import { sql } from 'kysely'
+import { Type } from 'typebox'
+import { beginMove } from '../sandboxes/move.ts'
+import { createTestApp, createTestDeps } from '../testing/app.ts'
+import { insertSandbox } from '../testing/sandboxes.ts'
+import { until } from '../testing/until.ts'
+import { slowPauseJob } from '../testing/worker-process.ts'
+import { addJob, defineJob } from './job.ts'
+import { DEAD_AFTER_S, freeDeadProcesses } from './processes.ts'
+import { startWorker } from './worker.ts'
+
+const { deps, user } = await createTestApp()
+const { id: userId } = await user()
+const children: ChildProcess[] = []
+after(() => {
+  for (const child of children) child.kill('SIGKILL')
+})
+
+type Said = { ready?: true; began?: string; committed?: string; refused?: string }
+
+async function startProcess(hold: boolean) {
+  const child = fork(new URL('../testing/worker-process.ts', import.meta.url), {
+    // Without the runner's own variable the child would take itself for a test file.
+    env: {
+      ...process.env,
+      NODE_TEST_CONTEXT: undefined,
+      DATABASE_URL: deps.database.url,
+      TEST_HOLD: hold ? 'yes' : 'no',
+    },
+  })
+  children.push(child)
+  const said: Said[] = []
+  child.on('message', (message) => said.push(message as Said))
+  const count = (what: keyof Said) => said.filter((one) => what in one).length
+  await until(() => count('ready') === 1)
+  return { child, count, end: () => child.disconnect() }
+}
+
+async function pauseSome(n: number): Promise<string[]> {
+  const ids: string[] = []
+  for (let i = 0; i < n; i++) {
+    const { id } = await insertSandbox(deps.db, userId, 'running')
+    await deps.db.transaction().execute(async (tx) => {
+      const { fence } = await beginMove(tx, id, 'pause')
+      await addJob(tx, slowPauseJob, { id, fence })
+    })
+    ids.push(id)
+  }
+  return ids
+}
+
+const countStatus = async (ids: string[], status: string) => {
+  const rows = await deps.db.selectFrom('sandboxes').select('status').where('id', 'in', ids).execute()
+  return rows.filter((row) => row.status === status).length
+}
+const countJobs = async () => {
+  const { rows } = await sql<{ n: number }>`select count(*) as n from graphile_worker.jobs`.execute(deps.db)
+  return rows[0]!.n
+}
+
+test('a job added in a transaction that fails never runs; one that commits runs once with its payload', async () => {
+  const seen: unknown[] = []
+  const job = defineJob({
+    name: 'note',
+    payload: Type.Object({ n: Type.Integer() }),
+    maxAttempts: 3,
+    async run(_deps, payload) {
+      seen.push(payload)
+    },
+  })
+  const own = createTestDeps(deps.database)
+  const worker = await startWorker(own, { jobs: [job], sweeps: [] })
+
+  await assert.rejects(
+    deps.db.transaction().execute(async (tx) => {
+      await addJob(tx, job, { n: 1 })
+      throw new Error('rolled back')
+    }),
+  )
+  await deps.db.transaction().execute((tx) => addJob(tx, job, { n: 2 }))
+
+  await until(() => seen.length > 0)
+  await worker.stop()
+  assert.deepEqual(seen, [{ n: 2 }])
+})
+
+test('a job that fails is tried again', async () => {
+  let attempts = 0
+  const job = defineJob({
+    name: 'stumble',
+    payload: Type.Object({}),
+    maxAttempts: 5,
+    async run() {
+      attempts++
+      if (attempts === 1) throw new Error('stumbled')
+    },
+  })
+  const worker = await startWorker(createTestDeps(deps.database), { jobs: [job], sweeps: [] })
+
+  await deps.db.transaction().execute((tx) => addJob(tx, job, {}))
+
+  await until(() => attempts === 2, 20_000)
+  await worker.stop()
+})
+
+test('a worker goes on after every one of its database connections was cut', async () => {
+  const seen: number[] = []
+  const job = defineJob({
+    name: 'endure',
+    payload: Type.Object({ n: Type.Integer() }),
+    maxAttempts: 5,
+    async run(_deps, { n }) {
+      seen.push(n)
+    },
+  })
+  const worker = await startWorker(createTestDeps(deps.database), { jobs: [job], sweeps: [] })
+
+  await sql`select pg_terminate_backend(pid) from pg_stat_activity where application_name = 'warren jobs'`.execute(
+    deps.db,
+  )
+  await deps.db.transaction().execute((tx) => addJob(tx, job, { n: 1 }))
+
+  await until(() => seen.includes(1), 20_000)
+  await worker.stop()
+})
+
+test('the jobs of a process killed with -9 are done by another within 10 seconds', async () => {
+  const doomed = await startProcess(true)
+  const ids = await pauseSome(20)
+  await until(() => doomed.count('began') > 0)
+
+  doomed.child.kill('SIGKILL')
+  const killedAt = Date.now()
+  const heir = await startProcess(false)
+
+  await until(async () => (await countStatus(ids, 'paused')) === ids.length, 15_000)
+  assert.ok(Date.now() - killedAt < 10_000, `${Date.now() - killedAt} ms`)
+  assert.equal(doomed.count('committed'), 0)
+  assert.equal(heir.count('committed'), ids.length)
+  await until(async () => (await countJobs()) === 0)
+  heir.end()
+})
+
+test('a process that was stopped and wakes as a zombie acts, and its commit is refused', async () => {
+  const zombie = await startProcess(true)
+  const ids = await pauseSome(5)
+  await until(() => zombie.count('began') === 5)
+
+  zombie.child.kill('SIGSTOP')
+  const heir = await startProcess(false)
+  await until(async () => (await countStatus(ids, 'paused')) === ids.length, 15_000)
+  zombie.child.kill('SIGCONT')
+
+  // It goes on where it was and tries to commit all five: each must be refused, and none may change anything.
+  await until(() => zombie.count('refused') >= 5)
+  assert.equal(zombie.count('committed'), 0)
+  assert.equal(heir.count('committed'), 5)
+  assert.equal(await countStatus(ids, 'paused'), ids.length)
+  await until(async () => (await countJobs()) === 0)
+  zombie.end()
+  heir.end()
+})
+
+test('a process that is alive is not taken for dead', async () => {
+  const silent = createTestDeps(deps.database)
+  const alive = createTestDeps(deps.database)
+  await sql`insert into service_processes (id, seen_at)
+    values (${silent.processId}, now() - make_interval(secs => ${DEAD_AFTER_S + 1})), (${alive.processId}, now())`.execute(
+    deps.db,
+  )
+
+  await freeDeadProcesses.run(deps)
+
+  const rows = await deps.db.selectFrom('service_processes').select('id').execute()
+  const left = rows.map((row) => row.id)
+  assert.deepEqual([left.includes(silent.processId), left.includes(alive.processId)], [false, true])
+})

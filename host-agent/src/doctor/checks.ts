@@ -1,0 +1,21 @@
+/** All checks, in the order in which they are printed: what Warren stands on first. */
+import { cgroupChecks } from './cgroups.ts'
+import type { Check, Machine } from './check.ts'
+import { databaseChecks } from './database.ts'
+import { kernelChecks } from './kernel.ts'
+import { kvmChecks } from './kvm.ts'
+import { platformChecks } from './platform.ts'
+import { portChecks } from './ports.ts'
+import { resourceChecks } from './resources.ts'
+import { toolChecks } from './tools.ts'
+
+export const listChecks = (machine: Machine): Check[] => [
+  ...platformChecks(machine),
+  ...resourceChecks(machine),
+  ...portChecks(machine),
+  ...databaseChecks(machine),
+  ...kvmChecks(),
+  ...cgroupChecks(machine),
+  ...kernelChecks(machine),
+  ...toolChecks(machine),
+]

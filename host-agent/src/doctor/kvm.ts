@@ -1,0 +1,12 @@
+/** Whether guests run on the CPU or are emulated. Both work, so this never fails; it only says how fast. */
+import { type KvmProbe, probeKvm } from '../vms/qemu/probe.ts'
+import type { Check, CheckResult } from './check.ts'
+
+export const kvmChecks = (): Check[] => [
+  { name: 'kvm', needed: 'recommended', run: async (signal) => judgeKvm(await probeKvm({ signal })) },
+]
+
+export function judgeKvm(probe: KvmProbe): CheckResult {
+  if (probe.usable) return { ok: true, detail: 'runs a 64-bit guest' }
+  return { ok: true, detail: `not usable: ${probe.reason}`, note: 'software emulation (TCG): 10-20x slower' }
+}

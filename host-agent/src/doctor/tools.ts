@@ -1,0 +1,87 @@
+/** Programs of the host that Warren calls, and the Debian package that brings each. */
+import { run } from '../run.ts'
+import type { Check, CheckResult, Machine } from './check.ts'
+import { asRoot, findTool, installCommand, toolEnv } from './find-tool.ts'
+import { isAtLeast } from './version.ts'
+
+export type Tool = {
+  name: string
+  debianPackage: string
+  /** No sandbox runs without it; the others make images and the guest agent. */
+  inEverySandbox: boolean
+  /** What makes it print its version, the first number with a dot in it, and the exit code it does so with. */
+  versionArgs: readonly string[]
+  versionExitCode?: number
+  minimum?: string
+  /** What it must list among its abilities; the first group of the pattern is shown. */
+  offers?: { args: readonly string[]; pattern: RegExp; what: string }
+  /** When installing the package is not the whole answer. */
+  fix?: (machine: Machine) => string
+}
+
+export const TOOLS: readonly Tool[] = [
+  {
+    name: 'qemu-system-x86_64',
+    debianPackage: 'qemu-system-x86',
+    inEverySandbox: true,
+    versionArgs: ['--version'],
+    minimum: '7.2', // the oldest that was tried
+    offers: { args: ['-machine', 'help'], pattern: /^q35 .*\(alias of (pc-q35-[\d.]+)\)/m, what: 'q35' },
+  },
+  { name: 'qemu-img', debianPackage: 'qemu-utils', inEverySandbox: true, versionArgs: ['--version'] },
+  { name: 'mke2fs', debianPackage: 'e2fsprogs', inEverySandbox: true, versionArgs: ['-V'] },
+  // Without a disk it prints its version and its usage.
+  { name: 'resize2fs', debianPackage: 'e2fsprogs', inEverySandbox: true, versionArgs: [], versionExitCode: 1 },
+  { name: 'ip', debianPackage: 'iproute2', inEverySandbox: true, versionArgs: ['-V'] },
+  { name: 'nft', debianPackage: 'nftables', inEverySandbox: true, versionArgs: ['--version'] },
+  { name: 'mmdebstrap', debianPackage: 'mmdebstrap', inEverySandbox: false, versionArgs: ['--version'] },
+  { name: 'skopeo', debianPackage: 'skopeo', inEverySandbox: false, versionArgs: ['--version'] },
+  { name: 'umoci', debianPackage: 'umoci', inEverySandbox: false, versionArgs: ['--version'] },
+  {
+    name: 'cargo',
+    debianPackage: 'cargo',
+    inEverySandbox: false,
+    versionArgs: ['--version'],
+    minimum: '1.85', // the first that knows edition 2024
+    fix: installCargo,
+  },
+]
+
+/** As root on Debian `npm start` installs what is missing, so there no tool keeps it from starting. */
+export function toolChecks(machine: Machine): Check[] {
+  const startInstalls = machine.isRoot && findTool(machine, 'apt-get') !== undefined
+  return TOOLS.map((tool) => ({
+    name: tool.name,
+    needed: tool.inEverySandbox && !startInstalls ? 'required' : 'recommended',
+    run: (signal) => checkTool(machine, tool, signal),
+  }))
+}
+
+export async function checkTool(machine: Machine, tool: Tool, signal: AbortSignal): Promise<CheckResult> {
+  const fix = tool.fix?.(machine) ?? installCommand(machine, tool.debianPackage)
+  const path = findTool(machine, tool.name)
+  if (path === undefined) return { ok: false, detail: 'not found', fix }
+
+  const env = toolEnv(machine)
+  const { stdout, stderr, exitCode } = await run(path, tool.versionArgs, { env, signal })
+  const version = /\d+(\.\d+)+/.exec(stdout + stderr)?.[0]
+  if (exitCode !== (tool.versionExitCode ?? 0) || version === undefined) {
+    return { ok: false, detail: `does not run: ${stderr || `exit code ${exitCode}`}`, fix }
+  }
+  if (tool.minimum !== undefined && !isAtLeast(version, tool.minimum)) {
+    return { ok: false, detail: `${version} is older than ${tool.minimum}`, fix }
+  }
+  if (tool.offers === undefined) return { ok: true, detail: version }
+
+  const list = await run(path, tool.offers.args, { env, signal })
+  const offered = tool.offers.pattern.exec(list.stdout)?.[1]
+  if (offered === undefined) return { ok: false, detail: `${version} does not offer ${tool.offers.what}`, fix }
+  return { ok: true, detail: `${version} with ${offered}` }
+}
+
+/** Debian 12 calls its current Rust cargo-web and has an old one as cargo; from 13 on cargo is the one. */
+function installCargo(machine: Machine): string {
+  if (findTool(machine, 'apt-get') === undefined) return installCommand(machine, 'cargo')
+  const sudo = asRoot(machine)
+  return `${sudo}apt-get install -y cargo-web || ${sudo}apt-get install -y cargo`
+}

@@ -1,0 +1,169 @@
+/**
+ * One stage of the KVM probe, in a process of its own: `node kvm-probe-child.ts A|B` prints one StageReport as JSON.
+ *
+ * It calls ioctl and mmap by FFI, where a mistake kills the process. So nobody imports this file: probe.ts starts it,
+ * and kills it when its time is up. Descriptors and mappings are left to the end of the process.
+ */
+import { openSync } from 'node:fs'
+import { getSystemErrorName } from 'node:util'
+import koffi from 'koffi'
+import {
+  GUEST_MEMORY_BYTES,
+  guestMemory,
+  REGS_BYTES,
+  SREGS_BYTES,
+  STAGES,
+  type Stage,
+  startRegs,
+  startSregs,
+} from './kvm-probe-guest.ts'
+import type { StageReport } from './probe.ts'
+
+const KVM = {
+  GET_API_VERSION: 0xae00,
+  CREATE_VM: 0xae01,
+  GET_VCPU_MMAP_SIZE: 0xae04,
+  GET_SUPPORTED_CPUID: 0xc008ae05,
+  CREATE_VCPU: 0xae41,
+  SET_USER_MEMORY_REGION: 0x4020ae46,
+  SET_TSS_ADDR: 0xae47,
+  RUN: 0xae80,
+  GET_REGS: 0x8090ae81,
+  SET_REGS: 0x4090ae82,
+  GET_SREGS: 0x8138ae83,
+  SET_SREGS: 0x4138ae84,
+  SET_CPUID2: 0x4008ae90,
+} as const
+const API_VERSION = 12
+/** Intel keeps three pages of its own there, out of reach of our 2 MiB. */
+const TSS_ADDRESS = 0xfffbd000
+const CPUID_ENTRIES_MAX = 256
+const CPUID_ENTRY_BYTES = 40
+const EXIT_IO = 2
+const EXIT_INTERNAL_ERROR = 17
+/** Past the parent's limit: it only matters when the parent is dead and the guest never leaves KVM_RUN. */
+const ALARM_SECONDS = 10
+
+const libc = koffi.load(null)
+const alarm = libc.func('uint alarm(uint seconds)')
+const mmap = libc.func('void *mmap(void *address, size_t length, int prot, int flags, int fd, long offset)')
+const ioctlWithValue = libc.func('int ioctl(int fd, ulong request, ulong value)')
+const ioctlWithData = libc.func('int ioctl(int fd, ulong request, void *data)')
+
+/** A system call that was refused ends the stage; which one, and why, is the report. */
+class Refused extends Error {
+  readonly report: StageReport
+  constructor(call: string, code: string) {
+    super(`${call}: ${code}`)
+    this.report = { end: 'refused', call, code }
+  }
+}
+
+alarm(ALARM_SECONDS)
+const stage = STAGES.find((one) => one === process.argv[2])
+if (stage === undefined) throw new Error(`usage: kvm-probe-child.ts ${STAGES.join('|')}`)
+process.stdout.write(JSON.stringify(report(stage)))
+
+function report(stage: Stage): StageReport {
+  try {
+    return runStage(stage)
+  } catch (error) {
+    if (error instanceof Refused) return error.report
+    throw error
+  }
+}
+
+function runStage(stage: Stage): StageReport {
+  const kvm = openKvm()
+  const version = ioctl(kvm, 'GET_API_VERSION', 0)
+  if (version !== API_VERSION) return { end: 'version', version }
+
+  const vm = ioctl(kvm, 'CREATE_VM', 0)
+  ioctl(vm, 'SET_TSS_ADDR', TSS_ADDRESS)
+  const memory = map(GUEST_MEMORY_BYTES, -1)
+  memory.bytes.set(guestMemory(stage))
+  ioctl(vm, 'SET_USER_MEMORY_REGION', memoryRegion(memory.address))
+
+  const vcpu = ioctl(vm, 'CREATE_VCPU', 0)
+  const state = map(ioctl(kvm, 'GET_VCPU_MMAP_SIZE', 0), vcpu)
+  ioctl(vcpu, 'SET_CPUID2', supportedCpuid(kvm))
+  const reset = Buffer.alloc(SREGS_BYTES)
+  ioctl(vcpu, 'GET_SREGS', reset)
+  ioctl(vcpu, 'SET_SREGS', startSregs(stage, reset))
+  ioctl(vcpu, 'SET_REGS', startRegs())
+
+  // CPU time, not the clock: on a loaded machine the vCPU may wait long for its turn without being slow.
+  const before = process.threadCpuUsage()
+  enterGuest(vcpu)
+  const used = process.threadCpuUsage(before)
+  return readExit(state.bytes, vcpu, (used.user + used.system) / 1000)
+}
+
+/** A signal to this process interrupts the guest, which then goes on where it was. */
+function enterGuest(vcpu: number): void {
+  while (ioctlWithValue(vcpu, KVM.RUN, 0) < 0) {
+    const code = errnoName()
+    if (code !== 'EINTR') throw new Refused('KVM_RUN', code)
+  }
+}
+
+/** struct kvm_run: exit_reason at 8, then at 32 what belongs to that reason. */
+function readExit(state: Buffer, vcpu: number, cpuMs: number): StageReport {
+  const exitReason = state.readUInt32LE(8)
+  if (exitReason === EXIT_IO) {
+    const size = state.readUInt8(33)
+    const dataOffset = Number(state.readBigUInt64LE(40))
+    return { end: 'io', port: state.readUInt16LE(34), value: state.readUIntLE(dataOffset, size), cpuMs }
+  }
+  const regs = Buffer.alloc(REGS_BYTES)
+  ioctl(vcpu, 'GET_REGS', regs)
+  const rip = Number(regs.readBigUInt64LE(REGS_BYTES - 16))
+  const suberror = exitReason === EXIT_INTERNAL_ERROR ? { suberror: state.readUInt32LE(32) } : {}
+  return { end: 'exit', exitReason, ...suberror, rip }
+}
+
+function openKvm(): number {
+  try {
+    return openSync('/dev/kvm', 'r+')
+  } catch (error) {
+    throw new Refused('open', (error as NodeJS.ErrnoException).code ?? String(error))
+  }
+}
+
+function ioctl(fd: number, name: keyof typeof KVM, argument: number | Buffer): number {
+  const call = typeof argument === 'number' ? ioctlWithValue : ioctlWithData
+  const answer: number = call(fd, KVM[name], argument)
+  if (answer < 0) throw new Refused(`KVM_${name}`, errnoName())
+  return answer
+}
+
+function errnoName(): string {
+  return getSystemErrorName(-koffi.errno())
+}
+
+/** Memory that stays where it is, unlike a Buffer's: private and anonymous, or the kernel's view of a vCPU. */
+function map(length: number, fd: number): { address: bigint; bytes: Buffer } {
+  const PROT_READ_WRITE = 3
+  const MAP_SHARED = 0x1
+  const MAP_PRIVATE_ANONYMOUS = 0x22
+  const MAP_FAILED = 2n ** 64n - 1n
+  const address: bigint = mmap(null, length, PROT_READ_WRITE, fd < 0 ? MAP_PRIVATE_ANONYMOUS : MAP_SHARED, fd, 0)
+  if (BigInt.asUintN(64, address) === MAP_FAILED) throw new Refused('mmap', errnoName())
+  return { address, bytes: Buffer.from(koffi.view(address, length)) }
+}
+
+/** struct kvm_userspace_memory_region: slot, flags, guest address, size, our address. */
+function memoryRegion(address: bigint): Buffer {
+  const region = Buffer.alloc(32)
+  region.writeBigUInt64LE(BigInt(GUEST_MEMORY_BYTES), 16)
+  region.writeBigUInt64LE(address, 24)
+  return region
+}
+
+/** struct kvm_cpuid2: a count, which the kernel corrects, and the entries. Without them the guest has no long mode. */
+function supportedCpuid(kvm: number): Buffer {
+  const cpuid = Buffer.alloc(8 + CPUID_ENTRIES_MAX * CPUID_ENTRY_BYTES)
+  cpuid.writeUInt32LE(CPUID_ENTRIES_MAX, 0)
+  ioctl(kvm, 'GET_SUPPORTED_CPUID', cpuid)
+  return cpuid
+}

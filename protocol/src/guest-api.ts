@@ -1,0 +1,280 @@
+/**
+ * What the host agent and the guest agent say to each other. The other half is `guest-agent/` (Rust); its reasons are
+ * in `guest-agent/src/channel.rs`. Whatever comes from the guest is hostile input: check it against these schemas.
+ *
+ * THE CHANNEL. Two virtio-serial ports of one machine, both with a QEMU chardev
+ * `socket,path=…,server=on,wait=off` (one client at a time, the next waits in the backlog):
+ *
+ *   -device virtio-serial-pci,max_ports=4
+ *   -device virtserialport,chardev=agent,name=warren.agent,nr=1,id=agent0     HTTP/2 travels here
+ *   -device virtserialport,chardev=hello,name=warren.hello,nr=2,id=hello0     only greetings travel here
+ *
+ * A port outlives every host process and does not tell one from the next, so each new connection greets first:
+ *
+ *   0. host                connects both sockets
+ *   1. host → hello port   `WARREN1 <n>\n`      n: 32 lower-case hex digits, random, never used before
+ *   2. guest               ends the session before: resets its streams, kills its execs, forgets pending output
+ *   3. guest → hello port  `WARREN1 <n> OK\n`   the host skips every byte before this line
+ *   4. host → agent port   `WARREN1 <n>\n`      never before 3: it is what keeps the bytes of two hosts apart
+ *   5. guest → agent port  `WARREN1 <n> OK\n`   the host skips every byte before this line
+ *   6. HTTP/2 without TLS (h2c, prior knowledge), the host being the client, raw on the agent port
+ *
+ * For the host that means: after 5 give the socket itself to http2 (`createConnection: () => socket`), after
+ * `socket.unshift` of what followed the line in the same chunk. No wrapper, no framing.
+ *
+ *   - Keep the hello socket open as long as the session, and send nothing on it but 1.
+ *   - No answer to 1 or 4 within GUEST_HELLO_TIMEOUT_MS: start over at 1 with a new number, on the same sockets or on
+ *     new ones. A guest that was just restored, or whose port was still taken, may miss a first try.
+ *   - Skipping is byte by byte: stale bytes may hold half lines. `W` occurs only at the front of a line, so a search
+ *     that fails can only begin again at the byte that failed.
+ *   - To end a session, close both sockets. The guest notices within about 20 ms.
+ *   - While a session lasts the host raises its own windows (`settings.initialWindowSize`, `session.setLocalWindowSize`),
+ *     or a slow reader of one stream would hold up the others. The guest allows 128 KiB a stream and 256 streams at once.
+ *
+ * In development the same channel is on two unix sockets: `guest-agent --listen-unix PATH` serves the agent port at
+ * PATH and the hello port at PATH.hello, with one client at a time.
+ *
+ * ENDPOINTS. JSON in and out (at most 1 MiB in) unless said otherwise. Failures are GuestFailure with the status.
+ *
+ *   GET  /ready     → GuestReady
+ *   POST /wake      GuestWakeBody → GuestWakeAnswer      clock, entropy and identity in one trip, in this order
+ *   POST /identity  GuestIdentityBody → GuestIdentityAnswer
+ *   POST /clock     GuestClockBody → GuestClockAnswer
+ *   POST /entropy   32 to 512 raw bytes → GuestEntropyAnswer
+ *   POST /exec      exec frames → exec frames (below)
+ *   PUT  /files?path=   raw bytes → GuestUploadAnswer    path percent-encoded (encodeURIComponent; a plus is a plus)
+ *   GET  /files?path=   → raw bytes with content-length (absent for files the kernel makes up, as in /proc)
+ *   GET  /metrics   → GuestMetrics
+ *   POST /grow      GuestGrowBody → GuestGrowAnswer      the root filesystem fills its disk, online
+ *   POST /sync      → {}                                 what was written is on the disk when it answers
+ *   POST /poweroff  → 202 {}                             then the machine ends within about 0.3 s
+ *
+ * EXEC. Both bodies are frames: 1 byte type, 4 bytes big-endian payload length, payload.
+ *
+ *   request   command (JSON, once), then stdin frames if the command said `stdin: true`; the end of the body is the
+ *             end of stdin. Without `stdin` the program reads /dev/null.
+ *   response  200; either `error` alone, or `started`, any number of `stdout` and `stderr`, and `exit` as the last.
+ *             `exit` comes when the program was reaped and both pipes are at their end.
+ *
+ * Resetting the stream kills the program and its session at once. A response that ends without `error` or `exit` was
+ * cut: there is no exit code. Payloads of output are at most GUEST_EXEC_PIECE_MAX_BYTES.
+ */
+import { type Static, Type } from 'typebox'
+
+export const GUEST_AGENT_PORT = 'warren.agent'
+export const GUEST_HELLO_PORT = 'warren.hello'
+export const GUEST_HELLO_NONCE = /^[0-9a-f]{32}$/
+/** The guest answers in about 0.1 ms; one that was just restored has cold code, and a busy host slow turns. */
+export const GUEST_HELLO_TIMEOUT_MS = 1_000
+
+export const guestHello = (nonce: string): string => `WARREN1 ${nonce}\n`
+export const guestHelloAnswer = (nonce: string): string => `WARREN1 ${nonce} OK\n`
+
+export const GuestFailure = Type.Object({
+  code: Type.String({
+    description:
+      'invalid, too_large, not_found, file_not_found, invalid_path, not_writable, no_space, identity_failed, internal',
+  }),
+  message: Type.String(),
+})
+export type GuestFailure = Static<typeof GuestFailure>
+
+export const GuestReady = Type.Object({
+  agent_version: Type.String(),
+  boot_id: Type.String({ description: 'The same in all clones of one boot.' }),
+  uptime_ms: Type.Integer(),
+  clocksource: Type.String({ description: '`tsc` or `kvm-clock` where all is well.' }),
+})
+export type GuestReady = Static<typeof GuestReady>
+
+export const GuestClockBody = Type.Object({
+  unix_ns: Type.String({ pattern: '^[0-9]{1,19}$', description: 'Decimal text: a number would lose its last digits.' }),
+})
+export type GuestClockBody = Static<typeof GuestClockBody>
+
+export const GuestClockAnswer = Type.Object({
+  corrected_ms: Type.Number({ description: 'How far the clock was moved.' }),
+})
+export type GuestClockAnswer = Static<typeof GuestClockAnswer>
+
+export const GuestEntropyAnswer = Type.Object({ added_bytes: Type.Integer(), reseeded: Type.Boolean() })
+export type GuestEntropyAnswer = Static<typeof GuestEntropyAnswer>
+
+/** Only what is given is touched. */
+export const GuestIdentityBody = Type.Object({
+  hostname: Type.Optional(Type.String({ pattern: '^[A-Za-z0-9.-]{1,63}$' })),
+  machine_id: Type.Optional(Type.String({ pattern: '^[0-9a-f]{32}$' })),
+  envs: Type.Optional(
+    Type.Record(Type.String(), Type.String(), { description: 'Replaces all; in memory only, given to every exec.' }),
+  ),
+  ssh_pubkeys: Type.Optional(
+    Type.Array(Type.String(), { description: "Replaces ours in root's authorized_keys; the user's own lines stay." }),
+  ),
+  renew_ssh_host_keys: Type.Optional(
+    Type.Boolean({ description: 'Deletes /etc/ssh/ssh_host_*; they are made anew when sshd is first started.' }),
+  ),
+  mtu: Type.Optional(Type.Integer({ minimum: 576, maximum: 65_535 })),
+  nameserver: Type.Optional(Type.String({ description: 'The only one in /etc/resolv.conf.' })),
+  hosts: Type.Optional(
+    Type.Array(Type.Object({ ip: Type.String(), names: Type.Array(Type.String(), { minItems: 1 }) }), {
+      description: 'Our block of /etc/hosts; the host name is always in it.',
+    }),
+  ),
+})
+export type GuestIdentityBody = Static<typeof GuestIdentityBody>
+
+/** What was set, read back from where programs will find it; a field that was not given is absent. */
+export const GuestIdentityAnswer = Type.Object({
+  hostname: Type.Optional(Type.String()),
+  machine_id: Type.Optional(Type.String()),
+  env_names: Type.Optional(Type.Array(Type.String())),
+  ssh_pubkeys: Type.Optional(Type.Integer({ description: "All keys that open the door, the user's own included." })),
+  ssh_host_keys_left: Type.Optional(Type.Integer({ description: '0 after a renewal.' })),
+  mtu: Type.Optional(Type.Integer()),
+  nameserver: Type.Optional(Type.String()),
+  hosts: Type.Optional(Type.Integer({ description: 'Lines of our block of /etc/hosts.' })),
+})
+export type GuestIdentityAnswer = Static<typeof GuestIdentityAnswer>
+
+export const GuestWakeBody = Type.Object({
+  clock: Type.Optional(GuestClockBody),
+  entropy: Type.Optional(Type.String({ pattern: '^([0-9a-f]{2}){32,512}$', description: 'Hex.' })),
+  identity: Type.Optional(GuestIdentityBody),
+})
+export type GuestWakeBody = Static<typeof GuestWakeBody>
+
+export const GuestWakeAnswer = Type.Object({
+  clock: Type.Optional(GuestClockAnswer),
+  entropy: Type.Optional(GuestEntropyAnswer),
+  identity: Type.Optional(GuestIdentityAnswer),
+})
+export type GuestWakeAnswer = Static<typeof GuestWakeAnswer>
+
+export const GuestUploadAnswer = Type.Object({ bytes: Type.Integer() })
+export type GuestUploadAnswer = Static<typeof GuestUploadAnswer>
+
+const GuestCpu = Type.Object({
+  busy_ms: Type.Integer({ description: 'All but idle and waiting for disks.' }),
+  idle_ms: Type.Integer(),
+  iowait_ms: Type.Integer(),
+  steal_ms: Type.Integer({ description: 'Taken by the host; counted in busy_ms.' }),
+})
+
+/** Counters since boot, not rates. */
+export const GuestMetrics = Type.Object({
+  uptime_ms: Type.Integer(),
+  memory: Type.Object({ total_bytes: Type.Integer(), available_bytes: Type.Integer() }),
+  cpu: GuestCpu,
+  cores: Type.Array(GuestCpu),
+  root: Type.Object({ total_bytes: Type.Integer(), used_bytes: Type.Integer(), available_bytes: Type.Integer() }),
+  processes: Type.Integer(),
+  load: Type.Array(Type.Number(), { minItems: 3, maxItems: 3 }),
+})
+export type GuestMetrics = Static<typeof GuestMetrics>
+
+export const GuestGrowBody = Type.Object({
+  device_bytes: Type.Optional(
+    Type.Integer({ description: 'Waits until the guest sees a disk this large; its news takes about 0.1 s.' }),
+  ),
+})
+export type GuestGrowBody = Static<typeof GuestGrowBody>
+
+export const GuestGrowAnswer = Type.Object({
+  device_bytes: Type.Integer(),
+  before_bytes: Type.Integer({ description: 'Of the filesystem.' }),
+  after_bytes: Type.Integer(),
+})
+export type GuestGrowAnswer = Static<typeof GuestGrowAnswer>
+
+export const GuestExecCommand = Type.Object({
+  cmd: Type.String({ minLength: 1, description: 'A path, or a name found on the PATH of the environment.' }),
+  args: Type.Optional(Type.Array(Type.String())),
+  env: Type.Optional(Type.Record(Type.String(), Type.String(), { description: 'On top of the envs of the identity.' })),
+  cwd: Type.Optional(Type.String({ description: '/root when absent, or / where there is no /root.' })),
+  stdin: Type.Optional(Type.Boolean({ description: 'Whether stdin frames follow.' })),
+  timeout_ms: Type.Optional(Type.Integer({ minimum: 0, description: 'Then the whole session is killed.' })),
+})
+export type GuestExecCommand = Static<typeof GuestExecCommand>
+
+export const GuestExecStarted = Type.Object({ pid: Type.Integer() })
+export type GuestExecStarted = Static<typeof GuestExecStarted>
+
+export const GuestExecError = Type.Object({
+  kind: Type.Enum(['not_found', 'not_executable', 'other'], {
+    description: '127, 126 and 126 in the words of a shell.',
+  }),
+  message: Type.String(),
+})
+export type GuestExecError = Static<typeof GuestExecError>
+
+/** Exactly one of `code` and `signal`. */
+export const GuestExecExit = Type.Object({
+  code: Type.Optional(Type.Integer({ minimum: 0, maximum: 255 })),
+  signal: Type.Optional(Type.Integer({ minimum: 1, maximum: 64 })),
+  timed_out: Type.Boolean(),
+})
+export type GuestExecExit = Static<typeof GuestExecExit>
+
+export const GUEST_EXEC_FRAME = { stdin: 0, stdout: 1, stderr: 2, command: 3, started: 4, error: 5, exit: 6 } as const
+export type GuestExecFrameType = keyof typeof GUEST_EXEC_FRAME
+
+export const GUEST_EXEC_PIECE_MAX_BYTES = 32 * 1024
+export const GUEST_EXEC_COMMAND_MAX_BYTES = 1024 * 1024
+
+const FRAME_TYPES = Object.keys(GUEST_EXEC_FRAME) as GuestExecFrameType[]
+const HEADER_BYTES = 5
+
+export type GuestExecFrame = { type: GuestExecFrameType; payload: Uint8Array }
+
+/** The header to send before a payload of this length. */
+export function guestExecHeader(type: GuestExecFrameType, payloadBytes: number): Uint8Array {
+  const header = new Uint8Array(HEADER_BYTES)
+  header[0] = GUEST_EXEC_FRAME[type]
+  new DataView(header.buffer).setUint32(1, payloadBytes)
+  return header
+}
+
+export function guestExecFrame(type: GuestExecFrameType, payload: Uint8Array): Uint8Array {
+  const frame = new Uint8Array(HEADER_BYTES + payload.length)
+  frame.set(guestExecHeader(type, payload.length))
+  frame.set(payload, HEADER_BYTES)
+  return frame
+}
+
+/**
+ * Puts the frames of a response together, however they were cut. Give it each chunk, take the frames that became
+ * whole; `end` throws if the response stops inside a frame. A payload may be a view into the chunk.
+ */
+export function createGuestExecReader() {
+  let held: Uint8Array = new Uint8Array()
+  return {
+    push(chunk: Uint8Array): GuestExecFrame[] {
+      let rest = held.length === 0 ? chunk : concat(held, chunk)
+      const frames: GuestExecFrame[] = []
+      while (rest.length >= HEADER_BYTES) {
+        const payloadBytes = new DataView(rest.buffer, rest.byteOffset).getUint32(1)
+        const type = FRAME_TYPES[rest[0]!] // the length was just checked
+        // A guest that lies must not make the host hold memory for it.
+        if (type === undefined || payloadBytes > GUEST_EXEC_PIECE_MAX_BYTES) {
+          throw new Error(`the guest sent an impossible exec frame: type ${rest[0]}, ${payloadBytes} bytes`)
+        }
+        const end = HEADER_BYTES + payloadBytes
+        if (rest.length < end) break
+        frames.push({ type, payload: rest.subarray(HEADER_BYTES, end) })
+        rest = rest.subarray(end)
+      }
+      held = rest
+      return frames
+    },
+    end(): void {
+      if (held.length > 0) throw new Error('the answer of the guest ends inside an exec frame')
+    },
+  }
+}
+
+function concat(first: Uint8Array, second: Uint8Array): Uint8Array {
+  const all = new Uint8Array(first.length + second.length)
+  all.set(first)
+  all.set(second, first.length)
+  return all
+}
