@@ -19,17 +19,18 @@
  *   5. guest → agent port  `WARREN1 <n> OK\n`   the host skips every byte before this line
  *   6. HTTP/2 without TLS (h2c, prior knowledge), the host being the client, raw on the agent port
  *
- * For the host that means: after 5 give the socket itself to http2 (`createConnection: () => socket`), after
- * `socket.unshift` of what followed the line in the same chunk. No wrapper, no framing.
+ * For the host that means: after 5 give the socket itself to http2 (`createConnection: () => socket`), after `pause`
+ * and `unshift` of what followed the line in the same chunk. No wrapper, no framing.
  *
  *   - Keep the hello socket open as long as the session, and send nothing on it but 1.
- *   - No answer to 1 or 4 within GUEST_HELLO_TIMEOUT_MS: start over at 1 with a new number, on the same sockets or on
- *     new ones. A guest that was just restored, or whose port was still taken, may miss a first try.
- *   - Skipping is byte by byte: stale bytes may hold half lines. `W` occurs only at the front of a line, so a search
- *     that fails can only begin again at the byte that failed.
+ *   - No answer to 1 or 4 within GUEST_HELLO_TIMEOUT_MS: close BOTH sockets and start over at 0 with a new number, as
+ *     long as the machine is worth it. Normal after a first try: the guest still boots, or the port is still taken by
+ *     a host that is dying, or the guest had to reset its device (`guest-agent/src/ports.rs`).
+ *   - Skip with `data` events and byte by byte: stale bytes, up to some 100 KiB of them, may hold half lines. `W` occurs
+ *     only at the front of a line, so a search that fails can only begin again at the byte that failed.
  *   - To end a session, close both sockets. The guest notices within about 20 ms.
- *   - While a session lasts the host raises its own windows (`settings.initialWindowSize`, `session.setLocalWindowSize`),
- *     or a slow reader of one stream would hold up the others. The guest allows 128 KiB a stream and 256 streams at once.
+ *   - Raise the windows (`settings.initialWindowSize`, `session.setLocalWindowSize`) and `maxSessionMemory`, or a slow
+ *     reader of one stream holds up the others. The guest allows 128 KiB a stream and 256 streams at once.
  *
  * In development the same channel is on two unix sockets: `guest-agent --listen-unix PATH` serves the agent port at
  * PATH and the hello port at PATH.hello, with one client at a time.
@@ -64,7 +65,7 @@ import { type Static, Type } from 'typebox'
 export const GUEST_AGENT_PORT = 'warren.agent'
 export const GUEST_HELLO_PORT = 'warren.hello'
 export const GUEST_HELLO_NONCE = /^[0-9a-f]{32}$/
-/** The guest answers in about 0.1 ms; one that was just restored has cold code, and a busy host slow turns. */
+/** The guest answers within milliseconds. Not shorter: it needs 400 ms to find that its own queue is broken. */
 export const GUEST_HELLO_TIMEOUT_MS = 1_000
 
 export const guestHello = (nonce: string): string => `WARREN1 ${nonce}\n`

@@ -1,0 +1,245 @@
+//! POST /identity: who this machine is. Each field that is given is applied and then read back from where the rest of
+//! the machine will find it; the answer holds what was read. One that cannot be applied fails the request, and the
+//! host does not serve such a machine.
+
+use std::collections::BTreeMap;
+use std::fs;
+use std::io::{Error, Result};
+use std::net::IpAddr;
+use std::os::unix::fs::DirBuilderExt;
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use serde::{Deserialize, Serialize};
+
+use crate::agent::Agent;
+use crate::marked_block::{others, read_file, render, write_file};
+use crate::net;
+use crate::reply::{Done, Failure};
+use crate::sys::check;
+
+#[derive(Deserialize, Default)]
+pub struct IdentityRequest {
+    hostname: Option<String>,
+    machine_id: Option<String>,
+    envs: Option<BTreeMap<String, String>>,
+    ssh_pubkeys: Option<Vec<String>>,
+    #[serde(default)]
+    renew_ssh_host_keys: bool,
+    mtu: Option<u32>,
+    nameserver: Option<IpAddr>,
+    hosts: Option<Vec<HostEntry>>,
+}
+
+#[derive(Deserialize, Clone)]
+struct HostEntry {
+    ip: IpAddr,
+    names: Vec<String>,
+}
+
+#[derive(Serialize, Default, Debug, PartialEq)]
+pub struct IdentityAnswer {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hostname: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub machine_id: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub env_names: Option<Vec<String>>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ssh_pubkeys: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ssh_host_keys_left: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub mtu: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub nameserver: Option<IpAddr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub hosts: Option<usize>,
+}
+
+/// Files under `root` are written; `/` in the machine, a directory in tests.
+pub struct Identity {
+    pub root: PathBuf,
+    /// Whether the kernel's own settings (host name, MTU) may be touched.
+    pub is_init: bool,
+}
+
+pub async fn apply_on_worker(agent: &Arc<Agent>, wanted: IdentityRequest) -> Done<IdentityAnswer> {
+    let worker = agent.clone();
+    let applied = agent.work.run(move || {
+        let identity = Identity { root: "/".into(), is_init: worker.is_init };
+        identity.apply(&worker, wanted)
+    });
+    Ok(applied.await.map_err(|error| Failure::internal("worker", &error))??)
+}
+
+impl Identity {
+    pub fn apply(&self, agent: &Agent, wanted: IdentityRequest) -> std::result::Result<IdentityAnswer, Failure> {
+        let mut answer = IdentityAnswer::default();
+        if let Some(hostname) = &wanted.hostname {
+            check_hostname(hostname)?;
+            answer.hostname = Some(self.set_hostname(hostname).map_err(named("hostname"))?);
+        }
+        if wanted.hostname.is_some() || wanted.hosts.is_some() {
+            let hosts = wanted.hosts.unwrap_or_default();
+            check_hosts(&hosts)?;
+            let hostname = read_file(&self.at("etc/hostname")).map_err(named("hosts"))?;
+            answer.hosts = Some(self.write_hosts(hostname.trim(), &hosts).map_err(named("hosts"))?);
+        }
+        if let Some(id) = &wanted.machine_id {
+            check_machine_id(id)?;
+            answer.machine_id = Some(self.set_machine_id(id).map_err(named("machine_id"))?);
+        }
+        if let Some(nameserver) = wanted.nameserver {
+            answer.nameserver = Some(self.write_resolv_conf(nameserver).map_err(named("nameserver"))?);
+        }
+        if let Some(mtu) = wanted.mtu {
+            answer.mtu = Some(self.set_mtu(mtu).map_err(named("mtu"))?);
+        }
+        if let Some(keys) = &wanted.ssh_pubkeys {
+            answer.ssh_pubkeys = Some(self.merge_ssh_keys(keys).map_err(named("ssh_pubkeys"))?);
+        }
+        if wanted.renew_ssh_host_keys {
+            answer.ssh_host_keys_left = Some(self.remove_host_keys().map_err(named("ssh host keys"))?);
+        }
+        if let Some(envs) = wanted.envs {
+            agent.set_envs(envs);
+            answer.env_names = Some(agent.envs().keys().cloned().collect());
+        }
+        Ok(answer)
+    }
+
+    fn at(&self, path: &str) -> PathBuf {
+        self.root.join(path)
+    }
+
+    fn set_hostname(&self, hostname: &str) -> Result<String> {
+        write_file(&self.at("etc/hostname"), &format!("{hostname}\n"), 0o644)?;
+        if !self.is_init {
+            return Ok(read_file(&self.at("etc/hostname"))?.trim().to_owned());
+        }
+        // SAFETY: a buffer with its length.
+        check(unsafe { libc::sethostname(hostname.as_ptr().cast(), hostname.len()) })?;
+        Ok(fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_owned())
+    }
+
+    /// The standard lines only where the file has none of its own.
+    fn write_hosts(&self, hostname: &str, entries: &[HostEntry]) -> Result<usize> {
+        let path = self.at("etc/hosts");
+        let text = read_file(&path)?;
+        let mut lines = Vec::new();
+        if !others(&text).iter().any(|line| line.split_whitespace().any(|word| word == "localhost")) {
+            lines.push("127.0.0.1 localhost".to_owned());
+            lines.push("::1 localhost ip6-localhost ip6-loopback".to_owned());
+        }
+        if !hostname.is_empty() {
+            lines.push(format!("127.0.1.1 {hostname}"));
+        }
+        lines.extend(entries.iter().map(|entry| format!("{} {}", entry.ip, entry.names.join(" "))));
+        write_file(&path, &render(&text, &lines), 0o644)?;
+        let text = read_file(&path)?;
+        Ok(lines.iter().filter(|line| text.contains(line.as_str())).count())
+    }
+
+    fn write_resolv_conf(&self, nameserver: IpAddr) -> Result<IpAddr> {
+        let path = self.at("etc/resolv.conf");
+        write_file(&path, &format!("nameserver {nameserver}\n"), 0o644)?;
+        let text = read_file(&path)?;
+        let found = text.strip_prefix("nameserver ").and_then(|rest| rest.trim().parse().ok());
+        found.ok_or_else(|| Error::other("resolv.conf reads back differently"))
+    }
+
+    fn set_machine_id(&self, id: &str) -> Result<String> {
+        write_file(&self.at("etc/machine-id"), &format!("{id}\n"), 0o444)?;
+        // D-Bus keeps its own copy where it is not a link to the other.
+        let copy = self.at("var/lib/dbus/machine-id");
+        if fs::symlink_metadata(&copy).is_ok_and(|found| found.is_file()) {
+            write_file(&copy, &format!("{id}\n"), 0o444)?;
+        }
+        Ok(read_file(&self.at("etc/machine-id"))?.trim().to_owned())
+    }
+
+    fn set_mtu(&self, mtu: u32) -> Result<u32> {
+        if !self.is_init {
+            return Ok(mtu);
+        }
+        net::set_mtu(net::INTERFACE, mtu)?;
+        net::get_mtu(net::INTERFACE)
+    }
+
+    /// The count is of all keys that now open the door, the user's own included.
+    fn merge_ssh_keys(&self, keys: &[String]) -> Result<usize> {
+        let directory = self.at("root/.ssh");
+        fs::create_dir_all(self.at("root"))?;
+        match fs::DirBuilder::new().mode(0o700).create(&directory) {
+            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
+            _ => fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o700))?,
+        }
+        let path = directory.join("authorized_keys");
+        let text = read_file(&path)?;
+        let mut known: Vec<&str> = others(&text).into_iter().map(str::trim).collect();
+        let mut ours: Vec<String> = Vec::new();
+        for key in keys.iter().map(|key| key.trim()).filter(|key| !key.is_empty() && !key.contains('\n')) {
+            if !known.contains(&key) {
+                known.push(key);
+                ours.push(key.to_owned());
+            }
+        }
+        write_file(&path, &render(&text, &ours), 0o600)?;
+        let counts = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
+        Ok(read_file(&path)?.lines().filter(counts).count())
+    }
+
+    /// New ones are made when sshd is first started; until then a clone must not have its template's.
+    fn remove_host_keys(&self) -> Result<usize> {
+        for key in self.host_keys() {
+            fs::remove_file(key)?;
+        }
+        Ok(self.host_keys().len())
+    }
+
+    fn host_keys(&self) -> Vec<PathBuf> {
+        let Ok(entries) = fs::read_dir(self.at("etc/ssh")) else { return Vec::new() };
+        let names = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("ssh_host_"));
+        names.map(|entry| entry.path()).collect()
+    }
+}
+
+fn check_hostname(name: &str) -> std::result::Result<(), Failure> {
+    let allowed = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'.';
+    if (1..=63).contains(&name.len()) && name.bytes().all(allowed) {
+        return Ok(());
+    }
+    Err(Failure::invalid("hostname: 1 to 63 letters, digits, dots and dashes"))
+}
+
+fn check_machine_id(id: &str) -> std::result::Result<(), Failure> {
+    if id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+        return Ok(());
+    }
+    Err(Failure::invalid("machine_id: 32 hex digits"))
+}
+
+fn check_hosts(entries: &[HostEntry]) -> std::result::Result<(), Failure> {
+    let good = |name: &String| !name.is_empty() && !name.contains(|c: char| c.is_whitespace() || c == '#');
+    if entries.iter().all(|entry| !entry.names.is_empty() && entry.names.iter().all(good)) {
+        return Ok(());
+    }
+    Err(Failure::invalid("hosts: each entry has names without spaces"))
+}
+
+fn named(what: &'static str) -> impl Fn(Error) -> Failure {
+    move |error| Failure::new(http::StatusCode::INTERNAL_SERVER_ERROR, "identity_failed", format!("{what}: {error}"))
+}
+
+/// What `main.rs` sets before any host has spoken: names resolve from the first command on.
+pub fn set_defaults(root: &Path, nameserver: IpAddr) -> Result<()> {
+    let identity = Identity { root: root.into(), is_init: true };
+    fs::create_dir_all(root.join("etc"))?;
+    let hostname = read_file(&root.join("etc/hostname"))?;
+    let hostname = if hostname.trim().is_empty() { "sandbox" } else { hostname.trim() };
+    identity.set_hostname(hostname)?;
+    identity.write_hosts(hostname, &[])?;
+    identity.write_resolv_conf(nameserver)?;
+    Ok(())
+}

@@ -1,0 +1,78 @@
+//! Our lines in a file that is also the user's: between two marks, replaced as a whole, the rest left alone.
+
+use std::fs;
+use std::io::{ErrorKind, Result, Write};
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::Path;
+
+const BEGIN: &str = "# warren: begin (rewritten by the sandbox service)";
+const END: &str = "# warren: end";
+
+/// `text` with its block replaced by `lines`, or with a block added at the end.
+pub fn render(text: &str, lines: &[String]) -> String {
+    let block: String = [BEGIN]
+        .into_iter()
+        .chain(lines.iter().map(String::as_str))
+        .chain([END])
+        .fold(String::new(), |all, line| all + line + "\n");
+    let (mut before, mut after, mut inside, mut seen) = (String::new(), String::new(), false, false);
+    for line in text.lines() {
+        match line {
+            BEGIN => (inside, seen) = (true, true),
+            END if inside => inside = false,
+            _ if inside => {}
+            line if seen => after = after + line + "\n",
+            line => before = before + line + "\n",
+        }
+    }
+    before + &block + &after
+}
+
+/// The lines outside the block.
+pub fn others(text: &str) -> Vec<&str> {
+    let mut inside = false;
+    let outside = text.lines().filter(|line| {
+        let was_inside = inside;
+        inside = *line == BEGIN || (inside && *line != END);
+        !was_inside && !inside
+    });
+    outside.collect()
+}
+
+/// Writes beside and renames, so that nobody reads half a file; a symbolic link is replaced by the file itself.
+pub fn write_file(path: &Path, text: &str, mode: u32) -> Result<()> {
+    let mut beside = path.as_os_str().to_owned();
+    beside.push(".warren-new");
+    let write = || {
+        let mut options = fs::OpenOptions::new();
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&beside)?;
+        file.write_all(text.as_bytes())?;
+        fs::set_permissions(&beside, std::os::unix::fs::PermissionsExt::from_mode(mode))?;
+        fs::rename(&beside, path)
+    };
+    write().inspect_err(|_| drop(fs::remove_file(&beside)))
+}
+
+/// Missing reads as empty.
+pub fn read_file(path: &Path) -> Result<String> {
+    match fs::read(path) {
+        Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
+        Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
+        Err(error) => Err(error),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_block_is_added_replaced_and_never_doubled() {
+        let first = render("a\nb", &["x".into()]);
+        let second = render(&(first.clone() + "c\n"), &["y".into(), "z".into()]);
+
+        assert_eq!(first, format!("a\nb\n{BEGIN}\nx\n{END}\n"));
+        assert_eq!(second, format!("a\nb\n{BEGIN}\ny\nz\n{END}\nc\n"));
+        assert_eq!(others(&second), ["a", "b", "c"]);
+    }
+}

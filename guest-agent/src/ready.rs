@@ -1,0 +1,32 @@
+//! GET /ready: the machine is up and this is what it is.
+
+use serde::Serialize;
+
+#[derive(Serialize)]
+pub struct Ready {
+    agent_version: &'static str,
+    boot_id: String,
+    uptime_ms: u64,
+    /// `tsc` or `kvm-clock` where all is well; a base snapshot with another one is not worth keeping.
+    clocksource: String,
+}
+
+pub fn get_ready() -> Ready {
+    Ready {
+        agent_version: env!("CARGO_PKG_VERSION"),
+        boot_id: read_line("/proc/sys/kernel/random/boot_id"),
+        uptime_ms: uptime_ms(),
+        clocksource: read_line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+    }
+}
+
+pub fn uptime_ms() -> u64 {
+    let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
+    // SAFETY: an out-parameter of our own.
+    unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
+    u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or_default()
+}
+
+fn read_line(path: &str) -> String {
+    std::fs::read_to_string(path).unwrap_or_default().trim().to_owned()
+}

@@ -1,0 +1,124 @@
+//! JSON in, JSON out, and the one form every refusal takes: `{code, message}`.
+
+use bytes::{Bytes, BytesMut};
+use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
+use http::{Response, StatusCode};
+use serde::Serialize;
+use serde::de::DeserializeOwned;
+
+/// Far above any identity; far below what would hurt a small guest.
+pub const JSON_MAX_BYTES: usize = 1024 * 1024;
+
+#[derive(Debug)]
+pub struct Failure {
+    pub status: StatusCode,
+    pub code: &'static str,
+    pub message: String,
+}
+
+/// What a request ends with. `Gone`: the peer has left, so nobody wants an answer.
+#[derive(Debug)]
+pub enum Stop {
+    Refused(Failure),
+    Gone,
+}
+
+impl From<Failure> for Stop {
+    fn from(failure: Failure) -> Self {
+        Self::Refused(failure)
+    }
+}
+
+impl From<h2::Error> for Stop {
+    fn from(_: h2::Error) -> Self {
+        Self::Gone
+    }
+}
+
+pub type Done<T = ()> = Result<T, Stop>;
+
+impl Failure {
+    pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
+        Self { status, code, message: message.into() }
+    }
+
+    pub fn invalid(message: impl Into<String>) -> Self {
+        Self::new(StatusCode::BAD_REQUEST, "invalid", message)
+    }
+
+    pub fn internal(what: &str, error: &std::io::Error) -> Self {
+        Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("{what}: {error}"))
+    }
+}
+
+#[derive(Serialize)]
+struct FailureBody<'a> {
+    code: &'a str,
+    message: &'a str,
+}
+
+pub fn send_json(respond: &mut SendResponse<Bytes>, status: StatusCode, body: &impl Serialize) -> Done {
+    // Our own types always serialise; an empty body would still be better than a panic.
+    let text = Bytes::from(serde_json::to_vec(body).unwrap_or_default());
+    let head = Response::builder()
+        .status(status)
+        .header("content-type", "application/json")
+        .header("content-length", text.len());
+    // Small, so it may wait in the send buffer for the peer's window.
+    start(respond, head)?.send_data(text, true)?;
+    Ok(())
+}
+
+pub fn send_failure(respond: &mut SendResponse<Bytes>, failure: &Failure) {
+    let body = FailureBody { code: failure.code, message: &failure.message };
+    // The peer may be gone, or the answer already begun: then the stream is reset when it is dropped.
+    let _ = send_json(respond, failure.status, &body);
+}
+
+/// Sends the head of an answer whose body follows.
+pub fn start(respond: &mut SendResponse<Bytes>, head: http::response::Builder) -> Done<SendStream<Bytes>> {
+    let response = head.body(()).map_err(|_| Stop::Gone)?;
+    Ok(respond.send_response(response, false)?)
+}
+
+pub async fn read_body(body: &mut RecvStream, max_bytes: usize) -> Done<Bytes> {
+    let mut all = BytesMut::new();
+    while let Some(chunk) = body.data().await {
+        let chunk = chunk?;
+        if all.len() + chunk.len() > max_bytes {
+            let message = format!("the body is larger than {max_bytes} bytes");
+            return Err(Failure::new(StatusCode::PAYLOAD_TOO_LARGE, "too_large", message).into());
+        }
+        all.extend_from_slice(&chunk);
+        body.flow_control().release_capacity(chunk.len())?;
+    }
+    Ok(all.freeze())
+}
+
+/// An absent body reads as `{}`.
+pub async fn read_json<T: DeserializeOwned>(body: &mut RecvStream) -> Done<T> {
+    let text = read_body(body, JSON_MAX_BYTES).await?;
+    parse_json(if text.is_empty() { b"{}" } else { &text })
+}
+
+pub fn parse_json<T: DeserializeOwned>(text: &[u8]) -> Done<T> {
+    serde_json::from_slice(text).map_err(|error| Failure::invalid(format!("body: {error}")).into())
+}
+
+/// Sends as the peer makes room: reserves no more than there is to send, since what one stream holds in reserve the
+/// others cannot use, and keeps nothing in h2's own buffer, so a slow reader costs no memory.
+pub async fn send_all(send: &mut SendStream<Bytes>, mut bytes: Bytes) -> Done {
+    while !bytes.is_empty() {
+        send.reserve_capacity(bytes.len());
+        while send.capacity() == 0 {
+            match std::future::poll_fn(|context| send.poll_capacity(context)).await {
+                Some(capacity) => drop(capacity?),
+                None => return Err(Stop::Gone),
+            }
+        }
+        let room = send.capacity().min(bytes.len());
+        send.send_data(bytes.split_to(room), false)?;
+    }
+    Ok(())
+}

@@ -1,0 +1,115 @@
+//! One HTTP/2 session: accepts requests until the host goes, and gives each to its endpoint.
+//!
+//! Memory stays bounded by windows: a stream may have 128 KiB of unread body here, and the connection's window is
+//! that times the number of streams, so that a stalled upload or stdin can never block another stream. In the other
+//! direction nothing is read from a pipe or a file before the peer has room for it.
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use h2::RecvStream;
+use h2::server::SendResponse;
+use http::{Method, Request, StatusCode};
+use serde::Serialize;
+use tokio::task::JoinSet;
+
+use crate::agent::Agent;
+use crate::reply::{Done, Failure, Stop, read_body, read_json, send_failure, send_json};
+use crate::session_io::SessionIo;
+use crate::{clock, entropy, exec, files, grow, identity, metrics, ready, shutdown, wake};
+
+const STREAMS_MAX: u32 = 256;
+const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
+const SEND_BUFFER_BYTES: usize = 64 * 1024;
+/// A path of 4096 bytes, each of them percent-encoded, and the ordinary headers.
+const HEADERS_MAX_BYTES: u32 = 16 * 1024;
+/// A host that cancels many streams at once is no attacker.
+const RESETS_MAX: usize = 4096;
+const ENTROPY_MAX_BYTES: usize = 4096;
+
+pub async fn serve(io: SessionIo<'_>, agent: &Arc<Agent>, requests: &mut JoinSet<()>) {
+    let mut builder = h2::server::Builder::new();
+    builder
+        .max_concurrent_streams(STREAMS_MAX)
+        .initial_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(STREAM_WINDOW_BYTES * STREAMS_MAX)
+        .max_send_buffer_size(SEND_BUFFER_BYTES)
+        .max_header_list_size(HEADERS_MAX_BYTES)
+        .max_pending_accept_reset_streams(RESETS_MAX)
+        .max_local_error_reset_streams(None);
+    let Ok(mut connection) = builder.handshake::<_, Bytes>(io).await else { return };
+    loop {
+        tokio::select! {
+            accepted = connection.accept() => match accepted {
+                Some(Ok((request, respond))) => {
+                    requests.spawn(answer(agent.clone(), request, respond));
+                }
+                // The host has gone or speaks nonsense: it will say hello again.
+                Some(Err(_)) | None => return,
+            },
+            Some(_) = requests.join_next(), if !requests.is_empty() => {}
+        }
+    }
+}
+
+async fn answer(agent: Arc<Agent>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    // Kept beside the parts that are moved on: a body that is dropped early resets the stream.
+    if let Err(Stop::Refused(failure)) = dispatch(&agent, request, &mut respond).await {
+        send_failure(&mut respond, &failure);
+    }
+}
+
+#[derive(Serialize)]
+struct Empty {}
+
+async fn dispatch(agent: &Arc<Agent>, request: Request<RecvStream>, respond: &mut SendResponse<Bytes>) -> Done {
+    let (head, mut body) = request.into_parts();
+    match (head.method.clone(), head.uri.path()) {
+        (Method::GET, "/ready") => send_json(respond, StatusCode::OK, &ready::get_ready()),
+        (Method::POST, "/wake") => {
+            let wanted = read_json(&mut body).await?;
+            send_json(respond, StatusCode::OK, &wake::wake(agent, wanted).await?)
+        }
+        (Method::POST, "/identity") => {
+            let wanted = read_json(&mut body).await?;
+            send_json(respond, StatusCode::OK, &identity::apply_on_worker(agent, wanted).await?)
+        }
+        (Method::POST, "/clock") => {
+            let wanted = read_json(&mut body).await?;
+            send_json(respond, StatusCode::OK, &clock::set_clock(&wanted)?)
+        }
+        (Method::POST, "/entropy") => {
+            let bytes = read_body(&mut body, ENTROPY_MAX_BYTES).await?;
+            send_json(respond, StatusCode::OK, &entropy::add_entropy(&bytes)?)
+        }
+        (Method::POST, "/exec") => exec::exec(agent, body, respond).await,
+        (Method::PUT, "/files") => files::put_file(agent, head.uri.query(), &mut body, respond).await,
+        (Method::GET, "/files") => files::get_file(agent, head.uri.query(), respond).await,
+        (Method::GET, "/metrics") => {
+            let measured = run(agent, metrics::measure).await?;
+            send_json(respond, StatusCode::OK, &measured?)
+        }
+        (Method::POST, "/grow") => {
+            let wanted = read_json(&mut body).await?;
+            let grown = run(agent, move || grow::grow(&wanted)).await?;
+            send_json(respond, StatusCode::OK, &grown?)
+        }
+        (Method::POST, "/sync") => {
+            run(agent, shutdown::sync_root).await??;
+            send_json(respond, StatusCode::OK, &Empty {})
+        }
+        (Method::POST, "/poweroff") => {
+            send_json(respond, StatusCode::ACCEPTED, &Empty {})?;
+            agent.power_off.notify_one();
+            Ok(())
+        }
+        (method, path) => {
+            let message = format!("no such endpoint: {method} {path}");
+            Err(Failure::new(StatusCode::NOT_FOUND, "not_found", message).into())
+        }
+    }
+}
+
+async fn run<T: Send + 'static>(agent: &Agent, job: impl FnOnce() -> T + Send + 'static) -> Done<T> {
+    agent.work.run(job).await.map_err(|error| Failure::internal("worker", &error).into())
+}

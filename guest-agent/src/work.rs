@@ -1,0 +1,126 @@
+//! Threads for what may block: disk writes, path look-ups, starting a program. The event loop never does these
+//! itself, since a FUSE mount that hangs would then hang the whole agent.
+//!
+//! Two threads exist from the start and more are added when all are busy. When the guest is so full of processes
+//! that no thread can be made, the job simply waits for a thread: unlike tokio's own pool, nothing here panics.
+
+use std::collections::VecDeque;
+use std::io::{Error, Result};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::thread::Builder;
+
+use tokio::sync::oneshot;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+const THREADS_AT_START: usize = 2;
+/// So many calls must hang at once before exec and files stop answering.
+const THREADS_MAX: usize = 32;
+const STACK_BYTES: usize = 128 * 1024;
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    threads: usize,
+    idle: usize,
+}
+
+#[derive(Default)]
+struct Shared {
+    queue: Mutex<Queue>,
+    ready: Condvar,
+}
+
+#[derive(Clone, Default)]
+pub struct Work {
+    shared: Arc<Shared>,
+}
+
+impl Work {
+    pub fn start() -> Self {
+        let work = Self::default();
+        for _ in 0..THREADS_AT_START {
+            work.add_thread(&mut work.lock());
+        }
+        work
+    }
+
+    /// Runs `job` on a thread and gives its result. If the caller goes away the job still runs to its end.
+    pub async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Result<T> {
+        let (done, result) = oneshot::channel();
+        self.submit(move || {
+            // Nobody waiting any more is fine: the job's effect is what counted.
+            let _ = done.send(job());
+        });
+        result.await.map_err(|_| Error::other("the worker ended without an answer"))
+    }
+
+    pub fn submit(&self, job: impl FnOnce() + Send + 'static) {
+        let mut queue = self.lock();
+        queue.jobs.push_back(Box::new(job));
+        if queue.idle < queue.jobs.len() && queue.threads < THREADS_MAX {
+            self.add_thread(&mut queue);
+        }
+        drop(queue);
+        self.shared.ready.notify_one();
+    }
+
+    fn add_thread(&self, queue: &mut Queue) {
+        let shared = self.shared.clone();
+        if Builder::new().stack_size(STACK_BYTES).spawn(move || serve_jobs(&shared)).is_ok() {
+            queue.threads += 1;
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.shared.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn serve_jobs(shared: &Shared) {
+    block_signals();
+    let mut queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+    loop {
+        if let Some(job) = queue.jobs.pop_front() {
+            drop(queue);
+            job();
+            queue = shared.queue.lock().unwrap_or_else(PoisonError::into_inner);
+            continue;
+        }
+        queue.idle += 1;
+        queue = shared.ready.wait(queue).unwrap_or_else(PoisonError::into_inner);
+        queue.idle -= 1;
+    }
+}
+
+/// Signals belong to the main thread.
+fn block_signals() {
+    // SAFETY: a local set, filled before use.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_BLOCK, &all, std::ptr::null_mut());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_job_that_hangs_does_not_hold_up_the_others() {
+        let work = Work::start();
+        let (_keep, hang) = std::sync::mpsc::channel::<()>();
+        let hang = Arc::new(Mutex::new(hang));
+        for _ in 0..8 {
+            let hang = hang.clone();
+            work.submit(move || {
+                let _ = hang.lock().map(|hang| hang.recv());
+            });
+        }
+
+        let answer = work.run(|| 42).await;
+
+        assert_eq!(answer.ok(), Some(42));
+    }
+}

@@ -1,0 +1,73 @@
+//! The program itself, as the host agent's tests start it: on two unix sockets, with real hang-ups.
+
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+mod support;
+
+use std::process::{Child, Command};
+use std::time::Duration;
+
+use guest_agent::hello;
+use support::{Scratch, new_nonce, skip_to_answer, until};
+use tokio::io::AsyncWriteExt;
+use tokio::net::UnixStream;
+
+struct Agent(Child);
+
+impl Drop for Agent {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+async fn start(scratch: &Scratch) -> Agent {
+    let path = scratch.path("agent");
+    let agent = Command::new(env!("CARGO_BIN_EXE_guest-agent")).arg("--listen-unix").arg(&path).spawn().unwrap();
+    until("it listens", || path.exists() && scratch.path("agent.hello").exists()).await;
+    Agent(agent)
+}
+
+#[tokio::test]
+async fn one_host_after_another_is_served_however_they_leave() {
+    let scratch = Scratch::new();
+    let agent = start(&scratch).await;
+
+    for round in 0..30 {
+        let mut greeting = UnixStream::connect(scratch.path("agent.hello")).await.unwrap();
+        let mut data = UnixStream::connect(scratch.path("agent")).await.unwrap();
+        let nonce = new_nonce();
+        greeting.write_all(&hello::line(&nonce)).await.unwrap();
+        skip_to_answer(&mut greeting, &nonce).await;
+        data.write_all(&hello::line(&nonce)).await.unwrap();
+        skip_to_answer(&mut data, &nonce).await;
+        if round % 2 == 0 {
+            continue;
+        }
+        let (mut send, connection) = h2::client::handshake(data).await.unwrap();
+        let driver = tokio::spawn(async move { drop(connection.await) });
+        let request = http::Request::builder().uri("http://guest/ready").body(()).unwrap();
+        let (response, _) = send.send_request(request, true).unwrap();
+        assert_eq!(response.await.unwrap().status(), 200);
+        driver.abort();
+    }
+
+    let status = std::fs::read_to_string(format!("/proc/{}/status", agent.0.id())).unwrap();
+    let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap().trim().to_owned();
+    let kib: u64 = resident.trim_end_matches(" kB").parse().unwrap();
+    // The promise is for the release build; the debug build of the tests has three times the code.
+    let promised_kib = if cfg!(debug_assertions) { 8 * 1024 } else { 4 * 1024 };
+    assert!(kib < promised_kib, "{resident}");
+}
+
+#[tokio::test]
+async fn a_termination_signal_ends_it() {
+    let scratch = Scratch::new();
+    let mut agent = start(&scratch).await;
+    // It listens a moment before it handles signals.
+    tokio::time::sleep(Duration::from_millis(50)).await;
+
+    unsafe { libc::kill(agent.0.id() as i32, libc::SIGTERM) };
+
+    until("it has ended", || agent.0.try_wait().unwrap().is_some()).await;
+}

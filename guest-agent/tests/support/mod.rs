@@ -1,0 +1,300 @@
+//! A host for the tests: both ports are socket pairs that stay open for the whole test, so one host after another can
+//! come over them without the agent ever seeing a hang-up, which is the hardest case the channel has.
+
+#![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream as StdStream;
+use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
+
+use bytes::{Buf, Bytes, BytesMut};
+use guest_agent::agent::Agent;
+use guest_agent::channel::Channel;
+use guest_agent::hello::{self, Nonce, ThisLine};
+use guest_agent::port::Port;
+use guest_agent::ports::Ports;
+use guest_agent::reap;
+use h2::client::SendRequest;
+use h2::{RecvStream, SendStream};
+use http::{Request, Response};
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
+use tokio::net::UnixStream;
+use tokio::task::JoinHandle;
+
+pub struct Host {
+    hello: StdStream,
+    data: StdStream,
+    pub agent: Arc<Agent>,
+    tasks: Vec<JoinHandle<()>>,
+}
+
+impl Drop for Host {
+    fn drop(&mut self) {
+        self.tasks.iter().for_each(JoinHandle::abort);
+    }
+}
+
+pub fn start_agent() -> Host {
+    let (hello, hello_port) = StdStream::pair().unwrap();
+    let (data, data_port) = StdStream::pair().unwrap();
+    let agent = Agent::new(false);
+    let port = |stream: StdStream| Port::from_fd(OwnedFd::from(stream)).unwrap();
+    let ports = Ports { hello: port(hello_port), data: port(data_port) };
+    let channel = Channel::new(ports, agent.clone());
+    let tasks = vec![tokio::spawn(channel.run()), tokio::spawn(async { reap::run().await.unwrap() })];
+    Host { hello, data, agent, tasks }
+}
+
+impl Host {
+    /// A fresh view of a port, as a new host process would have it.
+    fn open(stream: &StdStream) -> UnixStream {
+        let copy = stream.try_clone().unwrap();
+        copy.set_nonblocking(true).unwrap();
+        UnixStream::from_std(copy).unwrap()
+    }
+
+    pub fn hello_port(&self) -> UnixStream {
+        Self::open(&self.hello)
+    }
+
+    pub fn data_port(&self) -> UnixStream {
+        Self::open(&self.data)
+    }
+
+    /// Steps 1 to 7 of `channel.rs`.
+    pub async fn greet(&self) -> UnixStream {
+        let nonce = new_nonce();
+        let (mut hello_port, mut data) = (self.hello_port(), self.data_port());
+        hello_port.write_all(&hello::line(&nonce)).await.unwrap();
+        skip_to_answer(&mut hello_port, &nonce).await;
+        data.write_all(&hello::line(&nonce)).await.unwrap();
+        skip_to_answer(&mut data, &nonce).await;
+        data
+    }
+
+    pub async fn connect(&self) -> Client {
+        let data = self.greet().await;
+        let mut builder = h2::client::Builder::new();
+        builder.initial_window_size(256 * 1024).initial_connection_window_size(16 * 1024 * 1024);
+        let (send, connection) = builder.handshake(data).await.unwrap();
+        let driver = tokio::spawn(async move { drop(connection.await) });
+        Client { send, driver }
+    }
+}
+
+pub fn new_nonce() -> Nonce {
+    static COUNTER: AtomicU32 = AtomicU32::new(1);
+    let text = format!("{:032x}", COUNTER.fetch_add(1, Ordering::Relaxed));
+    text.as_bytes().try_into().unwrap()
+}
+
+pub async fn skip_to_answer(port: &mut UnixStream, nonce: &Nonce) {
+    let mut search = ThisLine::new(hello::answer(nonce));
+    while !search.take(port.read_u8().await.unwrap()) {}
+}
+
+pub struct Client {
+    pub send: SendRequest<Bytes>,
+    driver: JoinHandle<()>,
+}
+
+/// Dropped, it dies like a killed process: nothing is said on the wire.
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.driver.abort();
+    }
+}
+
+pub struct Answer {
+    pub status: u16,
+    pub body: Bytes,
+    pub head: Response<()>,
+}
+
+impl Answer {
+    pub fn json(&self) -> serde_json::Value {
+        serde_json::from_slice(&self.body).unwrap()
+    }
+}
+
+impl Client {
+    pub async fn open(&self, method: &str, target: &str) -> (h2::client::ResponseFuture, SendStream<Bytes>) {
+        let request = Request::builder().method(method).uri(format!("http://guest{target}")).body(()).unwrap();
+        let mut send = self.send.clone().ready().await.unwrap();
+        send.send_request(request, false).unwrap()
+    }
+
+    pub async fn call(&self, method: &str, target: &str, body: impl Into<Bytes>) -> Answer {
+        let (response, mut send) = self.open(method, target).await;
+        // The agent may answer, and close, before it has read all.
+        let _ = send_all(&mut send, body.into(), true).await;
+        let (head, body) = response.await.unwrap().into_parts();
+        Answer { status: head.status.as_u16(), body: read_all(body).await, head: Response::from_parts(head, ()) }
+    }
+
+    pub async fn exec(&self, command: serde_json::Value) -> Ran {
+        let body = frame(3, command.to_string().as_bytes());
+        self.exec_body(body).await
+    }
+
+    pub async fn exec_body(&self, body: Bytes) -> Ran {
+        let answer = self.call("POST", "/exec", body).await;
+        assert_eq!(answer.status, 200, "{:?}", answer.body);
+        Ran::parse(answer.body)
+    }
+}
+
+pub async fn send_all(send: &mut SendStream<Bytes>, mut bytes: Bytes, end: bool) -> Result<(), h2::Error> {
+    while !bytes.is_empty() {
+        send.reserve_capacity(bytes.len());
+        match std::future::poll_fn(|context| send.poll_capacity(context)).await {
+            Some(room) => {
+                let room = room?.min(bytes.len());
+                send.send_data(bytes.split_to(room), false)?;
+            }
+            None => return Ok(()),
+        }
+    }
+    if end { send.send_data(Bytes::new(), true) } else { Ok(()) }
+}
+
+pub async fn read_all(mut body: RecvStream) -> Bytes {
+    let mut all = BytesMut::new();
+    while let Some(chunk) = body.data().await {
+        let chunk = chunk.unwrap();
+        body.flow_control().release_capacity(chunk.len()).unwrap();
+        all.extend_from_slice(&chunk);
+    }
+    all.freeze()
+}
+
+pub fn frame(kind: u8, payload: &[u8]) -> Bytes {
+    [&[kind], &(payload.len() as u32).to_be_bytes()[..], payload].concat().into()
+}
+
+/// What an exec answered, with its output put together.
+#[derive(Debug, Default)]
+pub struct Ran {
+    pub stdout: Vec<u8>,
+    pub stderr: Vec<u8>,
+    pub started: Option<serde_json::Value>,
+    pub error: Option<serde_json::Value>,
+    pub exit: Option<serde_json::Value>,
+}
+
+impl Ran {
+    pub fn parse(mut bytes: Bytes) -> Self {
+        let mut ran = Self::default();
+        while bytes.has_remaining() {
+            assert!(ran.exit.is_none() && ran.error.is_none(), "a frame after the last");
+            let (kind, length) = (bytes.get_u8(), bytes.get_u32() as usize);
+            let payload = bytes.split_to(length);
+            let json = || Some(serde_json::from_slice(&payload).unwrap());
+            match kind {
+                1 => ran.stdout.extend_from_slice(&payload),
+                2 => ran.stderr.extend_from_slice(&payload),
+                4 => ran.started = json(),
+                5 => ran.error = json(),
+                6 => ran.exit = json(),
+                other => panic!("frame type {other}"),
+            }
+        }
+        ran
+    }
+
+    pub fn code(&self) -> Option<i64> {
+        self.exit.as_ref()?["code"].as_i64()
+    }
+
+    pub fn out(&self) -> String {
+        String::from_utf8(self.stdout.clone()).unwrap()
+    }
+}
+
+/// A directory of this test alone.
+pub struct Scratch(pub PathBuf);
+
+impl Scratch {
+    pub fn new() -> Self {
+        static COUNTER: AtomicU32 = AtomicU32::new(0);
+        let number = COUNTER.fetch_add(1, Ordering::Relaxed);
+        let path = std::env::temp_dir().join(format!("guest-agent-test-{}-{number}", std::process::id()));
+        std::fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    pub fn path(&self, name: &str) -> PathBuf {
+        self.0.join(name)
+    }
+
+    /// The target of a files request.
+    pub fn url(&self, name: &str) -> String {
+        format!("/files?path={}", self.path(name).display())
+    }
+
+    pub fn names(&self) -> Vec<String> {
+        let entries = std::fs::read_dir(&self.0).unwrap().flatten();
+        let mut names: Vec<String> = entries.map(|entry| entry.file_name().into_string().unwrap()).collect();
+        names.sort();
+        names
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_dir_all(&self.0);
+    }
+}
+
+/// Waits for a condition, not for a time.
+pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
+    for _ in 0..2000 {
+        if holds() {
+            return;
+        }
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+    panic!("never happened: {what}");
+}
+
+pub fn is_alive(pid: i64) -> bool {
+    let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
+    !stat.is_empty() && !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z')
+}
+
+/// How many processes live in a session.
+pub fn session_members(session: i64) -> usize {
+    let pids = std::fs::read_dir("/proc").unwrap().flatten();
+    let stats = pids.filter_map(|pid| std::fs::read_to_string(pid.path().join("stat")).ok());
+    let member = |stat: &String| {
+        let fields: Vec<&str> = stat.rsplit(')').next().unwrap().split_whitespace().collect();
+        fields[0] != "Z" && fields[3] == session.to_string()
+    };
+    stats.filter(member).count()
+}
+
+/// Bytes that no accident reproduces.
+pub fn noise(length: usize, seed: u64) -> Bytes {
+    let mut state = seed | 1;
+    let mut next = || {
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        state.to_le_bytes()
+    };
+    let mut bytes = Vec::with_capacity(length + 8);
+    while bytes.len() < length {
+        bytes.extend_from_slice(&next());
+    }
+    bytes.truncate(length);
+    bytes.into()
+}
+
+pub fn resident_kib() -> u64 {
+    let status = std::fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap();
+    line.split_whitespace().next().unwrap().parse().unwrap()
+}
