@@ -13,6 +13,7 @@ import { catalogRoutes } from './catalog/routes.ts'
 import type { SandboxRow } from './db/schema.ts'
 import type { Deps } from './deps.ts'
 import { describeApi, docsRoutes } from './docs/openapi.ts'
+import { guestRoutes } from './guest/routes.ts'
 import { healthRoutes } from './health/routes.ts'
 import { hostRoutes } from './hosts/routes.ts'
 import { authenticate, authorize } from './http/auth.ts'
@@ -77,6 +78,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   userRoutes(app, deps)
   hostRoutes(app, deps)
   sandboxRoutes(app, deps)
+  guestRoutes(app, deps)
   docsRoutes(app)
 
   routeUpgrades(app.server, (request, response) => app.routing(request, response))

@@ -1,5 +1,6 @@
 /** Every setting of the control plane. The README's table lists them for people. */
 import { choice, flag, integer, list, readConfig, text, url } from '@warren/kit/config'
+import { BANDWIDTH_QUOTA_DEFAULT_BYTES, BANDWIDTH_UNMETERED } from '@warren/protocol'
 
 const PORT = { min: 0, max: 65_535 }
 
@@ -22,6 +23,15 @@ const SETTINGS = {
   introspectionClientSecret: text('WARREN_INTROSPECTION_CLIENT_SECRET', ''),
   /** Users that are operators, by id, name or external id, in addition to those flagged in the database. */
   operators: list('WARREN_OPERATORS'),
+  /** Where the host agent of this machine listens; without one there is nowhere to create a sandbox. */
+  hostSocket: text('WARREN_HOST_SOCKET', ''),
+  /** Clients give up at 60 s, and taking back a create that failed needs its part (wire 1.4). */
+  bootLimitSeconds: integer('WARREN_BOOT_LIMIT_SECONDS', 45, { min: 1, max: 50 }),
+  execLimitSeconds: integer('WARREN_EXEC_LIMIT_SECONDS', 3600, { min: 1, max: 7 * 86_400 }),
+  bandwidthQuotaBytes: integer('WARREN_BANDWIDTH_QUOTA_BYTES', BANDWIDTH_QUOTA_DEFAULT_BYTES, {
+    min: BANDWIDTH_UNMETERED,
+    max: Number.MAX_SAFE_INTEGER,
+  }),
   ingressDomain: text('WARREN_INGRESS_DOMAIN', ''),
   /** Make the local user and its key when there is no user at all. */
   localUser: flag('WARREN_LOCAL_USER', false),

@@ -2,6 +2,8 @@
 import type { Log } from '@warren/kit/log'
 import type { Config } from './config.ts'
 import type { Database, Db } from './db/connect.ts'
+import { type Activity, createActivity } from './guest/activity.ts'
+import { createHosts, type Hosts } from './hosts/hosts.ts'
 import type { CredentialCache } from './http/credential-cache.ts'
 import { createLoaders, type Loaders } from './loaders.ts'
 import type { Metrics } from './observe/metrics.ts'
@@ -14,16 +16,22 @@ export type Deps = {
   loaders: Loaders
   credentials: CredentialCache
   metrics: Metrics
+  hosts: Hosts
+  activity: Activity
   /** This process, among all that work on the same database. */
   processId: string
   now: () => Date
 }
 
-export function createDeps(parts: Omit<Deps, 'db' | 'loaders' | 'now'> & { now?: () => Date }): Deps {
+export function createDeps(
+  parts: Omit<Deps, 'db' | 'loaders' | 'hosts' | 'activity' | 'now'> & { now?: () => Date },
+): Deps {
   return {
     ...parts,
     db: parts.database.db,
     loaders: createLoaders(parts.database),
+    hosts: createHosts(parts.database),
+    activity: createActivity(),
     now: parts.now ?? (() => new Date()),
   }
 }

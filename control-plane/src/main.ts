@@ -9,6 +9,7 @@ import type { AddressInfo } from 'node:net'
 import { ConfigError } from '@warren/kit/config'
 import { createLog, type Log, logFormat } from '@warren/kit/log'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
+import { errorText } from '@warren/kit/text'
 import { buildApp } from './app.ts'
 import { type Config, readControlPlaneConfig } from './config.ts'
 import { connectDatabase } from './db/connect.ts'
@@ -45,6 +46,7 @@ try {
   log.info(urls, 'control plane is ready')
 } catch (error) {
   log.fatal({ err: error }, 'control plane could not start')
+  process.send?.({ failed: errorText(error) })
   await stop(1)
 }
 
@@ -60,6 +62,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ base
     metrics: createMetrics(database.pool),
     processId: randomUUID(),
   })
+  stack.add('hosts', () => deps.hosts.close())
   if (config.localUser) await ensureLocalUser(deps.db, config.localKeyFile)
 
   const tracing = startTracing(config.otlpEndpoint)

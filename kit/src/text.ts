@@ -2,8 +2,10 @@
 export function errorText(error: unknown): string {
   const texts: string[] = []
   for (let at: unknown = error; at !== undefined && at !== null && texts.length < 5; ) {
-    texts.push(at instanceof Error ? at.message || at.name : String(at))
+    const text = at instanceof Error ? at.message || at.name : String(at)
+    // Whoever wraps an error often repeats it.
+    if (!texts.some((said) => said.includes(text))) texts.push(text)
     at = at instanceof Error ? at.cause : undefined
   }
-  return texts.filter((text, index) => texts.indexOf(text) === index).join(': ')
+  return texts.join(': ')
 }

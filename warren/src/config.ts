@@ -1,9 +1,12 @@
 /** What the box itself is told; everything else passes through to its parts. */
 import { homedir } from 'node:os'
 import path from 'node:path'
-import { readConfig, text } from '@warren/kit/config'
+import { integer, readConfig, text } from '@warren/kit/config'
 
 export const ROOT = path.resolve(import.meta.dirname, '../..')
+
+/** What can be rebuilt, shared by clones. */
+export const CACHE_DIR = path.join(process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache'), 'warren')
 
 export type Box = {
   dataDir: string
@@ -27,4 +30,21 @@ export function readBox(env: NodeJS.ProcessEnv = process.env): Box {
     logDir: path.join(dataDir, 'log'),
     instanceFile: path.join(dataDir, 'instance.json'),
   }
+}
+
+export type Doors = { host: string; port: number; metricsHost: string; metricsPort: number }
+
+const PORT = { min: 0, max: 65_535 }
+
+/** Where the control plane will listen, by the settings and defaults it has itself. */
+export function readDoors(env: NodeJS.ProcessEnv = process.env): Doors {
+  return readConfig(
+    {
+      host: text('WARREN_HOST', '127.0.0.1'),
+      port: integer('WARREN_PORT', 8080, PORT),
+      metricsHost: text('WARREN_METRICS_HOST', '127.0.0.1'),
+      metricsPort: integer('WARREN_METRICS_PORT', 9464, PORT),
+    },
+    env,
+  )
 }

@@ -2,158 +2,146 @@
  * `warren start`: everything on this machine, in the foreground.
  *
  * Order of events: the data directory is ours alone (or somebody else runs on it, and we say so); what a killed
- * predecessor left behind is ended; the database; the control plane; the instance file that others find us by; the
- * lines that people wait for. From then on a part that ends is started again. A signal stops all in reverse.
+ * predecessor left behind is ended; the ports are free and the machine plays along; the database; the host agent (as
+ * root); the control plane; the instance file that others find us by; the lines that people wait for. From then on a part that ends is started again. A signal, at any
+ * of these moments, stops all that was begun, in reverse.
  */
-import { mkdir, readFile } from 'node:fs/promises'
-import { setTimeout as delay } from 'node:timers/promises'
+import { readFile, statfs } from 'node:fs/promises'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
-import { errorText } from '@warren/kit/text'
-import { type Box, readBox } from './config.ts'
+import { checkUnprivileged } from '@warren/kit/unprivileged'
+import { claimDataDir } from './claim.ts'
+import { type Box, type Doors, readBox, readDoors } from './config.ts'
 import { type ControlPlane, startControlPlane } from './control-plane.ts'
-import { type EmbeddedDatabase, startDatabase } from './database.ts'
-import { type Instance, isAlive, markOf, readInstance, removeInstance, writeInstance } from './instance.ts'
-import { say, step } from './say.ts'
+import { checkDatabase, describeDatabase, type EmbeddedDatabase, startDatabase } from './database.ts'
+import { checkDoors } from './doors.ts'
+import { canRunVms, type HostAgent, hostSocket, startHostAgent } from './host-agent.ts'
+import { type Instance, markOf, removeInstance, writeInstance } from './instance.ts'
+import { Kept } from './kept.ts'
+import { complain, say, step } from './say.ts'
 
 const STOP_LIMIT_MS = 9_500
-const RESTART_MS = 500
-const RESTART_MAX_MS = 10_000
-
-type Parts = { box: Box; instance: Instance; database: EmbeddedDatabase | undefined; controlPlane: ControlPlane }
+/** With less than this PostgreSQL does not even start. */
+const DISK_MIN_MIB = 100
 
 export async function startBox(): Promise<void> {
   const startedAt = performance.now()
   const box = readBox()
+  const doors = readDoors()
   const stack = new StopStack()
-  const stopping = new AbortController()
+  let stopping = false
   const stop = async (exitCode: number): Promise<never> => {
-    stopping.abort()
-    await stack.run({ error: complain, debug: () => {} }, STOP_LIMIT_MS)
-    process.exit(exitCode)
+    stopping = true
+    let code = exitCode
+    const error = (detail: unknown) => {
+      code = 1
+      complain('could not stop cleanly', (detail as { err: unknown }).err)
+    }
+    await stack.run({ error, debug: () => {} }, STOP_LIMIT_MS)
+    process.exit(code)
   }
   onStopSignal((signal) => {
-    say(`stopping (${signal})`)
+    say(`\nStopping (${signal}) …`)
     void stop(0)
   })
   stopWithNpm(() => void stop(0))
+  process.on('uncaughtException', (error) => {
+    complain('unexpected error, stopping', error)
+    void stop(1)
+  })
+  // Whoever read our lines has gone (`npm start | head`); that is no reason to stop serving.
+  process.stdout.on('error', () => {})
 
   try {
-    const parts = await startParts(box, stack)
-    await sayReady(parts, performance.now() - startedAt)
-    void keepDatabase(parts, stopping.signal)
-    void keepControlPlane(parts, stopping.signal)
+    const controlPlane = await startParts(box, doors, stack)
+    await sayReady(box, controlPlane, performance.now() - startedAt)
   } catch (error) {
-    if (stopping.signal.aborted) return
-    process.stderr.write(`\nwarren: ${errorText(error)}\n`)
+    if (stopping) return
+    process.stdout.write('\n')
+    complain('', error)
+    await sayDiskFull(box)
     await stop(1)
   }
 }
 
-async function startParts(box: Box, stack: StopStack): Promise<Parts> {
-  await mkdir(box.dataDir, { recursive: true, mode: 0o700 })
+async function startParts(box: Box, doors: Doors, stack: StopStack): Promise<ControlPlane> {
   const instance = await claimDataDir(box)
   stack.add('instance file', () => removeInstance(box))
+  await checkDoors(doors)
+  await checkUnprivileged()
 
-  const database = box.databaseUrl ? undefined : await step('PostgreSQL', () => startDatabase(box))
-  const parts = { box, instance, database } as Parts
-  // By the field, not the value: a part that was restarted meanwhile is the one to stop.
-  stack.add('PostgreSQL', () => parts.database?.stop())
-  parts.controlPlane = await step('control plane', () => startControlPlane(controlPlaneEnv(parts)))
-  stack.add('control plane', () => parts.controlPlane.stop())
-  await publish(parts)
-  return parts
-}
-
-/** Ours, unless a live launcher holds it. What a dead one left behind is ended first. */
-async function claimDataDir(box: Box): Promise<Instance> {
-  const found = await readInstance(box)
-  if (found && isAlive(found)) {
-    throw new Error(
-      `Warren already runs on ${box.dataDir} (pid ${found.pid}${found.baseUrl ? `, ${found.baseUrl}` : ''})`,
-    )
+  const databaseUrl = await startOrCheckDatabase(box, stack)
+  const env = controlPlaneEnv(box, databaseUrl)
+  const publish = async (part: Partial<Instance>) => writeInstance(box, Object.assign(instance, part))
+  const children = new Map<string, number>()
+  const publishChild = (name: string) => (pid: number) => {
+    children.set(name, pid)
+    return publish({ children: [...children.values()].map(markOf).filter((mark) => mark !== undefined) })
   }
-  for (const child of found?.children ?? []) {
-    // It noticed that its parent is gone and is stopping; it gets the time to do so.
-    for (let waited = 0; isAlive(child) && waited < 8_000; waited += 50) await delay(50)
-    if (isAlive(child)) process.kill(child.pid, 'SIGKILL')
-  }
-  const instance: Instance = { ...markOf(process.pid)!, children: [] }
-  await writeInstance(box, instance)
-  const kept = await readInstance(box)
-  if (kept?.pid !== process.pid) throw new Error(`another start took ${box.dataDir} at the same moment`)
-  return instance
-}
-
-function controlPlaneEnv({ box, database }: Parts): NodeJS.ProcessEnv {
-  return {
-    ...process.env,
-    DATABASE_URL: database?.databaseUrl ?? box.databaseUrl,
-    WARREN_LOCAL_USER: 'true',
-    WARREN_LOCAL_KEY_FILE: box.keyFile,
-    // Its readiness and the requests are ours to report; the log shows what people should look at.
-    WARREN_LOG_LEVEL: process.env.WARREN_LOG_LEVEL || 'warn',
-  }
-}
-
-async function publish(parts: Parts): Promise<void> {
-  const mark = markOf(parts.controlPlane.pid)
-  Object.assign(parts.instance, {
-    children: mark ? [mark] : [],
-    baseUrl: parts.controlPlane.baseUrl,
-    databaseUrl: parts.database?.databaseUrl ?? parts.box.databaseUrl,
-  })
-  await writeInstance(parts.box, parts.instance)
-}
-
-/** Restarted at once: the control plane answers 503 in the meantime and recovers by itself. */
-async function keepDatabase(parts: Parts, stopping: AbortSignal): Promise<void> {
-  while (parts.database && !stopping.aborted) {
-    await parts.database.exited
-    if (stopping.aborted) return
-    say('PostgreSQL ended, starting it again')
-    const restarted = await persist('PostgreSQL', () => startDatabase(parts.box), stopping)
-    if (!restarted) return
-    parts.database = restarted
-    if (stopping.aborted) await restarted.stop()
-  }
-}
-
-async function keepControlPlane(parts: Parts, stopping: AbortSignal): Promise<void> {
-  while (!stopping.aborted) {
-    const how = await parts.controlPlane.exited
-    if (stopping.aborted) return
-    say(`the control plane ended (${how}), starting it again`)
-    // On the port it had: clients know it.
-    const env = {
-      ...controlPlaneEnv(parts),
-      WARREN_PORT: process.env.WARREN_PORT || portOf(parts.controlPlane.baseUrl),
-    }
-    const restarted = await persist('the control plane', () => startControlPlane(env), stopping)
-    if (!restarted) return
-    parts.controlPlane = restarted
-    if (stopping.aborted) await restarted.stop()
-    else await publish(parts)
-  }
-}
-
-const portOf = (baseUrl: string): string => new URL(baseUrl).port || '8080'
-
-/** Tries again, ever more slowly, until it works or we stop. */
-async function persist<T>(name: string, start: () => Promise<T>, stopping: AbortSignal): Promise<T | undefined> {
-  for (let waitMs = RESTART_MS; !stopping.aborted; waitMs = Math.min(waitMs * 2, RESTART_MAX_MS)) {
+  if (canRunVms(process.env)) await startVms(box, stack, publishChild('host agent'))
+  const controlPlane = new Kept<ControlPlane>('the control plane', async (before, signal) => {
+    const doorsEnv = sameDoors(doors, before)
+    const started = await startControlPlane({ ...env, ...doorsEnv }, publishChild('control plane'), signal)
     try {
-      return await start()
+      await publish({ baseUrl: started.baseUrl, databaseUrl })
+      return started
     } catch (error) {
-      complain(error, `${name} does not start, trying again in ${waitMs / 1000} s`)
-      await delay(waitMs, undefined, { signal: stopping }).catch(() => {})
+      await started.stop()
+      throw error
     }
-  }
-  return undefined
+  })
+  stack.add('control plane', () => controlPlane.stop())
+  return step('control plane', () => controlPlane.start())
 }
 
-async function sayReady(parts: Parts, tookMs: number): Promise<void> {
-  const { baseUrl, metricsUrl } = parts.controlPlane
-  const key = (await readFile(parts.box.keyFile, 'utf8')).trim()
+/** After the start its progress is news (an image that is ready), before it a line that changes. */
+async function startVms(box: Box, stack: StopStack, spawned: (pid: number) => Promise<void>): Promise<void> {
+  let progress = (text: string) => say(`  ${text}`)
+  const hostAgent = new Kept<HostAgent>('the host agent', (_before, signal) =>
+    startHostAgent(box, { spawned, progress: (text) => progress(text) }, signal),
+  )
+  stack.add('host agent', () => hostAgent.stop())
+  const later = progress
+  await step('host agent', (tell) => {
+    progress = tell
+    return hostAgent.start()
+  })
+  progress = later
+}
+
+async function startOrCheckDatabase(box: Box, stack: StopStack): Promise<string> {
+  const { databaseUrl } = box
+  if (databaseUrl !== undefined) {
+    await step('PostgreSQL of DATABASE_URL', () => checkDatabase(databaseUrl))
+    return databaseUrl
+  }
+  const database = new Kept<EmbeddedDatabase>('PostgreSQL', (_before, signal) => startDatabase(box, signal))
+  stack.add('PostgreSQL', () => database.stop())
+  const started = await step('PostgreSQL', () => database.start())
+  return started.databaseUrl
+}
+
+const controlPlaneEnv = (box: Box, databaseUrl: string): NodeJS.ProcessEnv => ({
+  ...process.env,
+  DATABASE_URL: databaseUrl,
+  WARREN_LOCAL_USER: 'true',
+  WARREN_LOCAL_KEY_FILE: box.keyFile,
+  WARREN_HOST_SOCKET: canRunVms(process.env) ? hostSocket(box) : '',
+  // Its readiness and the requests are ours to report; the log shows what people should look at.
+  WARREN_LOG_LEVEL: process.env.WARREN_LOG_LEVEL || 'warn',
+})
+
+/** Started again, it listens where it did before, also where the system chose the port: clients know it. */
+function sameDoors(doors: Doors, before: ControlPlane | undefined): NodeJS.ProcessEnv {
+  if (before === undefined) return {}
+  return {
+    ...(doors.port === 0 ? { WARREN_PORT: new URL(before.baseUrl).port } : {}),
+    ...(doors.metricsPort === 0 ? { WARREN_METRICS_PORT: new URL(before.metricsUrl).port } : {}),
+  }
+}
+
+async function sayReady(box: Box, { baseUrl, metricsUrl }: ControlPlane, tookMs: number): Promise<void> {
+  const key = (await readFile(box.keyFile, 'utf8')).trim()
+  const database = box.databaseUrl === undefined ? '' : `\n  database   ${describeDatabase(box.databaseUrl)}`
   say(`
 Warren is ready after ${(tookMs / 1000).toFixed(1)} s.
 
@@ -161,11 +149,19 @@ Warren is ready after ${(tookMs / 1000).toFixed(1)} s.
   API key    ${key}
   API docs   ${baseUrl}/docs
   metrics    ${metricsUrl}
-  data       ${parts.box.dataDir}
+  data       ${box.dataDir}${database}
 
   curl -H 'X-Api-Key: ${key}' ${baseUrl}/v1/whoami
 
 Ctrl-C stops it.`)
+}
+
+/** A full disk shows itself as anything: a log that ends in the middle, a file that is too short. */
+async function sayDiskFull(box: Box): Promise<void> {
+  const disk = await statfs(box.dataDir).catch(() => undefined)
+  const freeMib = disk ? (disk.bavail * disk.bsize) / 2 ** 20 : Number.POSITIVE_INFINITY
+  if (freeMib >= DISK_MIN_MIB) return
+  say(`\nThe disk of ${box.dataDir} is full (${Math.floor(freeMib)} MiB free). Make room and start again.`)
 }
 
 /** npm killed with -9 leaves us behind with nobody to stop us: then we stop ourselves. */
@@ -175,9 +171,4 @@ function stopWithNpm(stop: () => void): void {
   setInterval(() => {
     if (process.ppid !== parent) stop()
   }, 500).unref()
-}
-
-function complain(error: unknown, text = ''): void {
-  const cause = error instanceof Error ? error : ((error as { err?: unknown })?.err ?? error)
-  process.stderr.write(`warren: ${text === '' ? '' : `${text}: `}${errorText(cause)}\n`)
 }

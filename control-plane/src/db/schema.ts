@@ -1,5 +1,5 @@
 /** The tables as Kysely sees them. Columns carry the wire's names, so views hardly map. */
-import type { HostStatus, SandboxStatus } from '@warren/protocol'
+import type { HostImage, HostStatus, SandboxStatus } from '@warren/protocol'
 import type { ColumnType, Generated, Insertable, Selectable } from 'kysely'
 import type { PlanName } from '../users/plans.ts'
 
@@ -51,6 +51,11 @@ export type Tables = {
     rootfses: Generated<string[]>
     seen_at: Generated<Date>
     created_at: CreatedAt
+    address: Generated<string>
+    cidr: string | null
+    address_cursor: Generated<number>
+    images: ColumnType<HostImage[], string | undefined, string>
+    draining: Generated<boolean>
   }
   sandboxes: {
     id: string
@@ -81,6 +86,20 @@ export type Tables = {
     paused_at: Date | null
     last_resumed_at: Date | null
     destroyed_at: Date | null
+    owner: string | null
+    reserved_mib: Generated<number>
+    last_active_at: Date | null
+  }
+  usage_intervals: {
+    id: Generated<number>
+    sandbox_id: string
+    user_id: string
+    kind: UsageKind
+    shape: string
+    mem_mib: number
+    disk_mib: number
+    started_at: Generated<Date>
+    ended_at: Date | null
   }
   access_tokens: {
     sandbox_id: string
@@ -107,6 +126,10 @@ export type Tables = {
   }
 }
 
+/** What is paid for differs by kind (wire 20): running all, paused memory and disk, error the disk alone. */
+export type UsageKind = 'running' | 'paused' | 'error'
+
 export type SandboxRow = Selectable<Tables['sandboxes']>
 export type NewSandboxRow = Insertable<Tables['sandboxes']>
 export type UserRow = Selectable<Tables['users']>
+export type HostRow = Selectable<Tables['hosts']>

@@ -14,7 +14,10 @@ test('openapi.json is OpenAPI 3.1 and has every route of the API', async () => {
     '/v1/hosts',
     '/v1/rootfs',
     '/v1/sandboxes',
+    '/v1/sandboxes/by-ip/{ip}',
     '/v1/sandboxes/{id}',
+    '/v1/sandboxes/{id}/exec',
+    '/v1/sandboxes/{id}/files',
     '/v1/shapes',
     '/v1/whoami',
   ])
@@ -24,10 +27,12 @@ test('every operation says what it is, who may use it and how it fails', async (
   const { body } = await get('/openapi.json')
 
   for (const [path, methods] of Object.entries<Record<string, Record<string, unknown>>>(body.paths)) {
-    const operation = methods.get!
-    assert.ok(operation.summary, path)
-    assert.ok(Array.isArray(operation.security), path)
-    assert.deepEqual(Object.keys(operation.responses as object).sort(), ['200', '4XX', '5XX'], path)
+    for (const [method, operation] of Object.entries(methods)) {
+      const what = `${method} ${path}`
+      assert.ok(operation.summary, what)
+      assert.ok(Array.isArray(operation.security), what)
+      assert.deepEqual(Object.keys(operation.responses as object).sort(), ['200', '4XX', '5XX'], what)
+    }
   }
   assert.deepEqual(body.paths['/healthz'].get.security, [])
   assert.equal(body.paths['/v1/whoami'].get.security.length, 3)

@@ -19,19 +19,24 @@ const HEADERS: [string, Kind, string][] = [
   ['x-api-key', 'key', 'invalid api key'],
 ]
 
-export async function authenticate(deps: Deps, headers: IncomingHttpHeaders): Promise<Caller> {
+/** Without a promise when the credential is remembered, as for nearly every request: promises cost more than the lookup. */
+export function authenticate(deps: Deps, headers: IncomingHttpHeaders): Caller | Promise<Caller> {
   for (const [header, kind, refusal] of HEADERS) {
     const credential = headers[header]
     if (typeof credential !== 'string' || credential === '') continue
-    const caller = await findCaller(deps, kind, credential)
-    if (!caller) throw unauthorized(refusal)
-    return caller
+    const found = findCaller(deps, kind, credential)
+    return found instanceof Promise ? found.then((caller) => known(caller, refusal)) : found
   }
   throw unauthorized('missing credential, send X-Api-Key')
 }
 
+function known(caller: Caller | undefined, refusal: string): Caller {
+  if (!caller) throw unauthorized(refusal)
+  return caller
+}
+
 /** Also for the query parameter of the WebSocket shell, which takes user credentials only (spec 5, rule 5). */
-export async function findCaller(deps: Deps, kind: Kind, credential: string): Promise<Caller | undefined> {
+export function findCaller(deps: Deps, kind: Kind, credential: string): Caller | Promise<Caller | undefined> {
   const digest = hash('sha256', credential, 'hex')
   return deps.credentials.find(`${kind} ${digest}`, () => lookUp(deps, kind, credential, digest))
 }

@@ -2,7 +2,7 @@
  * Bodies. JSON routes parse whatever comes as JSON: clients send no type, a wrong one, chunks, a length of 0, or
  * nothing at all, and no body, `{}` and `null` are the same (wire 1.1).
  */
-import { Transform } from 'node:stream'
+import type { IncomingMessage } from 'node:http'
 import { badField } from '@warren/kit/failure'
 import type { FastifyInstance } from 'fastify'
 
@@ -41,17 +41,20 @@ function parseJson(bytes: Buffer): unknown {
 
 /**
  * Raw bodies. Fastify's own limit does not hold once the stream is passed on unread, whatever Content-Length says,
- * so the bytes are counted here.
+ * so the bytes are counted here. The body itself is left alone when this ends early: destroying it would cut the
+ * connection that the refusal has to go out on.
  */
-export function limitBytes(maxBytes: number): Transform {
-  let seen = 0
-  return new Transform({
-    transform(chunk: Buffer, _encoding, done) {
-      seen += chunk.length
-      if (seen > maxBytes) done(badField({ body: `is larger than ${maxBytes} bytes` }))
-      else done(null, chunk)
-    },
-  })
+export async function* limitBytes(
+  body: IncomingMessage,
+  maxBytes: number,
+  counter: { bytes: number } = { bytes: 0 },
+): AsyncGenerator<Buffer> {
+  for await (const chunk of body.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+    counter.bytes += chunk.length
+    if (counter.bytes > maxBytes) throw badField({ body: `is larger than ${maxBytes} bytes` })
+    yield chunk
+  }
+  if (!body.complete) throw new Error('the body was cut')
 }
 
 /** In a plugin scope of its own: its routes read `request.raw`, which ends at once when nothing was sent. */

@@ -10,7 +10,7 @@ import type { Caller } from './callers.ts'
 const TTL_MS = 30_000
 const MAX_ENTRIES = 10_000
 
-type Entry = { caller: Caller | undefined; expiresAt: number }
+type Entry = { caller: Caller; expiresAt: number }
 
 export class CredentialCache {
   readonly #entries = new Map<string, Entry>()
@@ -18,11 +18,11 @@ export class CredentialCache {
   #epoch = 0
   #hearing = false
 
-  /** The caller behind the credential; concurrent lookups of one credential share one. */
-  async find(
+  /** The caller behind the credential, at once if remembered; concurrent lookups of one credential share one. */
+  find(
     key: string,
     lookUp: () => Promise<{ caller: Caller | undefined; ttlMs?: number }>,
-  ): Promise<Caller | undefined> {
+  ): Caller | Promise<Caller | undefined> {
     const entry = this.#entries.get(key)
     if (entry && entry.expiresAt > Date.now()) return entry.caller
     const epoch = this.#epoch

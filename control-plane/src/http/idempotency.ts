@@ -39,17 +39,14 @@ export function honourIdempotencyKeys(app: FastifyInstance, deps: Deps): void {
 
   app.addHook('onSend', async (request, reply, payload) => {
     const claim = request.idempotency
-    if (!claim || claim.stored) return payload
-    if (reply.statusCode < 300 && typeof payload === 'string') {
-      await storeAnswer(deps.db, claim, reply.statusCode, payload)
-    } else {
-      await forget(deps.db, claim)
-    }
+    if (!claim) return payload
+    if (reply.statusCode >= 300 || typeof payload !== 'string') await forget(deps, claim)
+    else if (!claim.stored) await storeAnswer(deps.db, claim, reply.statusCode, payload)
     return payload
   })
 }
 
-/** Runs at most once per claim; `payload` is the exact body that goes out. */
+/** `payload` is the exact body that goes out. In a transaction that fails later it was never stored, and nothing is lost. */
 export async function storeAnswer(db: Db | Tx, claim: Claim, status: number, payload: string): Promise<void> {
   await rowOf(db.updateTable('idempotency_keys').set({ status, answer: payload }), claim).execute()
   claim.stored = true
@@ -98,7 +95,15 @@ async function takeOver(deps: Deps, claim: Claim, requestHash: Buffer): Promise<
   return rows.length > 0
 }
 
-const forget = (db: Db, claim: Claim) => rowOf(db.deleteFrom('idempotency_keys'), claim).execute()
+/**
+ * An answer that is stored stays: the transaction that stored it happened. And a key that was taken over, because this
+ * process was thought dead, is no longer ours to free.
+ */
+const forget = (deps: Deps, claim: Claim) =>
+  rowOf(deps.db.deleteFrom('idempotency_keys'), claim)
+    .where('status', 'is', null)
+    .where('owner', '=', deps.processId)
+    .execute()
 
 // Each of Kysely's builders has its own `where`; what they share is only this shape.
 // biome-ignore lint/suspicious/noExplicitAny: the three builders have no common type to name.

@@ -24,7 +24,7 @@ const { app } = await createTestApp({
       acceptRawBodies(raw)
       raw.put('/raw', { config }, async (request) => {
         let bytes = 0
-        await pipeline(request.raw, limitBytes(LIMIT), async (source) => {
+        await pipeline(limitBytes(request.raw, LIMIT), async (source) => {
           for await (const chunk of source) bytes += (chunk as Buffer).length
         })
         return ok({ bytes })

@@ -1,9 +1,21 @@
 /** All that runs by itself. Slow work is a job, named in its verb's file; repeated work is a sweep. */
+import { writeActivity } from '../guest/activity.ts'
+import { watchHosts } from '../hosts/heartbeat.ts'
 import { forgetIdempotencyKeys } from '../http/forget-idempotency-keys.ts'
+import { destroyJob } from '../sandboxes/destroy.ts'
+import { reconcile } from '../sandboxes/reconcile.ts'
+import { failOrphanedCreates } from '../sandboxes/recover.ts'
 import type { Job } from './job.ts'
 import { freeDeadProcesses } from './processes.ts'
 import type { Sweep } from './sweep.ts'
 
-export const JOBS: readonly Job[] = []
+export const JOBS: readonly Job[] = [destroyJob]
 
-export const SWEEPS: readonly Sweep[] = [freeDeadProcesses, forgetIdempotencyKeys]
+export const SWEEPS: readonly Sweep[] = [
+  freeDeadProcesses,
+  forgetIdempotencyKeys,
+  watchHosts,
+  failOrphanedCreates,
+  reconcile,
+  writeActivity,
+]

@@ -4,12 +4,14 @@
  * A move is one guarded UPDATE: of two racing callers one changes the row, the other finds it changed and gets 409.
  * A move that begins an operation raises the fence and hands the new number to whoever does the work. A move that
  * ends it commits only with that number: a worker that was thought dead and wakes up later is refused.
+ * What is paid for follows from the move (usage.ts), in the same transaction.
  */
 import { wrongState } from '@warren/kit/failure'
 import { expectedStatus, SANDBOX_MOVES, type SandboxMove, type SandboxStatus } from '@warren/protocol'
 import { sql } from 'kysely'
-import type { Tx } from '../db/connect.ts'
+import type { Db, Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
+import { recordUsage } from './usage.ts'
 
 type Begins = { [M in SandboxMove]: (typeof SANDBOX_MOVES)[M]['fence'] extends 'begins' ? M : never }[SandboxMove]
 type Ends = Exclude<SandboxMove, Begins>
@@ -38,9 +40,9 @@ export async function endMove(tx: Tx, id: string, move: Ends, fence: number, cha
   return row
 }
 
-function update(tx: Tx, id: string, move: SandboxMove, change: Change, fence: number | undefined) {
+async function update(tx: Tx, id: string, move: SandboxMove, change: Change, fence: number | undefined) {
   const { from, to, fence: role } = SANDBOX_MOVES[move]
-  return tx
+  const row = await tx
     .updateTable('sandboxes')
     .set({
       ...change.set,
@@ -52,6 +54,23 @@ function update(tx: Tx, id: string, move: SandboxMove, change: Change, fence: nu
     .where('id', '=', id)
     .where('status', 'in', [...from])
     .$if(fence !== undefined, (query) => query.where('fence', '=', fence!))
+    .returningAll()
+    .executeTakeFirst()
+  if (row) await recordUsage(tx, move, row)
+  return row
+}
+
+/**
+ * Takes an operation from whoever works on it, or once did, without ending it: the fence rises, the status stays.
+ * Gives undefined when the operation is no longer the one that was seen.
+ */
+export async function takeOver(db: Db | Tx, seen: SandboxRow, owner: string): Promise<SandboxRow | undefined> {
+  return db
+    .updateTable('sandboxes')
+    .set({ owner, fence: sql<number>`fence + 1` })
+    .where('id', '=', seen.id)
+    .where('status', '=', seen.status)
+    .where('fence', '=', seen.fence)
     .returningAll()
     .executeTakeFirst()
 }

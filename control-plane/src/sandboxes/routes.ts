@@ -1,13 +1,62 @@
-import { ok, page, SandboxListQuery, SandboxParams, SandboxView, success } from '@warren/protocol'
+import { notFound } from '@warren/kit/failure'
+import {
+  ok,
+  page,
+  SandboxByIpParams,
+  SandboxCreateBody,
+  SandboxDeleteView,
+  SandboxListQuery,
+  SandboxParams,
+  SandboxPatchBody,
+  SandboxView,
+  success,
+} from '@warren/protocol'
 import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
+import { callerGone } from '../http/caller-gone.ts'
+import { storeAnswer } from '../http/idempotency.ts'
 import { ownSandbox } from '../http/own-sandbox.ts'
 import { paged } from '../http/pagination.ts'
-import { listSandboxes } from './queries.ts'
+import { createSandbox } from './create.ts'
+import { destroySandbox } from './destroy.ts'
+import { patchSandbox } from './patch.ts'
+import { findOwnSandboxByIp, listSandboxes } from './queries.ts'
 import { viewSandbox } from './view.ts'
 
 export function sandboxRoutes(app: App, deps: Deps): void {
+  const discard = (id: string) => {
+    deps.log.info({ sandbox: id }, 'the caller had gone before it learnt of its sandbox')
+    destroySandbox(deps, id).catch((error) => deps.log.error({ err: error, sandbox: id }, 'could not destroy'))
+  }
   const view = (row: Parameters<typeof viewSandbox>[0]) => viewSandbox(row, deps.config.ingressDomain)
+
+  app.post(
+    '/v1/sandboxes',
+    {
+      config: { access: 'user', idempotent: true },
+      schema: {
+        summary: 'Create a sandbox; answers when it runs',
+        tags: ['sandboxes'],
+        body: SandboxCreateBody,
+        response: { 200: success(SandboxView) },
+      },
+    },
+    async (request, reply) => {
+      const { idempotency: claim } = request
+      const gone = callerGone(reply)
+      const render = reply.getSerializationFunction('200')! // Declared above.
+      const row = await createSandbox(deps, request.caller.user, request.body, {
+        signal: gone,
+        commit: async (tx, row) => {
+          if (claim) await storeAnswer(tx, claim, 200, render(ok(view(row))))
+        },
+      })
+      // Nobody would know of it; with a key the answer is kept for whoever asks again.
+      if (!claim) gone.addEventListener('abort', () => discard(row.id), { once: true })
+      if (!claim && gone.aborted) discard(row.id)
+      return ok(view(row))
+    },
+  )
 
   app.get(
     '/v1/sandboxes',
@@ -39,5 +88,54 @@ export function sandboxRoutes(app: App, deps: Deps): void {
       },
     },
     async (request) => ok(view(request.sandbox)),
+  )
+
+  app.patch(
+    '/v1/sandboxes/:id',
+    {
+      config: { access: 'user' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'Change what can be changed at any time; only given fields change',
+        tags: ['sandboxes'],
+        params: SandboxParams,
+        body: SandboxPatchBody,
+        response: { 200: success(SandboxView) },
+      },
+    },
+    async (request) => ok(view(await patchSandbox(deps, request.sandbox, request.body))),
+  )
+
+  app.delete(
+    '/v1/sandboxes/:id',
+    {
+      config: { access: 'token' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'Destroy a sandbox, in any state; may be repeated',
+        tags: ['sandboxes'],
+        params: SandboxParams,
+        response: { 200: success(SandboxDeleteView) },
+      },
+    },
+    async (request) => ok(await destroySandbox(deps, request.sandbox.id)),
+  )
+
+  app.get(
+    '/v1/sandboxes/by-ip/:ip',
+    {
+      config: { access: 'user' },
+      schema: {
+        summary: 'Find a living sandbox by its address',
+        tags: ['sandboxes'],
+        params: SandboxByIpParams,
+        response: { 200: success(SandboxView) },
+      },
+    },
+    async (request) => {
+      const sandbox = await findOwnSandboxByIp(deps, request.caller.user.id, request.params.ip)
+      if (!sandbox) throw notFound('sandbox')
+      return ok(view(sandbox))
+    },
   )
 }

@@ -36,6 +36,7 @@ export async function createTestApp(
 ): Promise<TestApp> {
   const database = options.database ?? (await createTestDatabase())
   const deps = createTestDeps(database, options.config)
+  after(() => deps.hosts.close())
   const heard = options.hears === false ? { close() {} } : await hear(deps)
   after(() => heard.close())
   const app = await buildApp(deps)

@@ -48,11 +48,11 @@ export async function startPostgres(
 ): Promise<PostgresServer> {
   const dir = path.resolve(options.dir)
   const binaries = await findBinaries()
+  const socketDir = await makeSocketDir(dir)
   await stopServer(dir)
   await mkdir(path.dirname(options.logFile), { recursive: true, mode: 0o700 })
   if (!existsSync(path.join(dir, 'PG_VERSION'))) await initialise(binaries, dir, options.logFile, signal)
 
-  const socketDir = await makeSocketDir(dir)
   await removeLocks(dir, path.join(socketDir, SOCKET_NAME))
   const args = ['-D', dir, '-k', socketDir, '-p', PORT, ...settings(options.durable ?? true)]
   const { child, exited } = await launch(binaries.postgres, args, options.logFile)
@@ -88,15 +88,16 @@ async function initialise(binaries: Binaries, dir: string, logFile: string, sign
   // A name of its own: an initdb whose launcher was killed may still be at work on the last one.
   const fresh = await mkdtemp(`${dir}.new-`)
   const args = ['-D', fresh, '-U', 'postgres', '-A', 'trust', '--locale=C.UTF-8', '-E', 'UTF8', '--no-instructions']
-  const { exited } = await launch(binaries.initdb, args, logFile, signal)
-  const code = await exited
-  signal?.throwIfAborted()
-  if (code !== 0) {
-    const text = await tail(logFile)
+  try {
+    const { exited } = await launch(binaries.initdb, args, logFile, signal)
+    const code = await exited
+    signal?.throwIfAborted()
+    if (code !== 0) throw new Error(`initdb failed (exit ${code}).\n${await tail(logFile)}`)
+    await rename(fresh, dir)
+  } catch (error) {
     await removeHalfMade(dir)
-    throw new Error(`initdb failed (exit ${code}).\n${text}`)
+    throw error
   }
-  await rename(fresh, dir)
   await syncFolder(home)
 }
 

@@ -1,0 +1,197 @@
+import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
+import path from 'node:path'
+import { test } from 'node:test'
+import { runBench } from './cli.ts'
+import type { Row, Run } from './row.ts'
+
+const quick: Row = {
+  name: 'quick',
+  what: 'a made-up row',
+  unit: 'ms',
+  baseline: 'something slower',
+  target: { ratio: '<=', value: 2 },
+  measure: async () => ({ ours: [3, 1, 2], baseline: [4, 4, 4], ok: 1 }),
+}
+const slow: Row = {
+  ...quick,
+  name: 'slower-than-it-should-be',
+  unit: 'req/s',
+  target: { ratio: '>=', value: 0.5 },
+  measure: async () => ({ ours: [12_345], baseline: [50_000], ok: 0.99999 }),
+}
+const untargeted: Row = { ...quick, name: 'untargeted', target: undefined }
+const broken: Row = {
+  ...quick,
+  name: 'broken',
+  measure: async () => {
+    throw new Error('no candidate', { cause: new Error('it is gone') })
+  },
+}
+
+async function bench(rows: Row[], args: string[], signal = new AbortController().signal) {
+  let out = ''
+  let err = ''
+  const output = {
+    out: (text: string) => {
+      out += text
+    },
+    err: (text: string) => {
+      err += text
+    },
+  }
+  const exitCode = await runBench(rows, args, output, signal)
+  return { exitCode, out, err }
+}
+
+test('with --json there is one object a row on stdout and nothing else', async () => {
+  const { exitCode, out, err } = await bench([quick, slow], ['--json'])
+
+  assert.equal(exitCode, 0)
+  const lines = out.trimEnd().split('\n')
+  assert.deepEqual(
+    lines.map((line) => JSON.parse(line)),
+    [
+      {
+        name: 'quick',
+        unit: 'ms',
+        n: 3,
+        ok: 1,
+        p50: 2,
+        p95: 3,
+        p99: 3,
+        max: 3,
+        baseline: { name: 'something slower', p50: 4 },
+        ratio: 0.5,
+      },
+      {
+        name: 'slower-than-it-should-be',
+        unit: 'req/s',
+        n: 1,
+        ok: 0.99999,
+        p50: 12_345,
+        p95: 12_345,
+        p99: 12_345,
+        max: 12_345,
+        baseline: { name: 'something slower', p50: 50_000 },
+        ratio: 0.2469,
+      },
+    ],
+  )
+  assert.match(err, /^quick: a made-up row$/m)
+})
+
+test('people get an aligned table that says which targets are met; a missed one is no failure', async () => {
+  const { exitCode, out } = await bench([quick, slow, untargeted], [])
+
+  assert.equal(exitCode, 0)
+  assert.equal(
+    out,
+    [
+      'row                       unit   n       ok    p50    p95    p99    max  baseline          its p50  ratio  target',
+      'quick                     ms     3    100 %   2.00   3.00   3.00   3.00  something slower     4.00   0.50  <= 2 met',
+      'slower-than-it-should-be  req/s  1  99.99 %  12345  12345  12345  12345  something slower    50000   0.25  >= 0.5 NOT met',
+      'untargeted                ms     3    100 %   2.00   3.00   3.00   3.00  something slower     4.00   0.50',
+      '',
+    ].join('\n'),
+  )
+})
+
+test('only the rows that were named run', async () => {
+  const { out } = await bench([quick, slow, broken], ['--json', 'slower-than-it-should-be'])
+
+  assert.equal(JSON.parse(out).name, 'slower-than-it-should-be')
+})
+
+test('a row that cannot be measured is named, the others are measured all the same', async () => {
+  const { exitCode, out, err } = await bench([broken, quick], ['--json'])
+
+  assert.equal(exitCode, 1)
+  assert.equal(JSON.parse(out).name, 'quick')
+  assert.match(err, /^bench: could not measure broken: no candidate: it is gone$/m)
+})
+
+test('an unknown row or option is a mistake of usage that names what there is', async () => {
+  const row = await bench([quick, slow], ['quick', 'quack'])
+  const option = await bench([quick], ['--fast'])
+  const seconds = await bench([quick], ['--seconds', 'ten'])
+
+  assert.deepEqual([row.exitCode, option.exitCode, seconds.exitCode], [2, 2, 2])
+  assert.match(row.err, /no row quack; the rows are quick, slower-than-it-should-be/)
+  assert.match(option.err, /--fast/)
+  assert.match(seconds.err, /--seconds must be a number above 0 and at most 3600, not "ten"/)
+  assert.equal(row.out + option.out + seconds.out, '')
+})
+
+test('fixtures are shared by the rows and stopped in reverse, also after a failure', async () => {
+  const events: string[] = []
+  const ground = async (run: Run) => {
+    events.push('start ground')
+    run.defer(() => void events.push('stop ground'))
+    return 'ground'
+  }
+  const house = async (run: Run) => {
+    const below = await run.open(ground)
+    events.push(`start house on ${below}`)
+    run.defer(async () => void events.push('stop house'))
+    return 'house'
+  }
+  const inHouse = (row: Row): Row => ({
+    ...row,
+    async measure(run) {
+      events.push(`${row.name} in ${await run.open(house)}`)
+      return row.measure(run)
+    },
+  })
+
+  await bench([inHouse(quick), inHouse(broken)], [])
+
+  assert.deepEqual(events, [
+    'start ground',
+    'start house on ground',
+    'quick in house',
+    'broken in house',
+    'stop house',
+    'stop ground',
+  ])
+})
+
+test('an interrupted run stops what it started and starts no further row', async () => {
+  const stopping = new AbortController()
+  const events: string[] = []
+  const interrupted: Row = {
+    ...quick,
+    async measure(run) {
+      run.defer(() => void events.push('stopped'))
+      stopping.abort(new Error('stopped by SIGINT'))
+      run.signal.throwIfAborted()
+      return quick.measure(run)
+    },
+  }
+
+  const { exitCode, out, err } = await bench([interrupted, slow], ['--json'], stopping.signal)
+
+  assert.equal(exitCode, 1)
+  assert.deepEqual(events, ['stopped'])
+  assert.equal(out, '')
+  assert.match(err, /^bench: interrupted: stopped by SIGINT$/m)
+})
+
+test('the program lists its rows and refuses unknown ones', () => {
+  const main = path.join(import.meta.dirname, 'main.ts')
+  const run = (...args: string[]) => spawnSync(process.execPath, [main, ...args], { encoding: 'utf8' })
+
+  const list = run('--list')
+  const unknown = run('no-such-row')
+
+  assert.equal(list.status, 0)
+  assert.deepEqual(
+    list.stdout
+      .trimEnd()
+      .split('\n')
+      .map((line) => line.split(' ')[0]),
+    ['whoami', 'get-sandbox', 'list-1m', 'list-1m-status'],
+  )
+  assert.equal(unknown.status, 2)
+  assert.match(unknown.stderr, /there is no row no-such-row/)
+})

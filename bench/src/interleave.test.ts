@@ -1,0 +1,33 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { interleave } from './interleave.ts'
+import type { Run } from './row.ts'
+
+const runFor = (seconds: number, signal = new AbortController().signal): Run => ({
+  seconds,
+  signal,
+  say() {},
+  defer() {},
+  open: (fixture) => fixture(runFor(seconds, signal)),
+})
+
+test('candidates take turns, and the first of a round changes', async () => {
+  const order: string[] = []
+  const stopping = new AbortController()
+  const turn = (name: string) => async () => {
+    order.push(name)
+    if (order.length === 6) stopping.abort(new Error('enough'))
+    return order.length
+  }
+
+  const turns = interleave(runFor(3600, stopping.signal), { ours: turn('ours'), baseline: turn('baseline') })
+
+  await assert.rejects(turns, /enough/)
+  assert.deepEqual(order, ['ours', 'baseline', 'baseline', 'ours', 'ours', 'baseline'])
+})
+
+test('however short the time, each candidate gets a turn', async () => {
+  const turns = await interleave(runFor(0), { ours: async () => 1, baseline: async () => 2 })
+
+  assert.deepEqual(turns, { ours: [1], baseline: [2] })
+})

@@ -1,0 +1,81 @@
+/** A page of sandboxes must not take longer because there are a thousand times as many behind it. */
+import { Pool } from 'undici'
+import { type ManySandboxes, manySandboxes, type Owner } from '../fixtures/many-sandboxes.ts'
+import { interleave } from '../interleave.ts'
+import type { Measurement, Row, Run } from '../row.ts'
+
+/** Until the statements are planned on every connection and the compiler has seen the path. */
+const WARM_UP_ROUNDS = 300
+
+const TARGET = { ratio: '<=', value: 2 } as const
+
+export const listRow: Row = {
+  name: 'list-1m',
+  what: 'GET /v1/sandboxes of a user with 1,000,000 sandboxes, against one with 1,000',
+  unit: 'ms',
+  baseline: 'the same with 1,000 rows',
+  target: TARGET,
+  measure: (run) => measureList(run, '/v1/sandboxes', ({ sandboxes }) => sandboxes),
+}
+
+export const listByStatusRow: Row = {
+  name: 'list-1m-status',
+  what: 'GET /v1/sandboxes?status=running of the same two users; 6 % run',
+  unit: 'ms',
+  baseline: 'the same with 1,000 rows',
+  target: TARGET,
+  measure: (run) => measureList(run, '/v1/sandboxes?status=running', ({ running }) => running),
+}
+
+async function measureList(run: Run, path: string, total: (owner: Owner) => number): Promise<Measurement> {
+  const { baseUrl, large, small }: ManySandboxes = await run.open(manySandboxes)
+  const pool = new Pool(baseUrl, { connections: 1, pipelining: 1 })
+  try {
+    const time = (owner: Owner) => timeList(pool, path, owner, total(owner), run.signal)
+    run.say(`  warming up`)
+    for (let round = 0; round < WARM_UP_ROUNDS; round++) {
+      for (const owner of [large, small]) await time(owner)
+    }
+    return await compareTimes(
+      run,
+      () => time(large),
+      () => time(small),
+    )
+  } finally {
+    await pool.destroy()
+  }
+}
+
+type Timed = { ms: number; ok: boolean }
+
+/** One request, timed to its last byte, and whether it is the full first page with the right total. */
+async function timeList(pool: Pool, path: string, owner: Owner, total: number, signal: AbortSignal): Promise<Timed> {
+  const startedAt = performance.now()
+  const answer = await pool.request({ method: 'GET', path, headers: owner.headers, signal })
+  const text = await answer.body.text()
+  const ms = performance.now() - startedAt
+  if (answer.statusCode !== 200) return { ms, ok: false }
+  const { data } = JSON.parse(text)
+  return { ms, ok: data.pagination.total === total && data.pagination.count === data.pagination.limit }
+}
+
+async function compareTimes(
+  run: Run,
+  timeOurs: () => Promise<Timed>,
+  timeBaseline: () => Promise<Timed>,
+): Promise<Measurement> {
+  let ok = 0
+  const turns = await interleave(run, {
+    async ours() {
+      const timed = await timeOurs()
+      if (timed.ok) ok++
+      return timed.ms
+    },
+    async baseline() {
+      const timed = await timeBaseline()
+      if (!timed.ok) throw new Error('the baseline gave a wrong answer: it is no baseline')
+      return timed.ms
+    },
+  })
+  return { ...turns, ok: ok / turns.ours.length }
+}

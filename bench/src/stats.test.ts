@@ -1,0 +1,81 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import fc from 'fast-check'
+import { meets, percentile, ratio, resultOf, summarise } from './stats.ts'
+
+test('a percentile is the sample at the nearest rank', () => {
+  const samples = [15, 20, 35, 40, 50]
+
+  assert.equal(percentile(samples, 5), 15)
+  assert.equal(percentile(samples, 30), 20)
+  assert.equal(percentile(samples, 40), 20)
+  assert.equal(percentile(samples, 50), 35)
+  assert.equal(percentile(samples, 100), 50)
+})
+
+test('of a hundred samples the 99th percentile is the last but one', () => {
+  const samples = Array.from({ length: 100 }, (_, at) => at + 1)
+
+  assert.deepEqual(summarise(samples), { n: 100, p50: 50, p95: 95, p99: 99, max: 100 })
+})
+
+test('one sample is every percentile', () => {
+  assert.deepEqual(summarise([7]), { n: 1, p50: 7, p95: 7, p99: 7, max: 7 })
+})
+
+test('the order in which samples were taken does not matter, and they stay as they were', () => {
+  const samples = [10, 9, 100, 1]
+
+  assert.deepEqual(summarise(samples), { n: 4, p50: 9, p95: 100, p99: 100, max: 100 })
+  assert.deepEqual(samples, [10, 9, 100, 1])
+})
+
+test('a percentile is a sample that at least so many do not exceed', () => {
+  const samplesOf = fc.array(fc.double({ noNaN: true }), { minLength: 1 })
+  fc.assert(
+    fc.property(samplesOf, fc.integer({ min: 1, max: 100 }), (samples, percent) => {
+      const sorted = samples.toSorted((a, b) => a - b)
+
+      const value = percentile(sorted, percent)
+
+      assert.ok(samples.includes(value))
+      assert.ok(samples.filter((sample) => sample <= value).length * 100 >= percent * samples.length)
+      assert.ok(samples.filter((sample) => sample < value).length * 100 < percent * samples.length)
+    }),
+  )
+})
+
+test('no samples are no result', () => {
+  assert.throws(() => summarise([]), /no samples/)
+})
+
+test('the ratio is ours over the baseline', () => {
+  assert.equal(ratio(30, 60), 0.5)
+  assert.throws(() => ratio(30, 0), /baseline of 0/)
+})
+
+test('a target on its edge is met', () => {
+  assert.equal(meets({ ratio: '>=', value: 0.5 }, 0.5), true)
+  assert.equal(meets({ ratio: '>=', value: 0.5 }, 0.49), false)
+  assert.equal(meets({ ratio: '<=', value: 2 }, 2), true)
+  assert.equal(meets({ ratio: '<=', value: 2 }, 2.01), false)
+})
+
+test('a result keeps the worst sample and compares the medians', () => {
+  const row = { name: 'made-up', unit: 'ms', baseline: 'nothing' } as const
+
+  const result = resultOf(row, { ours: [4, 2, 900], baseline: [1, 2, 3], ok: 0.75 })
+
+  assert.deepEqual(result, {
+    name: 'made-up',
+    unit: 'ms',
+    n: 3,
+    ok: 0.75,
+    p50: 4,
+    p95: 900,
+    p99: 900,
+    max: 900,
+    baseline: { name: 'nothing', p50: 2 },
+    ratio: 2,
+  })
+})

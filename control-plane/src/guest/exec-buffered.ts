@@ -1,0 +1,70 @@
+/** Exec with the whole answer at once. Of each stream the first MiB is kept; the command runs on to its real end. */
+import { EXEC_OUTPUT_MAX_BYTES, EXEC_TRUNCATED_NOTICE, type ExecBody, type ExecResult } from '@warren/protocol'
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { checkCommand, limitNotice, runCommand } from './exec.ts'
+import { checkRunning, withGuest } from './failure.ts'
+
+export async function execBuffered(
+  deps: Deps,
+  sandbox: SandboxRow,
+  body: ExecBody,
+  signal: AbortSignal,
+): Promise<ExecResult> {
+  checkCommand(sandbox, body)
+  checkRunning(sandbox)
+  const startedAt = performance.now()
+  return withGuest(deps, sandbox, async () => {
+    const stdout = new CappedText()
+    const stderr = new CappedText()
+    for await (const event of runCommand(deps, sandbox, body, signal)) {
+      if (event.type === 'stdout') stdout.push(event.bytes)
+      else if (event.type === 'stderr') stderr.push(event.bytes)
+      else if (event.type !== 'started') {
+        if (event.type === 'exit' && event.timedOut) stderr.addLine(limitNotice(deps))
+        return {
+          result: {
+            stdout: stdout.end(),
+            stderr: stderr.end(),
+            exit_code: event.exitCode,
+            ...(event.type === 'error' ? { error: event.message } : {}),
+          },
+          exec_ms: Math.round((performance.now() - startedAt) * 100) / 100,
+        }
+      }
+    }
+    throw new Error('the command ended without an end')
+  })
+}
+
+/** Output as text, up to the cap and not a byte further in memory. */
+class CappedText {
+  // A byte order mark in the output of a command is output.
+  readonly #decoder = new TextDecoder('utf-8', { ignoreBOM: true })
+  #text = ''
+  #bytes = 0
+  #truncated = false
+  #lines: string[] = []
+
+  push(bytes: Uint8Array): void {
+    if (this.#truncated) return
+    const kept = bytes.subarray(0, EXEC_OUTPUT_MAX_BYTES - this.#bytes)
+    this.#bytes += kept.length
+    // A character that the cap cuts stays in the decoder and is dropped with it.
+    this.#text += this.#decoder.decode(kept, { stream: true })
+    if (kept.length === bytes.length) return
+    this.#truncated = true
+    this.addLine(EXEC_TRUNCATED_NOTICE)
+  }
+
+  /** Of ours, after the output, on a line of its own. */
+  addLine(line: string): void {
+    this.#lines.push(`${line}\n`)
+  }
+
+  end(): string {
+    const text = this.#truncated ? this.#text : this.#text + this.#decoder.decode()
+    if (this.#lines.length === 0) return text
+    return text + (text === '' || text.endsWith('\n') ? '' : '\n') + this.#lines.join('')
+  }
+}

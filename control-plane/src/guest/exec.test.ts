@@ -1,0 +1,357 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { request as httpRequest, type IncomingMessage } from 'node:http'
+import { test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
+import { EXEC_CHUNK_MAX_BYTES, EXEC_OUTPUT_MAX_BYTES, guestExecFrame } from '@warren/protocol'
+import { listenOn } from '../testing/app.ts'
+import { insertSandbox } from '../testing/sandboxes.ts'
+import { until } from '../testing/until.ts'
+import { createHostedApp } from '../testing/with-host.ts'
+import { hashKey } from '../users/keys.ts'
+import { writeActivity } from './activity.ts'
+
+const { app, deps, host, user, create, send } = await createHostedApp({ config: { execLimitSeconds: 20 } })
+const { port } = await listenOn(app)
+const ada = await user()
+const { id } = (await create(ada, { envs: { GREETING: 'hello', OTHER: 'x' } })).body.data
+const commands = host.vms.get(id)!.guest.commands
+
+test.beforeEach(() => {
+  host.hooks = {}
+})
+
+const exec = (body: object, who = ada, sandbox = id) => send('POST', `/v1/sandboxes/${sandbox}/exec`, who, body)
+const sh = (script: string, more: object = {}) => exec({ cmd: 'sh', args: ['-c', script], ...more })
+
+/** The answer as it comes, over a real connection. */
+async function open(body: object, path = `/v1/sandboxes/${id}/exec?stream=true`) {
+  const request = httpRequest({ port, method: 'POST', path, headers: ada.headers })
+  request.on('error', () => {})
+  request.end(JSON.stringify(body))
+  const [response] = (await once(request, 'response')) as [IncomingMessage]
+  response.on('error', () => {})
+  return { request, response }
+}
+
+async function stream(body: object) {
+  const { response } = await open(body)
+  const text = Buffer.concat(await response.toArray()).toString('utf8')
+  assert.ok(text.endsWith('\n'))
+  const lines = text.slice(0, -1).split('\n')
+  return { response, lines, frames: lines.map((line) => JSON.parse(line)) }
+}
+
+test('a command gives its output, its exit code and how long it took', async () => {
+  const { status, body } = await sh('echo out; echo err >&2; exit 3')
+
+  assert.equal(status, 200)
+  assert.deepEqual(body.data.result, { stdout: 'out\n', stderr: 'err\n', exit_code: 3 })
+  assert.ok(body.data.exec_ms > 0)
+})
+
+test('a real connection that closes after the answer of its create leaves the sandbox alone', async () => {
+  const request = httpRequest({ port, method: 'POST', path: '/v1/sandboxes', headers: ada.headers, agent: false })
+  request.end(JSON.stringify({ shape: 's-1vcpu-256mb' }))
+  const [response] = (await once(request, 'response')) as [IncomingMessage]
+  const { data } = JSON.parse(Buffer.concat(await response.toArray()).toString())
+  request.destroy()
+  await delay(100)
+
+  assert.equal((await send('GET', `/v1/sandboxes/${data.id}`, ada)).body.data.status, 'running')
+  await send('DELETE', `/v1/sandboxes/${data.id}`, ada)
+})
+
+test('what cannot start says why and has the exit code of a shell', async () => {
+  const missing = (await exec({ cmd: 'no-such-program' })).body.data.result
+  const directory = (await exec({ cmd: '/tmp' })).body.data.result
+
+  assert.deepEqual({ ...missing, error: '' }, { stdout: '', stderr: '', exit_code: 127, error: '' })
+  assert.match(missing.error, /no-such-program/)
+  assert.deepEqual([directory.exit_code, typeof directory.error], [126, 'string'])
+})
+
+test('a death by signal is 128 and its number', async () => {
+  assert.equal((await sh('kill -TERM $$')).body.data.result.exit_code, 143)
+  assert.equal((await sh('kill -KILL $$')).body.data.result.exit_code, 137)
+})
+
+test('stdin arrives whole, also when it is large, and is empty when there is none', async () => {
+  const large = 'zeile ü\n'.repeat(200_000)
+
+  assert.equal((await exec({ cmd: 'wc', args: ['-c'], stdin: large })).body.data.result.stdout.trim(), '1800000')
+  assert.equal((await exec({ cmd: 'cat', stdin: 'hällo' })).body.data.result.stdout, 'hällo')
+  assert.equal((await exec({ cmd: 'cat' })).body.data.result.stdout, '')
+  assert.equal((await exec({ cmd: 'true', stdin: large })).body.data.result.exit_code, 0)
+})
+
+test('declared variables are there, may be overridden, and others are refused by name', async () => {
+  assert.equal((await sh('echo $GREETING $OTHER')).body.data.result.stdout, 'hello x\n')
+  assert.equal((await sh('echo $GREETING', { env: { GREETING: 'bye' } })).body.data.result.stdout, 'bye\n')
+  assert.equal((await sh('echo $GREETING', { env: null, args: ['-c', 'echo $GREETING'] })).status, 200)
+
+  const undeclared = await sh('true', { env: { SECRET: 'x' } })
+  assert.deepEqual(
+    [undeclared.status, undeclared.body.data],
+    [400, { env: 'SECRET was not declared in the envs of the sandbox', code: 'validation_failed' }],
+  )
+})
+
+test('faults of the body are 400 with the name of the field', async () => {
+  const faults: [object, string][] = [
+    [{}, 'cmd'],
+    [{ cmd: '' }, 'cmd'],
+    [{ cmd: 5 }, 'cmd'],
+    [{ cmd: 'a\0b' }, 'cmd'],
+    [{ cmd: 'true', args: ['a\0'] }, 'args'],
+    [{ cmd: 'true', args: 'x' }, 'args'],
+    [{ cmd: 'true', args: ['x'.repeat(1024 * 1024)] }, 'args'],
+    [{ cmd: 'true', env: { GREETING: 'x\0' } }, 'env'],
+    [{ cmd: 'true', env: { GREETING: 'x'.repeat(4097) } }, 'env'],
+    [{ cmd: 'true', stdin: 5 }, 'stdin'],
+  ]
+  for (const [body, field] of faults) {
+    const answer = await exec(body)
+    assert.equal(answer.status, 400, JSON.stringify(answer.body))
+    assert.ok(field in answer.body.data, `${field}: ${JSON.stringify(answer.body)}`)
+  }
+})
+
+test('of more than 1 MiB the first is kept, a line says so, and the exit code is real', async () => {
+  const { result } = (await sh('head -c 1500000 /dev/zero | tr "\\0" x; echo few >&2; exit 7')).body.data
+
+  assert.equal(result.stdout, `${'x'.repeat(EXEC_OUTPUT_MAX_BYTES)}\n[output truncated: exceeded 1 MiB]\n`)
+  assert.deepEqual([result.stderr, result.exit_code], ['few\n', 7])
+})
+
+test('exactly 1 MiB is not cut, and a cut never goes through a character', async () => {
+  const exact = (await sh(`head -c ${EXEC_OUTPUT_MAX_BYTES} /dev/zero | tr "\\0" x`)).body.data.result.stdout
+  // Three bytes each, and 1 MiB is no multiple of three.
+  const euros = (await sh(`i=0; while [ $i -lt 400 ]; do printf '%01000d' 0 | sed 's/0/€/g'; i=$((i+1)); done`)).body
+    .data.result.stdout
+
+  assert.equal(exact.length, EXEC_OUTPUT_MAX_BYTES)
+  assert.equal(euros, `${'€'.repeat(Math.floor(EXEC_OUTPUT_MAX_BYTES / 3))}\n[output truncated: exceeded 1 MiB]\n`)
+})
+
+test('bytes that are no UTF-8 become U+FFFD', async () => {
+  assert.equal((await sh("printf 'a\\377b'")).body.data.result.stdout, 'a�b')
+})
+
+test('the sandbox must be running: 404 with its status', async () => {
+  for (const status of ['creating', 'paused', 'error', 'destroyed', 'failed'] as const) {
+    const row = await insertSandbox(deps.db, ada.id, status, { owner: deps.processId })
+    const answer = await exec({ cmd: 'true' }, ada, row.id)
+    assert.deepEqual(
+      [answer.status, answer.body.data],
+      [404, { message: `sandbox is ${status}, expected running`, code: 'sandbox_not_running' }],
+    )
+  }
+})
+
+test('a foreign sandbox is not found, and its own token may run commands in it', async () => {
+  const bob = await user()
+  const token = 'skp_sb_test'
+  await deps.db
+    .insertInto('access_tokens')
+    .values({ sandbox_id: id, hash: hashKey(token), hint: '' })
+    .execute()
+
+  assert.equal((await exec({ cmd: 'true' }, bob)).body.data.message, 'sandbox not found')
+  assert.equal((await exec({ cmd: 'true' }, { ...ada, headers: { 'x-api-key': token } })).status, 200)
+})
+
+test('a guest or host that cannot be reached is 502', async () => {
+  host.hooks = { guest: (stream) => stream.close() }
+  const refused = await exec({ cmd: 'true' })
+  host.hooks = {}
+  await host.stop()
+  const gone = await exec({ cmd: 'true' })
+  await host.start()
+
+  const unreachable = { status: 'error', message: 'guest unreachable', code: 502 }
+  assert.deepEqual([refused.status, refused.body, gone.body], [502, unreachable, unreachable])
+  assert.equal((await exec({ cmd: 'true' })).status, 200)
+})
+
+test('whatever a hostile guest answers, the caller gets 502 and nothing of it', async () => {
+  const json = (value: unknown) => Buffer.from(JSON.stringify(value))
+  const started = guestExecFrame('started', json({ pid: 1 }))
+  const lies: Uint8Array[][] = [
+    [],
+    [Buffer.from('HTTP/1.1 200 OK')],
+    [guestExecFrame('exit', json({ code: 0, timed_out: false }))],
+    [started, guestExecFrame('exit', json({ timed_out: false }))],
+    [started, guestExecFrame('exit', json({ code: 1, signal: 1, timed_out: false }))],
+    [started, guestExecFrame('exit', json({ code: 4000, timed_out: false }))],
+    [started, guestExecFrame('exit', Buffer.from('nonsense'))],
+    [started, started],
+    [started, guestExecFrame('error', json({ kind: 'other', message: 'late' }))],
+    [started, Buffer.from([1, 0xff, 0xff, 0xff, 0xff])],
+    [Buffer.from([77, 0, 0, 0, 0])],
+    [started, guestExecFrame('stdout', Buffer.from('half'))],
+  ]
+  for (const lie of lies) {
+    host.hooks = {
+      guest: (stream) => {
+        stream.respond({ ':status': 200 })
+        for (const piece of lie) stream.write(piece)
+        stream.end()
+      },
+    }
+    const { status, body } = await exec({ cmd: 'true' })
+    assert.deepEqual([status, body.message], [502, 'guest unreachable'], JSON.stringify(lie.map(String)))
+  }
+  host.hooks = {
+    guest: (stream) => {
+      stream.respond({ ':status': 500 })
+      stream.end(Buffer.alloc(1024 * 1024))
+    },
+  }
+  assert.equal((await exec({ cmd: 'true' })).status, 502)
+})
+
+test('a caller that hangs up has its command killed, buffered and streamed', async () => {
+  for (const path of [`/v1/sandboxes/${id}/exec`, `/v1/sandboxes/${id}/exec?stream=true`]) {
+    const request = httpRequest({ port, method: 'POST', path, headers: ada.headers })
+    request.on('error', () => {})
+    request.end(JSON.stringify({ cmd: 'sleep', args: ['100'] }))
+    await until(() => commands.size === 1)
+
+    request.destroy()
+
+    await until(() => commands.size === 0, 5_000)
+  }
+})
+
+test('a command that leaves something in the background does not lose it with its answer', async () => {
+  const { result } = (await sh('sleep 30 >/dev/null 2>&1 & echo $!')).body.data
+  await delay(200)
+
+  const pid = Number(result.stdout)
+  process.kill(pid, 0)
+  process.kill(pid, 'SIGKILL')
+})
+
+test('the wall limit ends a command, and says so', async () => {
+  deps.config.execLimitSeconds = 1
+  const { result } = (await sh('echo begun; sleep 30')).body.data
+  deps.config.execLimitSeconds = 20
+
+  assert.deepEqual([result.stdout, result.exit_code, result.stderr], ['begun\n', 137, '[killed: exceeded 1 s]\n'])
+})
+
+test('a stream has one field a line, the exit code last, and its headers', async () => {
+  const { response, lines, frames } = await stream({ cmd: 'sh', args: ['-c', 'echo a; echo b >&2; exit 5'] })
+
+  assert.equal(response.headers['content-type'], 'application/x-ndjson')
+  assert.ok(response.headers['x-request-id'])
+  for (const frame of frames) assert.equal(Object.keys(frame).length, 1)
+  for (const line of lines) assert.equal(line, JSON.stringify(JSON.parse(line)))
+  assert.deepEqual(frames.at(-1), { exit_code: 5 })
+  assert.equal(frames.map((frame) => frame.stdout ?? '').join(''), 'a\n')
+  assert.equal(frames.map((frame) => frame.stderr ?? '').join(''), 'b\n')
+})
+
+test('stream may be asked for in the body, and false in the query is none', async () => {
+  const { response } = await open({ cmd: 'true', stream: true }, `/v1/sandboxes/${id}/exec`)
+  const buffered = await open({ cmd: 'true' }, `/v1/sandboxes/${id}/exec?stream=false`)
+
+  assert.equal(response.headers['content-type'], 'application/x-ndjson')
+  assert.match(String(buffered.response.headers['content-type']), /^application\/json/)
+  response.resume()
+  buffered.response.resume()
+})
+
+test('a command that could not start is an error line and its exit code', async () => {
+  const { frames } = await stream({ cmd: 'no-such-program' })
+
+  assert.deepEqual(Object.keys(frames[0]), ['error'])
+  assert.deepEqual(frames.slice(1), [{ exit_code: 127 }])
+})
+
+test('no line cuts a character or is larger than 64 KiB, and a stream has no cap', async () => {
+  const { frames } = await stream({ cmd: 'sh', args: ['-c', "printf '%0400000d' 0 | sed 's/0/😀/g'"] })
+
+  const chunks = frames.slice(0, -1).map((frame) => frame.stdout as string)
+  assert.equal(chunks.join(''), '😀'.repeat(400_000))
+  for (const chunk of chunks) {
+    assert.ok(chunk.isWellFormed())
+    assert.ok(Buffer.byteLength(chunk) <= EXEC_CHUNK_MAX_BYTES)
+  }
+})
+
+test('a character whose bytes come apart is one character', async () => {
+  const script = "printf '\\360\\237'; sleep 0.2; printf '\\230\\200'; sleep 0.2; printf '\\342\\202'"
+  const { frames } = await stream({ cmd: 'sh', args: ['-c', script] })
+
+  assert.equal(frames.map((frame) => frame.stdout ?? '').join(''), '😀�')
+})
+
+test('the head leaves before any output, output as it comes, and a heartbeat every 5 s', async () => {
+  const { request, response } = await open({ cmd: 'sh', args: ['-c', 'sleep 0.3; echo first; sleep 11'] })
+  const startedAt = Date.now()
+  const seen: { line: string; at: number }[] = []
+  response.setEncoding('utf8').on('data', (text: string) => {
+    for (const line of text.trimEnd().split('\n')) seen.push({ line, at: Date.now() - startedAt })
+  })
+
+  await until(() => seen.some(({ line }) => line.includes('exit_code')), 15_000)
+  request.destroy()
+
+  assert.equal(seen[0]!.line, '{"stdout":"first\\n"}')
+  assert.ok(seen[0]!.at < 2_000)
+  const beats = seen.filter(({ line }) => line === '{"hb":true}').map(({ at }) => at)
+  assert.equal(beats.length, 2)
+  for (const [i, at] of beats.entries()) assert.ok(Math.abs(at - 5_000 * (i + 1)) < 1_500, beats.join())
+})
+
+test('a reader that does not read stops the command, not our memory', async () => {
+  const { request, response } = await open({ cmd: 'sh', args: ['-c', 'head -c 300000000 /dev/zero | tr "\\0" x'] })
+  response.pause()
+  await delay(1_500)
+  const before = process.memoryUsage().rss
+  await delay(500)
+
+  assert.equal(commands.size, 1, 'the command must still be waiting to write')
+  assert.ok(process.memoryUsage().rss - before < 50 * 1024 * 1024)
+  request.destroy()
+  await until(() => commands.size === 0)
+})
+
+test('a guest that is lost in the middle of a stream cuts it: no exit code is made up', async () => {
+  const { response } = await open({ cmd: 'sh', args: ['-c', 'echo begun; sleep 30'] })
+  const chunks: string[] = []
+  response.setEncoding('utf8').on('data', (text) => chunks.push(text))
+  await until(() => chunks.join('').includes('begun'))
+
+  await host.stop()
+  await until(() => response.destroyed || response.readableEnded)
+  await host.start()
+
+  assert.equal(response.complete, false)
+  assert.ok(!chunks.join('').includes('exit_code'))
+  await until(() => commands.size === 0)
+})
+
+test('failures before the start of a stream are ordinary errors', async () => {
+  host.hooks = { guest: (stream) => stream.close() }
+  const { response } = await open({ cmd: 'true' })
+
+  assert.equal(response.statusCode, 502)
+  assert.match(String(response.headers['content-type']), /^application\/json/)
+  response.resume()
+})
+
+test('activity is noted while a command runs and written by a sweep', async () => {
+  const lastActive = async () =>
+    (await deps.db.selectFrom('sandboxes').select('last_active_at').where('id', '=', id).executeTakeFirstOrThrow())
+      .last_active_at
+  await exec({ cmd: 'true' })
+  await writeActivity.run(deps)
+  const first = await lastActive()
+  await exec({ cmd: 'true' })
+  await writeActivity.run(deps)
+
+  assert.ok(first && (await lastActive())! > first)
+})

@@ -1,0 +1,147 @@
+/**
+ * A command in a guest, as events: what both kinds of exec are made of.
+ *
+ * The command and its stdin go out as frames while the output comes in, each at the pace of the other end. The first
+ * event is `started` or `error`; the last is `error` or `exit`. An answer that stops without them was cut: that throws,
+ * for there is no exit code. Whoever stops reading early, or whose signal fires, resets the stream, and the guest
+ * kills the command.
+ */
+import type { ClientHttp2Stream } from 'node:http2'
+import { Readable } from 'node:stream'
+import { pipeline } from 'node:stream/promises'
+import { badField } from '@warren/kit/failure'
+import {
+  checkEnvs,
+  createGuestExecReader,
+  type ExecBody,
+  GUEST_EXEC_COMMAND_MAX_BYTES,
+  GUEST_EXEC_PIECE_MAX_BYTES,
+  type GuestExecCommand,
+  GuestExecError,
+  GuestExecExit,
+  guestExecFrame,
+  truncateUtf8,
+} from '@warren/protocol'
+import type { Static, TSchema } from 'typebox'
+import { Value } from 'typebox/value'
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { parseJson, responseOf } from '../hosts/client.ts'
+import { resetStream } from '../hosts/session.ts'
+import { checkGuestAnswer, GUEST_TEXT_MAX_BYTES } from './failure.ts'
+
+export type ExecEvent =
+  | { type: 'started' }
+  | { type: 'stdout'; bytes: Uint8Array }
+  | { type: 'stderr'; bytes: Uint8Array }
+  /** It could not start. */
+  | { type: 'error'; exitCode: number; message: string }
+  | { type: 'exit'; exitCode: number; timedOut: boolean }
+
+/** The guest ends a command at its limit; one that does not within this is given up. */
+const LIMIT_GRACE_MS = 10_000
+/** A guest that has told the exit and does not end its answer gets no more time than this. */
+const CLOSE_LIMIT_MS = 5_000
+
+export async function* runCommand(
+  deps: Deps,
+  sandbox: SandboxRow,
+  body: ExecBody,
+  caller: AbortSignal,
+): AsyncGenerator<ExecEvent, void> {
+  const limitMs = deps.config.execLimitSeconds * 1000
+  const signal = AbortSignal.any([caller, AbortSignal.timeout(limitMs + LIMIT_GRACE_MS)])
+  const host = await deps.hosts.get(sandbox.host_id)
+  const stream = host.openGuest(sandbox.id, { method: 'POST', route: 'exec' }, signal)
+  let ended = false
+  try {
+    // A command that ends without reading its stdin makes this fail; what counts is what the guest answers.
+    pipeline(Readable.from(requestFrames(body, limitMs)), stream).catch(() => {})
+    await checkGuestAnswer(stream, await responseOf(stream, signal), signal)
+    for await (const event of readEvents(stream)) {
+      ended = event.type === 'exit' || event.type === 'error'
+      yield event
+    }
+  } catch (error) {
+    signal.throwIfAborted()
+    throw error
+  } finally {
+    if (ended) closeStream(stream)
+    else resetStream(stream)
+  }
+}
+
+/** After its exit only the end of the answer can follow. A reset would kill what the command left in the background. */
+function closeStream(stream: ClientHttp2Stream): void {
+  if (stream.closed) return
+  stream.resume()
+  const limit = setTimeout(() => resetStream(stream), CLOSE_LIMIT_MS)
+  stream.once('close', () => clearTimeout(limit))
+}
+
+/** What the schema cannot say. */
+export function checkCommand(sandbox: SandboxRow, body: ExecBody): void {
+  if (body.cmd.includes('\0')) throw badField({ cmd: 'must not contain a NUL character' })
+  if (body.args?.some((arg) => arg.includes('\0'))) throw badField({ args: 'must not contain a NUL character' })
+  const env = body.env ?? {}
+  const undeclared = Object.keys(env).find((name) => !sandbox.env_names.includes(name))
+  if (undeclared !== undefined) {
+    throw badField({ env: `${undeclared.slice(0, 100)} was not declared in the envs of the sandbox` })
+  }
+  const fault = checkEnvs(env)
+  if (fault) throw badField({ env: fault })
+  if (commandBytes(body, 0).length > GUEST_EXEC_COMMAND_MAX_BYTES) {
+    throw badField({ args: `cmd, args and env must not take more than ${GUEST_EXEC_COMMAND_MAX_BYTES} bytes` })
+  }
+}
+
+function* requestFrames(body: ExecBody, limitMs: number): Generator<Uint8Array> {
+  yield guestExecFrame('command', commandBytes(body, limitMs))
+  if (!body.stdin) return
+  const stdin = Buffer.from(body.stdin, 'utf8')
+  for (let from = 0; from < stdin.length; from += GUEST_EXEC_PIECE_MAX_BYTES) {
+    yield guestExecFrame('stdin', stdin.subarray(from, from + GUEST_EXEC_PIECE_MAX_BYTES))
+  }
+}
+
+function commandBytes({ cmd, args, env, stdin }: ExecBody, timeout_ms: number): Buffer {
+  const command: GuestExecCommand = { cmd, args: args ?? [], env: env ?? {}, stdin: !!stdin, timeout_ms }
+  return Buffer.from(JSON.stringify(command), 'utf8')
+}
+
+async function* readEvents(stream: ClientHttp2Stream): AsyncGenerator<ExecEvent, void> {
+  const reader = createGuestExecReader()
+  let started = false
+  // Without the option, leaving this loop would reset the stream.
+  for await (const chunk of stream.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
+    for (const { type, payload } of reader.push(chunk)) {
+      if (type === 'error' && !started) return yield toError(parse(GuestExecError, payload))
+      if (type === 'started' && !started) {
+        started = true
+        yield { type: 'started' }
+      } else if (started && (type === 'stdout' || type === 'stderr')) yield { type, bytes: payload }
+      else if (started && type === 'exit') return yield toExit(parse(GuestExecExit, payload))
+      else throw new Error(`the guest sent a frame out of order: ${type}`)
+    }
+  }
+  throw new Error('the guest ended its answer before the command ended')
+}
+
+const toError = ({ kind, message }: GuestExecError): ExecEvent => ({
+  type: 'error',
+  exitCode: kind === 'not_found' ? 127 : 126,
+  message: truncateUtf8(message, GUEST_TEXT_MAX_BYTES),
+})
+
+function toExit({ code, signal, timed_out: timedOut }: GuestExecExit): ExecEvent {
+  if ((code === undefined) === (signal === undefined)) throw new Error('the guest sent an exit without one reason')
+  return { type: 'exit', exitCode: code ?? 128 + signal!, timedOut }
+}
+
+function parse<Schema extends TSchema>(schema: Schema, payload: Uint8Array): Static<Schema> {
+  const value = parseJson(Buffer.from(payload))
+  if (!Value.Check(schema, value)) throw new Error('the guest sent a frame that does not fit')
+  return value as Static<Schema>
+}
+
+export const limitNotice = (deps: Deps): string => `[killed: exceeded ${deps.config.execLimitSeconds} s]`

@@ -1,0 +1,37 @@
+/**
+ * Takes back a create that failed, or whose process died.
+ *
+ * The fence rises first: whoever still works on it is locked out, and the host refuses a request that was on its way.
+ * Then the host deletes what it made of it, then the row ends in `failed`. Its memory is given back when the host has
+ * confirmed; if the host cannot be reached the row ends all the same, and reconcile.ts gives back later.
+ */
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { endMove, takeOver } from './move.ts'
+import { releasePlace } from './place.ts'
+
+/** The caller waits; what takes longer is left to reconcile.ts. */
+const DELETE_LIMIT_MS = 5_000
+
+/** Gives whether it was ours to take back: an operation that somebody else holds by now is theirs. */
+export async function abandonCreate(deps: Deps, seen: SandboxRow, reason: string): Promise<boolean> {
+  const row = await takeOver(deps.db, seen, deps.processId)
+  if (!row) return false
+  const confirmed = await deleteVm(deps, row)
+  await deps.db.transaction().execute(async (tx) => {
+    await endMove(tx, row.id, 'createFailed', row.fence, { reason })
+    if (confirmed) await releasePlace(tx, row.id)
+  })
+  return true
+}
+
+async function deleteVm(deps: Deps, row: SandboxRow): Promise<boolean> {
+  try {
+    const host = await deps.hosts.get(row.host_id)
+    await host.deleteVm(row.id, row.fence, AbortSignal.timeout(DELETE_LIMIT_MS))
+    return true
+  } catch (error) {
+    deps.log.warn({ err: error, sandbox: row.id, host: row.host_id }, 'the host did not confirm a deletion')
+    return false
+  }
+}

@@ -1,0 +1,83 @@
+/**
+ * Addresses for sandboxes, out of the block of a host. The search goes on where the last one stopped, so an address
+ * that was given back rests for as long as possible: a late packet or a cached name does not find a stranger.
+ */
+import type { Tx } from '../db/connect.ts'
+import type { HostRow } from '../db/schema.ts'
+
+/** The host itself uses the last four of the block (its end of the link to the sandboxes). */
+const KEPT_AT_END = 4
+/** Looked up in one go; nearly always the first is free. */
+const BATCH = 32
+
+/** The caller holds the row of the host, so no two searches in one block run at once. */
+export async function takeAddress(tx: Tx, host: HostRow): Promise<string | undefined> {
+  const block = parseCidr(host.cidr ?? '')
+  if (!block) return undefined
+  let cursor = host.address_cursor
+  for (let looked = 0; looked < block.size; looked += BATCH) {
+    const offsets = nextOffsets(block, cursor, BATCH)
+    const free = await findFree(
+      tx,
+      offsets.map((offset) => renderAddress(block.base + offset)),
+    )
+    if (free !== undefined) {
+      const next = offsets[free]!
+      await tx
+        .updateTable('hosts')
+        .set({ address_cursor: next + 1 })
+        .where('id', '=', host.id)
+        .execute()
+      return renderAddress(block.base + next)
+    }
+    if (offsets.length === 0) return undefined
+    cursor = offsets.at(-1)! + 1
+  }
+  return undefined
+}
+
+async function findFree(tx: Tx, addresses: string[]): Promise<number | undefined> {
+  if (addresses.length === 0) return undefined
+  const rows = await tx
+    .selectFrom('sandboxes')
+    .select((eb) => eb.fn<string>('host', ['ip']).as('ip'))
+    .where('ip', 'in', addresses)
+    .where('status', 'not in', ['destroyed', 'failed'])
+    .execute()
+  const taken = new Set(rows.map((row) => row.ip))
+  const index = addresses.findIndex((address) => !taken.has(address))
+  return index === -1 ? undefined : index
+}
+
+export type Block = { base: number; size: number }
+
+export function parseCidr(cidr: string): Block | undefined {
+  const [address = '', prefix = ''] = cidr.split('/')
+  const bytes = address.split('.').map(Number)
+  const bits = Number(prefix)
+  if (bytes.length !== 4 || bytes.some((byte) => !(byte >= 0 && byte <= 255)) || !(bits >= 8 && bits <= 28)) {
+    return undefined
+  }
+  const size = 2 ** (32 - bits)
+  const number = bytes.reduce((sum, byte) => sum * 256 + byte, 0)
+  return { base: number - (number % size), size }
+}
+
+/** Up to `count` places from the cursor on, round the end of the block once, each usable place at most once. */
+export function nextOffsets(block: Block, cursor: number, count: number): number[] {
+  const offsets: number[] = []
+  for (let step = 0; step < block.size && offsets.length < count; step++) {
+    const offset = (cursor + step) % block.size
+    if (isUsable(block, offset)) offsets.push(offset)
+  }
+  return offsets
+}
+
+/** Some programs take x.x.x.0 and x.x.x.255 for networks and broadcasts, whatever the size of the block. */
+function isUsable(block: Block, offset: number): boolean {
+  const last = (block.base + offset) % 256
+  return offset !== 0 && last !== 0 && last !== 255 && offset < block.size - KEPT_AT_END
+}
+
+export const renderAddress = (address: number): string =>
+  [2 ** 24, 2 ** 16, 2 ** 8, 1].map((unit) => Math.floor(address / unit) % 256).join('.')

@@ -1,0 +1,45 @@
+/**
+ * How many sandboxes a user may have (spec 8): at once, and made in the last 24 hours.
+ *
+ * Counted while the row of the user is locked, so of creates that race each sees those before it. A create under way
+ * counts in both; one that fails counts in neither.
+ */
+import { failure } from '@warren/kit/failure'
+import { isTerminal, SANDBOX_STATUSES } from '@warren/protocol'
+import { sql } from 'kysely'
+import type { Tx } from '../db/connect.ts'
+import { PLANS, type PlanName } from '../users/plans.ts'
+
+const LIVE = SANDBOX_STATUSES.filter((status) => !isTerminal(status))
+
+export async function checkCaps(tx: Tx, userId: string, plan: PlanName): Promise<void> {
+  const { concurrent, per_day } = PLANS[plan].sandboxes
+  // Read in any case: the lock keeps the order of locks (place.ts) for plans without a cap as well.
+  const live = await countLive(tx, userId)
+  if (live >= concurrent) {
+    throw failure('cap_reached', `sandbox cap reached: ${plan} allows ${concurrent} at once`)
+  }
+  if (per_day === Number.POSITIVE_INFINITY) return
+  if ((await countDay(tx, userId, per_day)) >= per_day) {
+    throw failure('daily_cap_reached', `daily sandbox cap reached: ${plan} allows ${per_day} in 24 hours`)
+  }
+}
+
+async function countLive(tx: Tx, userId: string): Promise<number> {
+  const counts = await tx
+    .selectFrom('sandbox_counts')
+    .select(LIVE)
+    .where('user_id', '=', userId)
+    .forUpdate()
+    .executeTakeFirst()
+  return LIVE.reduce((sum, status) => sum + (counts?.[status] ?? 0), 0)
+}
+
+/** No further than the cap: more does not matter. */
+async function countDay(tx: Tx, userId: string, cap: number): Promise<number> {
+  const { rows } = await sql<{ n: number }>`select count(*) as n from (
+    select from sandboxes where user_id = ${userId} and created_at > now() - interval '24 hours'
+      and (running_at is not null or status in ('creating', 'forking'))
+    limit ${cap}) counted`.execute(tx)
+  return rows[0]?.n ?? 0
+}

@@ -1,0 +1,101 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
+import { until } from '../testing/until.ts'
+import { createHostedApp } from '../testing/with-host.ts'
+
+const { deps, host, user, create, send, assertNothingLeft } = await createHostedApp({ host: { cidr: '100.64.0.0/24' } })
+
+test('20 creates at once against a cap of 5 give exactly 5', async () => {
+  const ada = await user({ plan: 'beginner' })
+  host.hooks = { beforeCreate: () => delay(50) }
+
+  const answers = await Promise.all(Array.from({ length: 20 }, () => create(ada)))
+
+  const statuses = answers.map((answer) => answer.status)
+  assert.equal(statuses.filter((status) => status === 200).length, 5, statuses.join())
+  assert.equal(statuses.filter((status) => status === 429).length, 15)
+  await assertNothingLeft()
+})
+
+test('of creates that race for one name one wins', async () => {
+  const ada = await user()
+
+  const answers = await Promise.all(Array.from({ length: 8 }, () => create(ada, { name: 'only' })))
+
+  assert.deepEqual(answers.map((answer) => answer.status).sort(), [200, 409, 409, 409, 409, 409, 409, 409])
+})
+
+test('creates that race for the last memory of a host: it is never oversold', async () => {
+  const room = host.memMib
+  const { reserved_mib } = await deps.db.selectFrom('hosts').selectAll().executeTakeFirstOrThrow()
+  await deps.db
+    .updateTable('hosts')
+    .set({ mem_mib: reserved_mib + 3 * 1024 })
+    .execute()
+  host.memMib = reserved_mib + 3 * 1024
+  const users = await Promise.all(Array.from({ length: 8 }, () => user()))
+
+  const answers = await Promise.all(users.map((who) => create(who, { shape: 's-1vcpu-1gb' })))
+  host.memMib = room
+  await deps.db.updateTable('hosts').set({ mem_mib: room }).execute()
+
+  const refused = answers.filter((answer) => answer.status === 503)
+  assert.equal(answers.filter((answer) => answer.status === 200).length, 3)
+  assert.equal(refused.length, 5)
+  for (const { body, headers } of refused) {
+    assert.equal(body.message, 'no capacity for s-1vcpu-1gb in eu')
+    assert.equal(headers['retry-after'], '2')
+  }
+})
+
+test('50 creates and deletes interleaved at random end with nothing left over', async () => {
+  const users = await Promise.all(Array.from({ length: 5 }, () => user()))
+  host.hooks = {
+    beforeCreate: () => delay(Math.random() * 60),
+    afterCreate: () => delay(Math.random() * 20),
+    beforeDelete: () => delay(Math.random() * 40),
+  }
+  const everything = async () => deps.db.selectFrom('sandboxes').select(['id', 'status', 'user_id']).execute()
+
+  const creates = Array.from({ length: 50 }, async (_, i) => {
+    await delay(Math.random() * 200)
+    return (await create(users[i % 5]!)).status
+  })
+  let going = true
+  const deletes = (async () => {
+    while (going) {
+      const rows = (await everything()).filter((row) => row.status !== 'destroyed')
+      const row = rows[Math.floor(Math.random() * rows.length)]
+      const owner = users.find((who) => who.id === row?.user_id)
+      if (row && owner) await send('DELETE', `/v1/sandboxes/${row.id}`, owner)
+      await delay(Math.random() * 10)
+    }
+  })()
+  const statuses = await Promise.all(creates)
+  going = false
+  await deletes
+
+  await until(async () => !(await everything()).some((row) => row.status === 'destroying'))
+  for (const status of statuses) assert.ok([200, 429, 503].includes(status), statuses.join())
+  assert.ok(statuses.includes(200))
+  await assertNothingLeft()
+
+  for (const row of await everything()) {
+    const owner = users.find((who) => who.id === row.user_id)
+    if (owner) await send('DELETE', `/v1/sandboxes/${row.id}`, owner)
+  }
+  await until(async () => !(await everything()).some((row) => row.status === 'destroying'))
+  await assertNothingLeft()
+})
+
+test('an address that was given back is not given again at once', async () => {
+  const ada = await user()
+  const first = await create(ada)
+  await send('DELETE', `/v1/sandboxes/${first.body.data.id}`, ada)
+  await until(() => !host.vms.has(first.body.data.id))
+
+  const second = await create(ada)
+
+  assert.notEqual(second.body.data.ip, first.body.data.ip)
+})

@@ -1,0 +1,92 @@
+/**
+ * Destroy: idempotent, allowed in every state, and it wins: the move raises the fence, so whatever was under way is
+ * refused from then on. The work is a job, added with the move and tried until it is done. It ends when the host has
+ * said that nothing is left, also when it never knew the VM.
+ *
+ * A host that is dead cannot say anything. For LOST_AFTER_S the job waits for it to come back; then the sandbox is
+ * destroyed for its owner, whose name and cap should not depend on a broken machine. Its address and memory stay with
+ * that host: should it come back after all, reconcile.ts deletes the VM there before it gives the memory back.
+ */
+import type { SandboxDeleteView } from '@warren/protocol'
+import { sql } from 'kysely'
+import { Type } from 'typebox'
+import type { Tx } from '../db/connect.ts'
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { HostError } from '../hosts/failure.ts'
+import { addJob, defineJob } from '../jobs/job.ts'
+import { beginMove, endMove } from './move.ts'
+import { releasePlace } from './place.ts'
+
+export const LOST_AFTER_S = 60
+
+export const destroyJob = defineJob({
+  name: 'destroy-sandbox',
+  payload: Type.Object({ id: Type.String() }),
+  maxAttempts: 25,
+  async run(deps, { id }, { signal }) {
+    const row = await deps.db.selectFrom('sandboxes').selectAll().where('id', '=', id).executeTakeFirst()
+    // Only one way leads out of `destroying`: if it is over, somebody has done this very work.
+    if (row?.status !== 'destroying') return
+    const confirmed = await deleteVm(deps, row, signal)
+    await deps.db.transaction().execute(async (tx) => {
+      await endMove(tx, id, 'destroyDone', row.fence)
+      if (confirmed) await releasePlace(tx, id)
+    })
+  },
+})
+
+export async function destroySandbox(deps: Deps, id: string): Promise<SandboxDeleteView> {
+  const status = await deps.db.transaction().execute(async (tx) => {
+    const row = await tx.selectFrom('sandboxes').select('status').where('id', '=', id).forUpdate().executeTakeFirst()
+    if (!row || row.status === 'destroyed') return 'destroyed'
+    if (row.status === 'destroying') return 'destroying'
+    if (row.status === 'failed') {
+      await beginMove(tx, id, 'discard')
+      return 'destroyed'
+    }
+    await beginMove(tx, id, 'destroy')
+    await addDestroyJob(tx, id)
+    return 'destroying'
+  })
+  return { id, status }
+}
+
+export const addDestroyJob = (tx: Tx, id: string): Promise<void> =>
+  addJob(tx, destroyJob, { id }, { key: `destroy ${id}` })
+
+/**
+ * For rows that no job works on or soon will: its job was lost, or waits long after failures while its host is back.
+ * Hosts that are dead but not yet lost have nothing to say, so nothing is added for them.
+ */
+export async function addMissingDestroyJobs(deps: Deps): Promise<void> {
+  await deps.db.transaction().execute(async (tx) => {
+    const { rows } = await sql<{ id: string }>`select s.id from sandboxes s left join hosts h on h.id = s.host_id
+      where s.status = 'destroying'
+        and (h.id is null or h.status <> 'dead' or h.seen_at < now() - make_interval(secs => ${LOST_AFTER_S}))
+        and not exists (select from graphile_worker.jobs j
+          where j.key = 'destroy ' || s.id and j.attempts < j.max_attempts
+            and (j.locked_at is not null or j.run_at < now() + interval '2 seconds'))
+      order by s.id limit 100`.execute(tx)
+    for (const { id } of rows) await addDestroyJob(tx, id)
+  })
+}
+
+/** Whether the host confirmed. Throws, to be tried again, while there is hope that it will. */
+async function deleteVm(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<boolean> {
+  if (row.host_id === null) return true
+  try {
+    const host = await deps.hosts.get(row.host_id)
+    await host.deleteVm(row.id, row.fence, signal)
+    return true
+  } catch (error) {
+    if (error instanceof HostError && error.code === 'unreachable' && (await isLost(deps, row.host_id))) return false
+    throw error
+  }
+}
+
+async function isLost(deps: Deps, hostId: string): Promise<boolean> {
+  const { rows } = await sql`select from hosts where id = ${hostId} and status = 'dead'
+    and seen_at < now() - make_interval(secs => ${LOST_AFTER_S})`.execute(deps.db)
+  return rows.length > 0
+}

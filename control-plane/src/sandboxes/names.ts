@@ -1,0 +1,43 @@
+/** The name of a sandbox: unique among its owner's living ones (spec 2.2). Asked under the lock of the user's row. */
+import { randomInt } from 'node:crypto'
+import { failure } from '@warren/kit/failure'
+import type { Tx } from '../db/connect.ts'
+import { ADJECTIVES, ANIMALS } from './words.ts'
+
+/** Tried in one statement; with a thousand living sandboxes all of them are taken once in 10^16 times. */
+const TRIES = 8
+
+export async function takeName(tx: Tx, userId: string, wanted: string | undefined): Promise<string> {
+  if (wanted !== undefined) {
+    const taken = await findTaken(tx, userId, [wanted])
+    if (taken.size > 0) throw failure('name_in_use', `sandbox name ${wanted} is already in use`)
+    return wanted
+  }
+  const plain = await findFree(tx, userId, () => generateName())
+  return plain ?? (await findFree(tx, userId, () => `${generateName()}-${randomInt(1_000_000)}`)) ?? unlucky()
+}
+
+export const generateName = (): string => `${pick(ADJECTIVES)}-${pick(ANIMALS)}`
+
+async function findFree(tx: Tx, userId: string, generate: () => string): Promise<string | undefined> {
+  const names = Array.from({ length: TRIES }, generate)
+  const taken = await findTaken(tx, userId, names)
+  return names.find((name) => !taken.has(name))
+}
+
+async function findTaken(tx: Tx, userId: string, names: string[]): Promise<Set<string>> {
+  const rows = await tx
+    .selectFrom('sandboxes')
+    .select('name')
+    .where('user_id', '=', userId)
+    .where('name', 'in', names)
+    .where('status', 'not in', ['destroyed', 'failed'])
+    .execute()
+  return new Set(rows.map((row) => row.name))
+}
+
+const pick = (words: readonly string[]): string => words[randomInt(words.length)]!
+
+function unlucky(): never {
+  throw new Error('no generated name was free')
+}

@@ -1,0 +1,122 @@
+/**
+ * What a create asks for, checked as far as it can be without taking anything: every fault here is a 400 with the
+ * field's name. Names in use, caps, credit and capacity come after it, in that order (wire 19).
+ */
+import { badField, Failure } from '@warren/kit/failure'
+import {
+  checkEnvs,
+  checkMountPath,
+  checkSandboxName,
+  checkSshPublicKeys,
+  type Envs,
+  findShape,
+  mergeSshPublicKeys,
+  normalisePath,
+  parseEgressRules,
+  type SandboxCreateBody,
+  type Shape,
+} from '@warren/protocol'
+import type { Deps } from '../deps.ts'
+import { PLANS, type PlanName, planAllowsShape } from '../users/plans.ts'
+
+export type CreateRequest = {
+  shape: Shape
+  rootfs: string
+  name: string | undefined
+  diskMib: number
+  sshPubkeys: string[]
+  envs: Envs
+  ingressEnabled: boolean
+  egress: string[]
+  autoPauseAfterSeconds: number | null
+  hostId: string | undefined
+  region: string
+}
+
+const REGIONS = ['eu', 'us']
+
+export async function parseCreate(deps: Deps, plan: PlanName, body: SandboxCreateBody): Promise<CreateRequest> {
+  const shape = parseShape(plan, body.shape)
+  const rootfs = await getRootfs(deps, body.rootfs || deps.config.defaultRootfs)
+  const name = body.name ?? undefined
+  const envs = body.envs ?? {}
+  const egress = body.egress ?? []
+  const sshPubkeys = body.ssh_pubkeys ?? []
+  const rules = parseEgressRules(egress)
+  check({
+    name: name === undefined ? undefined : checkSandboxName(name),
+    envs: checkEnvs(envs),
+    ssh_pubkeys: checkSshPublicKeys(sshPubkeys),
+    egress: typeof rules === 'string' ? rules : undefined,
+    region: !body.region || REGIONS.includes(body.region) ? undefined : `must be one of ${REGIONS.join(', ')}`,
+    networks: checkNetworks(body),
+    disks: checkDisks(body),
+  })
+  return {
+    shape,
+    rootfs,
+    name,
+    diskMib: await parseDisk(deps, plan, body.disk_mib || shape.default_disk_mib, rootfs),
+    sshPubkeys: mergeSshPublicKeys([], sshPubkeys),
+    envs,
+    ingressEnabled: body.ingress_enabled ?? false,
+    egress,
+    autoPauseAfterSeconds: body.auto_pause_after_seconds ?? null,
+    hostId: body.host_id || undefined,
+    region: body.region || deps.config.region,
+  }
+}
+
+function check(faults: Record<string, string | undefined>): void {
+  for (const [field, fault] of Object.entries(faults)) if (fault !== undefined) throw badField({ [field]: fault })
+}
+
+function parseShape(plan: PlanName, id: string): Shape {
+  const shape = findShape(id)
+  if (!shape) throw badField({ shape: `unknown shape: ${id.slice(0, 100)}, see GET /v1/shapes` })
+  if (!planAllowsShape(plan, id)) throw new Failure('plan_limit', { shape: `${id} is larger than plan ${plan} allows` })
+  return shape
+}
+
+async function getRootfs(deps: Deps, name: string): Promise<string> {
+  const row = await deps.db.selectFrom('rootfs').selectAll().where('name', '=', name).executeTakeFirst()
+  if (!row) throw badField({ rootfs: `unknown rootfs or template: ${name.slice(0, 100)}` })
+  if (row.enabled) return row.name
+  const how = row.enable_with === null ? '' : `; an operator enables it with: ${row.enable_with}`
+  throw badField({ rootfs: `rootfs ${name} is disabled${how}` })
+}
+
+/** Any whole MiB that holds the root file system, up to what the plan gives (wire 2). */
+async function parseDisk(deps: Deps, plan: PlanName, diskMib: number, rootfs: string): Promise<number> {
+  const max = PLANS[plan].max_disk_mib
+  if (diskMib > max) throw new Failure('plan_limit', { disk_mib: `plan ${plan} allows at most ${max}` })
+  const min = await findMinDisk(deps, rootfs)
+  if (diskMib < min) throw badField({ disk_mib: `must be at least ${min} to hold ${rootfs}` })
+  return diskMib
+}
+
+async function findMinDisk(deps: Deps, rootfs: string): Promise<number> {
+  const hosts = await deps.db.selectFrom('hosts').select('images').where('status', '<>', 'dead').execute()
+  const images = hosts.flatMap((host) => host.images.filter((image) => image.name === rootfs))
+  return Math.max(1, ...images.map((image) => image.min_disk_mib ?? 1))
+}
+
+/** There are no networks yet, so none that is named can exist. */
+function checkNetworks({ networks }: SandboxCreateBody): string | undefined {
+  const first = networks?.[0]
+  return first && `network not found: ${first.id.slice(0, 100)}`
+}
+
+/** There are no disks yet, so none that is named can exist. */
+function checkDisks({ disks }: SandboxCreateBody): string | undefined {
+  const paths = new Set<string>()
+  for (const { mount_path } of disks ?? []) {
+    const fault = checkMountPath(mount_path)
+    if (fault) return `mount_path ${fault}`
+    const path = normalisePath(mount_path)
+    if (paths.has(path)) return `mount_path ${path} is used twice`
+    paths.add(path)
+  }
+  const first = disks?.[0]
+  return first && `disk not found: ${first.disk_id.slice(0, 100)}`
+}

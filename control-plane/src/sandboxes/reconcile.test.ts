@@ -1,0 +1,122 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { newId } from '@warren/protocol'
+import { sql } from 'kysely'
+import { until } from '../testing/until.ts'
+import { createHostedApp } from '../testing/with-host.ts'
+import { reconcile } from './reconcile.ts'
+
+const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp({ works: false })
+const ada = await user()
+
+test.beforeEach(() => {
+  host.hooks = {}
+})
+
+const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data
+const usageOf = (id: string) =>
+  deps.db.selectFrom('usage_intervals').selectAll().where('sandbox_id', '=', id).orderBy('id').execute()
+
+test('a VM that died turns its sandbox into error with the reason, and its memory is free again', async () => {
+  const { id } = (await create(ada)).body.data
+  host.killVm(id, 'QEMU ended by SIGKILL')
+
+  await reconcile.run(deps)
+
+  const view = await viewOf(id)
+  assert.deepEqual([view.status, view.status_reason], ['error', 'the VM ended: QEMU ended by SIGKILL'])
+  assert.ok(host.vms.has(id), 'its disk is still there')
+  const { reserved_mib, vm_count } = await deps.db.selectFrom('hosts').selectAll().executeTakeFirstOrThrow()
+  assert.deepEqual([reserved_mib, vm_count], [0, 0])
+  const [running, error] = await usageOf(id)
+  assert.deepEqual([running!.kind, error!.kind, error!.ended_at], ['running', 'error', null])
+  assert.deepEqual(running!.ended_at, error!.started_at)
+  host.loseVm(id)
+  await deps.db.updateTable('sandboxes').set({ status: 'destroyed' }).where('id', '=', id).execute()
+  await sql`update usage_intervals set ended_at = now() where ended_at is null`.execute(deps.db)
+})
+
+test('a VM that its host does not know any more leaves a failed sandbox, which costs nothing', async () => {
+  const { id } = (await create(ada)).body.data
+  host.loseVm(id)
+
+  await reconcile.run(deps)
+  await reconcile.run(deps)
+
+  const view = await viewOf(id)
+  assert.deepEqual([view.status, view.status_reason], ['failed', 'the host lost the VM'])
+  await assertNothingLeft()
+})
+
+test('a VM that belongs to nobody is deleted, with a fence that locks out whoever made it', async () => {
+  const { id } = (await create(ada)).body.data
+  const stray = newId('sandbox')
+  host.vms.set(stray, { ...host.vms.get(id)!, id: stray, fence: 7 })
+
+  await reconcile.run(deps)
+
+  assert.ok(!host.vms.has(stray))
+  assert.equal((await viewOf(id)).status, 'running')
+  await assertNothingLeft()
+})
+
+test('a sandbox that becomes running while its host is asked is not taken for lost', async () => {
+  const asked = Promise.withResolvers<void>()
+  const created = Promise.withResolvers<void>()
+  let stale: Promise<void> | undefined
+  host.hooks = {
+    state: () => {
+      stale ??= created.promise
+      asked.resolve()
+      return stale
+    },
+  }
+  const vms = [...host.vms]
+  const swept = reconcile.run(deps)
+  await asked.promise
+  const { id } = (await create(ada)).body.data
+  // The answer that is on its way does not know of it.
+  const made = host.vms.get(id)!
+  host.vms.delete(id)
+  created.resolve()
+  await swept
+  host.vms.set(id, made)
+
+  assert.equal(
+    vms.some(([known]) => known === id),
+    false,
+  )
+  assert.equal((await viewOf(id)).status, 'running')
+})
+
+test('a sandbox that somebody works on meanwhile is left to them', async () => {
+  const { id } = (await create(ada)).body.data
+  host.killVm(id, 'gone')
+  host.hooks = { state: () => void send('DELETE', `/v1/sandboxes/${id}`, ada) }
+
+  await reconcile.run(deps)
+
+  await until(async () => ['destroying', 'error'].includes((await viewOf(id)).status))
+  await send('DELETE', `/v1/sandboxes/${id}`, ada)
+  assert.equal((await viewOf(id)).status, 'destroying')
+  host.loseVm(id)
+})
+
+test('a host that does not answer says nothing: its sandboxes stay as they are', async () => {
+  const { id } = (await create(ada)).body.data
+  await host.stop()
+
+  await reconcile.run(deps)
+  await host.start()
+
+  assert.equal((await viewOf(id)).status, 'running')
+})
+
+test('promised memory that does not fit the rows is mended', async () => {
+  const before = await deps.db.selectFrom('hosts').select(['reserved_mib', 'vm_count']).executeTakeFirst()
+  await sql`update hosts set reserved_mib = reserved_mib + 512, vm_count = vm_count + 3`.execute(deps.db)
+
+  await reconcile.run(deps)
+
+  assert.deepEqual(await deps.db.selectFrom('hosts').select(['reserved_mib', 'vm_count']).executeTakeFirst(), before)
+})

@@ -1,0 +1,47 @@
+/** Creates that nobody works on any more: their process died, or could not reach the database to end them. */
+import { sql } from 'kysely'
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { DEAD_AFTER_S } from '../jobs/processes.ts'
+import type { Sweep } from '../jobs/sweep.ts'
+import { abandonCreate } from './abandon.ts'
+import { FenceLost } from './move.ts'
+
+/** Far more than a create takes with all its limits. */
+const STUCK_AFTER_S = 120
+
+export const failOrphanedCreates: Sweep = {
+  name: 'fail-orphaned-creates',
+  everyMs: 1_000,
+  run: async (deps) => void (await recoverCreates(deps)),
+}
+
+/** Of one user or of all; gives how many were ended. */
+export async function recoverCreates(deps: Deps, userId?: string): Promise<number> {
+  const orphans = await deps.db
+    .selectFrom('sandboxes')
+    .selectAll()
+    .where('status', '=', 'creating')
+    .where(orphaned)
+    .$if(userId !== undefined, (query) => query.where('user_id', '=', userId!))
+    .limit(100)
+    .execute()
+  const ended = await Promise.all(orphans.map((row) => end(deps, row)))
+  return ended.filter(Boolean).length
+}
+
+const orphaned = sql<boolean>`(created_at < now() - make_interval(secs => ${STUCK_AFTER_S}) or not exists (
+  select from service_processes p
+  where p.id = sandboxes.owner and p.seen_at > now() - make_interval(secs => ${DEAD_AFTER_S})))`
+
+async function end(deps: Deps, row: SandboxRow): Promise<boolean> {
+  try {
+    const ended = await abandonCreate(deps, row, 'the service stopped while it was creating the sandbox')
+    if (ended) deps.log.warn({ sandbox: row.id, owner: row.owner }, 'ended a create that nobody worked on')
+    return ended
+  } catch (error) {
+    // Deleted, or taken by another process, in the meantime.
+    if (error instanceof FenceLost) return false
+    throw error
+  }
+}

@@ -1,0 +1,62 @@
+/** The whole control plane in a process of its own, for tests that kill or stop it. Says its port when it listens. */
+import { type ChildProcess, fork } from 'node:child_process'
+import type { AddressInfo } from 'node:net'
+import { after } from 'node:test'
+import { createLog } from '@warren/kit/log'
+import { buildApp } from '../app.ts'
+import { connectDatabase } from '../db/connect.ts'
+import { JOBS, SWEEPS } from '../jobs/registry.ts'
+import { startWorker } from '../jobs/worker.ts'
+import { createTestDeps, type TestUser } from './app.ts'
+import type { HostedApp } from './with-host.ts'
+
+export type ApiProcess = {
+  child: ChildProcess
+  /** The status of a create; rejects when the process dies before it answers. */
+  create(who: TestUser, body: object, headers?: Record<string, string>): Promise<number>
+  kill(): Promise<void>
+}
+
+export async function startApiProcess({ deps, host }: Pick<HostedApp, 'deps' | 'host'>): Promise<ApiProcess> {
+  const child = fork(import.meta.filename, {
+    env: {
+      ...process.env,
+      // Without the runner's own variable the child would take itself for a test file.
+      NODE_TEST_CONTEXT: undefined,
+      DATABASE_URL: deps.database.url,
+      WARREN_HOST_SOCKET: host.socket,
+    },
+  })
+  const exited = new Promise((resolve) => child.once('exit', resolve))
+  after(() => child.kill('SIGKILL'))
+  const port = await new Promise<number>((resolve) =>
+    child.once('message', (said) => resolve((said as { port: number }).port)),
+  )
+  return {
+    child,
+    async create(who, body, headers = {}) {
+      const response = await fetch(`http://127.0.0.1:${port}/v1/sandboxes`, {
+        method: 'POST',
+        headers: { ...who.headers, ...headers },
+        body: JSON.stringify({ shape: 's-1vcpu-256mb', ...body }),
+      })
+      await response.text()
+      return response.status
+    },
+    async kill() {
+      child.kill('SIGKILL')
+      await exited
+    },
+  }
+}
+
+if (import.meta.main) {
+  const log = createLog({ name: 'api-process', level: process.env.WARREN_LOG_LEVEL ?? 'fatal', format: 'json' })
+  const database = connectDatabase(process.env.DATABASE_URL!, log)
+  const deps = createTestDeps(database, { hostSocket: process.env.WARREN_HOST_SOCKET! })
+  const app = await buildApp(deps)
+  await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
+  await app.listen({ host: '127.0.0.1', port: 0 })
+  process.send?.({ port: (app.server.address() as AddressInfo).port })
+  process.on('disconnect', () => process.exit(0))
+}

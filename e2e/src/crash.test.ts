@@ -1,0 +1,187 @@
+/** Killed with -9, part by part and all at once: what was acknowledged is there, and it goes on or starts again. */
+import assert from 'node:assert/strict'
+import { readdir } from 'node:fs/promises'
+import { test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
+import pg from 'pg'
+import {
+  controlPlanePid,
+  databaseUrl,
+  findInstance,
+  get,
+  kill,
+  launch,
+  makeDataDir,
+  postmasterPid,
+  processesOf,
+  startBox,
+  stop,
+  until,
+} from './box.ts'
+
+test('a control plane that is killed is started again at the same address', async (t) => {
+  const dataDir = await makeDataDir(t)
+  const box = await startBox(dataDir)
+  const killed = await controlPlanePid(dataDir)
+
+  kill(killed)
+
+  await until(() => answers(box), 'it answers again')
+  assert.notEqual(await controlPlanePid(dataDir), killed)
+  assert.equal((await findInstance(dataDir))!.baseUrl, box.baseUrl)
+  assert.match(box.output(), /^the control plane ended \(ended by SIGKILL\), starting it again$/m)
+  assert.equal(await stop(box), 0)
+  assert.deepEqual(processesOf(dataDir), [])
+})
+
+test('a postmaster that is killed is started again, also when one of its children is busy', async (t) => {
+  const dataDir = await makeDataDir(t)
+  const box = await startBox(dataDir)
+  const busy = await connect(await databaseUrl(dataDir))
+  const { rows } = await busy.query<{ pid: number }>('select pg_backend_pid() as pid')
+  // It computes and looks at nothing else; PostgreSQL does not start beside it.
+  busy.query('select count(*) from generate_series(1, 1e12::bigint) g where g % 7 = 1').catch(() => {})
+  const killed = postmasterPid(dataDir)
+  await until(async () => (await statusOf(dataDir, rows[0]!.pid)) === 'active', 'it computes')
+
+  kill(killed)
+
+  await until(() => box.output().includes('PostgreSQL ended, starting it again'), 'the launcher noticed')
+  await until(() => answers(box), 'it answers again')
+  assert.notEqual(postmasterPid(dataDir), killed)
+  assert.ok(!processesOf(dataDir).includes(rows[0]!.pid))
+  assert.doesNotMatch(box.output(), /does not start/)
+})
+
+test('all of it goes when the launcher is killed, and the next start works at once', async (t) => {
+  const dataDir = await makeDataDir(t)
+  const box = await startBox(dataDir)
+
+  kill(box.pid)
+  const again = await startBox(dataDir)
+
+  assert.equal(again.key, box.key)
+  assert.ok(await answers(again))
+  assert.ok(!processesOf(dataDir).includes(box.pid))
+  kill(again.pid)
+  await until(() => processesOf(dataDir).length === 0, 'what it started has ended by itself')
+})
+
+test('what was acknowledged is there after everything was killed at once, again and again', async (t) => {
+  const dataDir = await makeDataDir(t)
+  const acknowledged: number[] = []
+
+  for (let round = 1; round <= 3; round++) {
+    const box = await startBox(dataDir)
+    assert.deepEqual(await stored(dataDir, acknowledged), acknowledged)
+    const enough = acknowledged.length + 50 + Math.random() * 500
+    const writers = [1, 2, 3].map(async () => writeAllTheTime(await databaseUrl(dataDir), acknowledged))
+    await until(() => acknowledged.length > enough, 'enough is written')
+
+    for (const pid of [box.pid, await controlPlanePid(dataDir), postmasterPid(dataDir)]) kill(pid)
+    await Promise.all(writers)
+  }
+
+  const box = await startBox(dataDir)
+  assert.deepEqual(await stored(dataDir, acknowledged), acknowledged)
+  assert.ok(await answers(box))
+  assert.equal(await stop(box), 0)
+  assert.deepEqual(processesOf(dataDir), [])
+})
+
+const MOMENTS = {
+  'while the database is made': async (dataDir: string) =>
+    (await readdir(dataDir)).some((name) => name.startsWith('postgres.new-')),
+  'while the database starts': async (dataDir: string) => postmasterPid(dataDir) > 0,
+  'while it migrates': async (dataDir: string) => (await tables(dataDir)) > 0,
+}
+
+for (const [moment, hasCome] of Object.entries(MOMENTS)) {
+  test(`a first start that is killed ${moment} does not spoil the next`, async (t) => {
+    const dataDir = await makeDataDir(t)
+    const run = launch(dataDir)
+    await until(() => hasCome(dataDir).catch(() => false), 'the moment has come')
+
+    for (const pid of processesOf(dataDir)) kill(pid)
+    await run.exited
+
+    assert.ok(await answers(await startBox(dataDir)))
+  })
+}
+
+test('a start that is killed at any moment does not spoil the next', async (t) => {
+  const dataDir = await makeDataDir(t)
+
+  // Only the launcher: what it has begun by then is for the next start to find.
+  for (let round = 1; round <= 6; round++) {
+    const run = launch(dataDir)
+    await delay(Math.random() * 2_000) // Not to wait for something: the moment is the test's input.
+    kill(run.pid)
+    await run.exited
+  }
+
+  const box = await startBox(dataDir)
+  assert.ok(await answers(box))
+  assert.equal(await stop(box), 0)
+  assert.deepEqual(processesOf(dataDir), [])
+})
+
+const answers = async (box: { baseUrl: string; key: string }): Promise<boolean> =>
+  (await get(box, '/v1/whoami').catch(() => undefined))?.status === 200
+
+async function connect(url: string): Promise<pg.Client> {
+  const client = new pg.Client({ connectionString: url })
+  client.on('error', () => {}) // It will be killed.
+  await client.connect()
+  return client
+}
+
+async function ask<Row extends pg.QueryResultRow>(dataDir: string, text: string, values: unknown[] = []) {
+  const client = await connect(await databaseUrl(dataDir))
+  try {
+    return (await client.query<Row>(text, values)).rows
+  } finally {
+    await client.end()
+  }
+}
+
+async function statusOf(dataDir: string, pid: number): Promise<string | undefined> {
+  const text = "select state from pg_stat_activity where pid = $1 and query like '%generate_series%'"
+  const [row] = await ask<{ state: string }>(dataDir, text, [pid])
+  return row?.state
+}
+
+/** Of the database as the launcher makes it, whose URL nobody publishes before the control plane is ready. */
+async function tables(dataDir: string): Promise<number> {
+  const client = await connect(`postgresql://postgres@/warren?host=${encodeURIComponent(`${dataDir}/postgres`)}`)
+  try {
+    const { rows } = await client.query<{ n: number }>(
+      "select count(*)::int as n from pg_tables where schemaname = 'public'",
+    )
+    return rows[0]!.n
+  } finally {
+    await client.end()
+  }
+}
+
+/** Writes until the server is gone; each number goes on the list when the server has said that it is stored. */
+async function writeAllTheTime(url: string, acknowledged: number[]): Promise<void> {
+  const client = await connect(url)
+  try {
+    await client.query('create table if not exists e2e_writes (n bigint primary key)').catch(() => {})
+    for (;;) {
+      const n = Math.floor(Math.random() * Number.MAX_SAFE_INTEGER)
+      await client.query('insert into e2e_writes values ($1)', [n])
+      acknowledged.push(n)
+    }
+  } catch {
+    await client.end().catch(() => {})
+  }
+}
+
+async function stored(dataDir: string, numbers: number[]): Promise<number[]> {
+  if (numbers.length === 0) return []
+  const rows = await ask<{ n: string }>(dataDir, 'select n from e2e_writes where n = any($1)', [numbers])
+  const found = new Set(rows.map((row) => Number(row.n)))
+  return numbers.filter((n) => found.has(n))
+}

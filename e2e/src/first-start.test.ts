@@ -1,0 +1,164 @@
+/** What a newcomer does in the first minutes, on one box. */
+import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
+import { after, before, describe, test } from 'node:test'
+import { promisify } from 'node:util'
+import {
+  CreateosSandboxAuthError,
+  CreateosSandboxClient,
+  CreateosSandboxNotFoundError,
+} from '@nodeops-createos/sandbox'
+import { type Box, findInstance, get, makeDataDir, startBox, warren } from './box.ts'
+
+const run = promisify(execFile)
+const dataDir = await makeDataDir({ after })
+let box: Box
+
+before(async () => {
+  box = await startBox(dataDir)
+})
+
+test('the first start says where it listens and with which key', async () => {
+  assert.match(box.output(), /^Warren is ready after \d+\.\d s\.$/m)
+  assert.match(box.baseUrl, /^http:\/\/127\.0\.0\.1:\d+$/)
+  assert.match(box.key, /^skp_[0-9a-f]{64}$/)
+})
+
+test('what it prints is for people: no JSON, no warnings, no stack', () => {
+  for (const line of box.output().split('\n')) {
+    assert.match(line, /^$|^ {2}\S.* … \d+\.\d s$|^ {2}[\w ]+ {3}\S+$|^ {2}curl |^Warren is ready|^Ctrl-C stops it\.$/)
+  }
+})
+
+test('the curl line works when pasted', async () => {
+  const line = /^ +(curl .*)$/m.exec(box.output())![1]!
+
+  const { stdout } = await run('sh', ['-c', line])
+
+  const { status, data } = JSON.parse(stdout)
+  assert.equal(status, 'success')
+  assert.equal(data.user_id, (await whoami(box.key)).user_id)
+})
+
+test('warren env prints two lines that a shell understands', async () => {
+  const { code, stdout, stderr } = await warren(dataDir, 'env')
+
+  assert.equal(code, 0)
+  assert.equal(stdout, `WARREN_BASE_URL=${box.baseUrl}\nWARREN_API_KEY=${box.key}\n`)
+  assert.equal(stderr, '')
+})
+
+test('an operator makes a user, changes the plan and adds credit while it runs', async () => {
+  const made = await admin('user', 'create', 'ada', '--plan', 'beginner')
+  assert.equal(made.plan, 'beginner')
+  assert.equal((await whoami(made.api_key)).user_id, made.id)
+
+  await admin('user', 'set-plan', 'ada', 'pro')
+  await admin('user', 'add-credit', 'ada', '12.5', '--reason', 'a gift')
+
+  const listed: { name: string; plan: string; credits: number }[] = await admin('user', 'list')
+  const ada = listed.find((user) => user.name === 'ada')
+  assert.deepEqual([ada?.plan, ada?.credits], ['pro', 512.5])
+})
+
+test('a key is revoked and worthless at once', async () => {
+  const user = await admin('user', 'create', 'grace')
+  const key = await admin('key', 'create', 'grace', '--name', 'laptop')
+  assert.equal((await get(box, '/v1/whoami', key.api_key)).status, 200)
+
+  await admin('key', 'revoke', key.id)
+  const refused = await get(box, '/v1/whoami', key.api_key)
+
+  assert.equal(refused.status, 401)
+  assert.equal((await get(box, '/v1/whoami', user.api_key)).status, 200)
+  const listed = await admin('key', 'list', 'grace')
+  assert.deepEqual(
+    listed.map((one: { name: string; revoked_at: string | null }) => [one.name, one.revoked_at !== null]),
+    [
+      ['first', false],
+      ['laptop', true],
+    ],
+  )
+})
+
+const MISTAKES = [
+  { args: ['admin', 'user', 'create', 'eve', '--plan', 'gold'], says: /'gold' is invalid.*free, / },
+  { args: ['admin', 'user', 'create', 'local'], says: /local/ },
+  { args: ['admin', 'user', 'set-plan', 'nobody', 'pro'], says: /user nobody not found/ },
+  { args: ['admin', 'user', 'set-plan', 'local', 'gold'], says: /'gold' is invalid/ },
+  { args: ['admin', 'user', 'add-credit', 'local', 'much'], says: /'much' is invalid/ },
+  { args: ['admin', 'key', 'create', 'nobody'], says: /user nobody not found/ },
+  { args: ['admin', 'key', 'revoke', 'nothing'], says: /key not found/ },
+  { args: ['admin', 'usr'], says: /unknown command 'usr'/ },
+  { args: ['strat'], says: /unknown command 'strat'/ },
+  { args: ['env', 'please'], says: /too many arguments/ },
+]
+
+describe('a mistake is refused in words', { concurrency: true }, () => {
+  for (const { args, says } of MISTAKES) {
+    test(`warren ${args.join(' ')}`, async () => {
+      const { code, stdout, stderr } = await warren(dataDir, ...args)
+
+      assert.equal(code, 1)
+      assert.match(stderr, says)
+      assert.doesNotMatch(stderr, /\n {4}at /)
+      assert.equal(stdout, '')
+    })
+  }
+})
+
+test('where nothing runs, env and admin say so', async (t) => {
+  const empty = await makeDataDir(t)
+
+  const env = await warren(empty, 'env')
+  const users = await warren(empty, 'admin', 'user', 'list')
+
+  for (const { code, stdout, stderr } of [env, users]) {
+    assert.equal(code, 1)
+    assert.equal(stdout, '')
+    assert.equal(stderr, `warren: Warren is not running on ${empty}; start it with npm start\n`)
+  }
+})
+
+test('the public client works unmodified', async () => {
+  const client = new CreateosSandboxClient({ baseUrl: box.baseUrl, apiKey: box.key })
+
+  assert.equal((await client.healthz()).up, true)
+  assert.equal((await client.readyz()).ready, true)
+  assert.equal((await client.whoami()).user_id, (await whoami(box.key)).user_id)
+  assert.ok((await client.listShapes()).some((shape) => shape.id === 's-1vcpu-1gb'))
+  const rootfs = await client.listRootfs()
+  assert.ok(rootfs.rootfs.includes(rootfs.default))
+  assert.deepEqual(await client.listHosts(), [])
+  assert.deepEqual(await client.listSandboxes(), [])
+  await assert.rejects(client.getSandbox('sb-none'), CreateosSandboxNotFoundError)
+})
+
+test('a wrong key is an auth error to the public client', async () => {
+  const client = new CreateosSandboxClient({ baseUrl: box.baseUrl, apiKey: `skp_${'0'.repeat(64)}` })
+
+  await assert.rejects(client.whoami(), (error) => {
+    assert.ok(error instanceof CreateosSandboxAuthError)
+    assert.equal(error.statusCode, 401)
+    assert.equal(error.code, 'unauthorized')
+    return true
+  })
+})
+
+test('the instance file is readable by its owner only, like all in the data directory', async () => {
+  const { stdout } = await run('find', [dataDir, '-perm', '/077', '-not', '-type', 'l', '-not', '-type', 's'])
+
+  assert.equal(stdout, '')
+  assert.equal((await findInstance(dataDir))!.pid, box.pid)
+})
+
+async function whoami(key: string): Promise<{ user_id: string }> {
+  const body = (await (await get(box, '/v1/whoami', key)).json()) as { data: { user_id: string } }
+  return body.data
+}
+
+async function admin(...args: string[]) {
+  const { code, stdout, stderr } = await warren(dataDir, 'admin', '--json', ...args)
+  assert.equal(code, 0, stderr)
+  return JSON.parse(stdout)
+}

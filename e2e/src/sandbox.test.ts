@@ -1,0 +1,241 @@
+/** The real thing: the public client, unmodified, against real virtual machines. */
+import assert from 'node:assert/strict'
+import { createHash, randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { readdirSync, readFileSync } from 'node:fs'
+import { request } from 'node:http'
+import { release } from 'node:os'
+import { describe, test } from 'node:test'
+import { CreateosSandboxNotFoundError, type Sandbox } from '@nodeops-createos/sandbox'
+import { findInstance, kill, until } from './box.ts'
+import { cannotRunVms, startVmBox } from './vm-box.ts'
+
+const SHAPE = 's-1vcpu-256mb'
+const MIB = 1024 * 1024
+/** An emulated machine on a busy one takes its time. */
+const PATIENT = { timeoutMs: 240_000 }
+
+const it = cannotRunVms ? (undefined as never) : await startVmBox()
+const sandbox: Sandbox = cannotRunVms
+  ? (undefined as never)
+  : await it.client.createSandbox({ shape: SHAPE, envs: { GREETING: 'hello' } })
+
+describe('a real virtual machine', { skip: cannotRunVms }, () => {
+  const sh = async (script: string, where = sandbox) => {
+    const { result } = await where.runCommand('sh', ['-c', script], PATIENT)
+    assert.equal(result.exit_code, 0, result.stderr)
+    return result.stdout.trim()
+  }
+
+  test('runs a kernel of its own under its own name', async () => {
+    assert.equal(sandbox.status, 'running')
+    assert.notEqual(await sh('uname -r'), release())
+    assert.equal(await sh('hostname'), sandbox.name)
+    assert.equal(await sh('echo $GREETING'), 'hello')
+    assert.equal(await sh('id -u; pwd; echo $HOME'), '0\n/root\n/root')
+  })
+
+  test('tells exit codes as they are', async () => {
+    const code = async (cmd: string, args: string[]) => (await sandbox.runCommand(cmd, args)).result.exit_code
+
+    assert.equal(await code('sh', ['-c', 'exit 7']), 7)
+    assert.equal(await code('sh', ['-c', 'kill -9 $$']), 137)
+    assert.equal(await code('no-such-command', []), 127)
+    assert.equal(await code('/etc/passwd', []), 126)
+  })
+
+  test('streams output while the command runs', async () => {
+    const seen: string[] = []
+    for await (const event of sandbox.streamCommand('sh', ['-c', 'echo one; echo two >&2; sleep 0.2; exit 3'])) {
+      seen.push(event.type === 'exit' ? `exit ${event.exitCode}` : event.type)
+    }
+
+    assert.deepEqual(seen.slice().sort(), ['exit 3', 'stderr', 'stdout'])
+    assert.equal(seen.at(-1), 'exit 3')
+  })
+
+  test('takes and gives back 256 MiB unharmed', async () => {
+    const data = randomBytes(256 * MIB)
+    const sum = createHash('sha256').update(data).digest('hex')
+
+    await sandbox.files.upload('/var/tmp/deep/er/big.bin', data, PATIENT)
+    assert.equal((await sh('sha256sum /var/tmp/deep/er/big.bin')).split(' ')[0], sum)
+    const back = Buffer.from(await sandbox.files.download('/var/tmp/deep/er/big.bin', PATIENT))
+
+    assert.equal(createHash('sha256').update(back).digest('hex'), sum)
+    await sh('rm /var/tmp/deep/er/big.bin')
+  })
+
+  test('an upload that is cut leaves nothing at its place', async () => {
+    const url = new URL(`/v1/sandboxes/${sandbox.id}/files?path=/root/cut.bin`, it.box.baseUrl)
+    const upload = request(url, { method: 'PUT', headers: { 'x-api-key': it.box.key } })
+    upload.on('error', () => {}) // We are the one who cuts it.
+    upload.write(Buffer.alloc(8 * MIB))
+    await once(upload, 'drain')
+
+    upload.destroy()
+
+    // What comes later on the same way in has passed the place where the cut was noticed.
+    await sandbox.files.upload('/root/whole.bin', Buffer.alloc(MIB))
+    assert.equal(await sh('ls -A /root | grep -v -e beat -e pid -e "^[.]"'), 'whole.bin')
+  })
+
+  test('a command whose caller is gone is killed', async () => {
+    const url = new URL(`/v1/sandboxes/${sandbox.id}/exec`, it.box.baseUrl)
+    const call = request(url, { method: 'POST', headers: { 'x-api-key': it.box.key } })
+    call.on('error', () => {})
+    call.end(JSON.stringify({ cmd: 'sleep', args: ['54321'] }))
+    // Written so that the search does not find itself.
+    const running = () => sh('cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\\0" "\\n" | grep -c "5432[1]" || true')
+    await until(async () => (await running()) !== '0', 'the command runs')
+
+    call.destroy()
+
+    await until(async () => (await running()) === '0', 'the command is gone', 6_000)
+  })
+
+  test('reaches the world by name, but neither the host nor private networks', async () => {
+    const source = "grep -rhom1 'http[^ ]*' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -1"
+    const reach = (where: string) => sh(`curl -s -o /dev/null -m 5 -w '%{http_code}' ${where} || true`)
+
+    assert.match(await sh(`curl -sL -o /dev/null -m 20 -w '%{http_code}' $(${source})`), /^[234]\d\d$/)
+    for (const closed of ['http://172.30.0.1', 'http://169.254.1.1:8080', 'http://10.0.0.1', it.box.baseUrl]) {
+      assert.equal(await reach(closed), '000', closed)
+    }
+  })
+
+  test('two of them have nothing in common: names, addresses, machine ids, random numbers', async () => {
+    const other = await it.client.createSandbox({ shape: SHAPE })
+    const facts =
+      'cat /etc/machine-id; hostname; head -c 16 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/uuid'
+
+    const [mine, its] = [await sh(facts), await sh(facts, other)]
+
+    for (const [i, line] of mine.split('\n').entries()) assert.notEqual(line, its.split('\n')[i])
+    assert.notEqual(sandbox.ip, other.ip)
+    await other.destroy()
+    await other.waitUntilDestroyed()
+  })
+
+  test('its clock is right, however old the snapshot it came from', async () => {
+    const seconds = Number(await sh('date +%s'))
+
+    assert.ok(Math.abs(seconds - Date.now() / 1000) < 3, `${seconds}`)
+  })
+
+  test('the disk has the size asked for', async () => {
+    const other = await it.client.createSandbox({ shape: SHAPE, disk_mib: 20_480 })
+
+    const mib = Number(await sh("df -m / | awk 'NR == 2 { print $2 }'", other))
+
+    assert.ok(mib > 19_000 && mib <= 20_480, `${mib}`)
+    await other.destroy()
+  })
+
+  test("another user's sandbox is absent, and a plan's cap holds", async () => {
+    const eve = it.clientOf(await it.user('eve', 'free'))
+
+    await assert.rejects(eve.getSandbox(sandbox.id), CreateosSandboxNotFoundError)
+    const own = await eve.createSandbox({ shape: SHAPE })
+    await assert.rejects(eve.createSandbox({ shape: SHAPE }), /429|cap/i)
+    assert.deepEqual(
+      (await eve.listSandboxes()).map((one) => one.id),
+      [own.id],
+    )
+    await own.destroy()
+  })
+
+  test('twenty creates at once against a cap of five give five', async () => {
+    const key = await it.user('mallory', 'beginner')
+    const create = () =>
+      fetch(`${it.box.baseUrl}/v1/sandboxes`, {
+        method: 'POST',
+        headers: { 'x-api-key': key },
+        body: JSON.stringify({ shape: SHAPE }),
+      })
+
+    const statuses = (await Promise.all(Array.from({ length: 20 }, create))).map((response) => response.status)
+
+    assert.deepEqual(statuses.filter((status) => status === 200).length, 5)
+    assert.deepEqual(statuses.filter((status) => status === 429).length, 15)
+    for (const one of await it.clientOf(key).listSandboxes()) await one.destroy()
+  })
+
+  test('bad input of every kind is refused with the name of what is wrong', async () => {
+    const wrong: [object, string][] = [
+      [{}, 'shape'],
+      [{ shape: 's-9000vcpu' }, 'shape'],
+      [{ shape: SHAPE, rootfs: 'windows:95' }, 'rootfs'],
+      [{ shape: SHAPE, rootfs: 'alpine:3.20' }, 'rootfs'],
+      [{ shape: SHAPE, name: 'Not A Label' }, 'name'],
+      [{ shape: SHAPE, disk_mib: 1 }, 'disk_mib'],
+      [{ shape: SHAPE, envs: { '1X': 'y' } }, 'envs'],
+      [{ shape: SHAPE, ssh_pubkeys: ['ssh-rsa nonsense'] }, 'ssh_pubkeys'],
+      [{ shape: SHAPE, egress: ['host:22'] }, 'egress'],
+      [{ shape: SHAPE, auto_pause_after_seconds: 5 }, 'auto_pause_after_seconds'],
+    ]
+    for (const [body, field] of wrong) {
+      const response = await fetch(`${it.box.baseUrl}/v1/sandboxes`, {
+        method: 'POST',
+        headers: { 'x-api-key': it.box.key },
+        body: JSON.stringify(body),
+      })
+      const { data } = (await response.json()) as { data: Record<string, string> }
+      assert.equal(response.status, 400, JSON.stringify(body))
+      assert.ok(field in data, JSON.stringify(data))
+    }
+  })
+
+  test('goes on untouched when host agent and control plane are killed', async () => {
+    await sh("nohup sh -c 'while :; do date +%s%N > /root/beat; sleep 0.2; done' >/dev/null 2>&1 & echo $! > /root/pid")
+    const { children } = (await findInstance(it.box.dataDir))!
+
+    for (const child of children) kill(child.pid)
+
+    await until(async () => (await fetch(`${it.box.baseUrl}/readyz`).catch(() => undefined))?.ok ?? false, 'it is back')
+    await until(async () => (await sandbox.runCommand('true').catch(() => undefined)) !== undefined, 'exec works again')
+    assert.equal(await sh('test -d /proc/$(cat /root/pid) && echo alive'), 'alive')
+    const before = await sh('cat /root/beat')
+    await until(async () => (await sh('cat /root/beat')) !== before, 'its process goes on')
+  })
+
+  test('a QEMU that dies turns its sandbox into error, with a reason, and it can be deleted', async () => {
+    const doomed = await it.client.createSandbox({ shape: SHAPE, name: 'doomed' })
+    const qemus = () => findQemus(doomed.id)
+    assert.equal(qemus().length, 1)
+
+    kill(qemus()[0]!)
+
+    await until(async () => (await doomed.refresh()).status === 'error', 'it is in error', 8_000)
+    assert.match(String((doomed.toJSON() as { status_reason?: string }).status_reason), /QEMU ended/)
+    await doomed.destroy()
+    await doomed.waitUntilDestroyed()
+  })
+
+  test('destroyed means gone: no process, no namespace, no files', async () => {
+    await sandbox.destroy()
+    await sandbox.waitUntilDestroyed()
+
+    assert.deepEqual(findQemus(sandbox.id), [])
+    assert.deepEqual(
+      readdirSync(`${it.box.dataDir}/vms`).filter((name) => name === sandbox.id),
+      [],
+    )
+    assert.equal((await it.client.getSandbox(sandbox.id)).status, 'destroyed')
+  })
+})
+
+/** By the folder of its sockets, which carries the id. */
+function findQemus(id: string): number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .filter((pid) => {
+      try {
+        const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8')
+        return command.startsWith('qemu-system') && command.includes(`/${id}/`)
+      } catch {
+        return false // It ended while we looked.
+      }
+    })
+    .map(Number)
+}

@@ -1,0 +1,235 @@
+/** A start that cannot succeed says what is wrong and what to do, and leaves nothing behind. */
+import assert from 'node:assert/strict'
+import { execFileSync, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { chmod, mkdir, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import path from 'node:path'
+import { type TestContext, test } from 'node:test'
+import { failToStart, get, kill, launch, makeDataDir, postmasterPid, processesOf, ROOT, startBox, stop } from './box.ts'
+
+const MAIN = path.join(ROOT, 'warren/src/main.ts')
+const isRoot = process.getuid?.() === 0
+
+test('a second start on the same data directory says who is there and harms nobody', async (t) => {
+  const dataDir = await makeDataDir(t)
+  const box = await startBox(dataDir)
+
+  const { code, output } = await failToStart(dataDir)
+
+  assert.equal(code, 1)
+  assert.equal(output.trim(), `warren: Warren already runs on ${dataDir} (pid ${box.pid}, ${box.baseUrl})`)
+  assert.equal((await get(box, '/v1/whoami')).status, 200)
+  assert.doesNotMatch(box.output(), /starting it again/)
+})
+
+test('of several starts at the same moment one wins', async (t) => {
+  const dataDir = await makeDataDir(t)
+
+  const runs = Array.from({ length: 4 }, () => launch(dataDir))
+  const losers = await Promise.race([
+    Promise.all(runs.map((run) => run.exited)),
+    allButOne(runs.map((run) => run.exited.then(({ code }) => ({ code, output: run.output() })))),
+  ])
+
+  assert.equal(losers.length, 3)
+  for (const loser of losers) {
+    assert.equal(loser.code, 1)
+    assert.match((loser as { output: string }).output, /already runs on/)
+  }
+  assert.equal(await stop(runs.find((run) => run.child.exitCode === null)!), 0)
+})
+
+for (const name of ['WARREN_PORT', 'WARREN_METRICS_PORT']) {
+  test(`a port that is taken is named, and so is ${name}`, async (t) => {
+    const dataDir = await makeDataDir(t)
+    const port = await takePort(t)
+
+    const { code, output } = await failToStart(dataDir, { env: { [name]: String(port) } })
+
+    assert.equal(code, 1)
+    assert.equal(
+      output.trim(),
+      `warren: another program listens on port ${port} of 127.0.0.1. Stop it, or choose another port: ${name}=${port + 1} npm start`,
+    )
+    assert.deepEqual(processesOf(dataDir), [])
+  })
+}
+
+test('settings that make no sense are all named at once', async (t) => {
+  const dataDir = await makeDataDir(t)
+
+  const { code, output } = await failToStart(dataDir, { env: { WARREN_PORT: 'http', WARREN_METRICS_PORT: '70000' } })
+
+  assert.equal(code, 1)
+  assert.equal(
+    output.trim(),
+    'warren: these settings cannot be used:\n' +
+      '  WARREN_PORT must be a whole number from 0 to 65535, not "http"\n' +
+      '  WARREN_METRICS_PORT must be a whole number from 0 to 65535, not "70000"',
+  )
+})
+
+test('a setting that only the control plane knows is named as well', async (t) => {
+  const dataDir = await makeDataDir(t)
+
+  const { code, output } = await failToStart(dataDir, { env: { WARREN_RATE_LIMIT: 'lots' } })
+
+  assert.equal(code, 1)
+  assert.match(output, /control plane … failed\n\nwarren: the control plane did not start/)
+  assert.match(output, /WARREN_RATE_LIMIT must be a whole number from 0 to 10000000, not "lots"/)
+  assert.deepEqual(processesOf(dataDir), [])
+})
+
+test('a data directory that is a file is refused in words', async (t) => {
+  const dataDir = await makeDataDir(t)
+  await writeFile(dataDir, '')
+
+  const { code, output } = await failToStart(path.join(dataDir, 'below'))
+
+  assert.equal(code, 1)
+  assert.match(output, /^\n?warren: cannot use the data directory \S+ \(WARREN_DATA_DIR chooses another\): ENOTDIR/)
+})
+
+test('a data directory that may not be written is refused in words', { skip: !isRoot && 'needs root' }, async (t) => {
+  const dataDir = await makeDataDir(t)
+  await mkdir(dataDir)
+  await chmod(path.dirname(dataDir), 0o755)
+
+  // An ordinary user, for whom modes count.
+  const { code, output } = await failToStart(dataDir, {
+    command: [...asOrdinaryUser, process.execPath, MAIN, 'start'],
+  })
+
+  assert.equal(code, 1)
+  assert.match(output, /warren: cannot use the data directory \S+ \(WARREN_DATA_DIR chooses another\): EACCES/)
+})
+
+test('a full disk is named', { skip: !canMount() && 'needs a mount namespace' }, async (t) => {
+  const dataDir = await makeDataDir(t)
+  await mkdir(dataDir)
+
+  const { code, output } = await failToStart(dataDir, {
+    command: [
+      ...['unshare', '--mount', 'sh', '-c'],
+      `mount -t tmpfs -o size=20m full '${dataDir}' && exec '${process.execPath}' '${MAIN}' start`,
+    ],
+  })
+
+  assert.equal(code, 1)
+  assert.match(output, /PostgreSQL … failed\n/)
+  assert.match(output, /The disk of \S+ is full \(\d+ MiB free\)\. Make room and start again\.\n/)
+  assert.deepEqual(processesOf(dataDir), [])
+})
+
+test('a machine that forbids user namespaces to root is told so', { skip: !isRoot && 'needs root' }, async (t) => {
+  const dataDir = await makeDataDir(t)
+  const bin = path.join(path.dirname(dataDir), 'bin')
+  await mkdir(bin)
+  await writeFile(
+    path.join(bin, 'unshare'),
+    '#!/bin/sh\necho "unshare: unshare failed: Operation not permitted" >&2\nexit 1\n',
+  )
+  await chmod(path.join(bin, 'unshare'), 0o755)
+
+  const { code, output } = await failToStart(dataDir, { env: { PATH: `${bin}:${process.env.PATH}` } })
+
+  assert.equal(code, 1)
+  assert.match(output, /\(unshare: unshare failed: Operation not permitted\)/)
+  assert.match(output, /or start Warren as an ordinary user\.\n/)
+})
+
+test("a pid file that names somebody else's process does not keep PostgreSQL from starting", async (t) => {
+  const dataDir = await makeDataDir(t)
+  assert.equal(await stop(await startBox(dataDir)), 0)
+  const other = spawn('sleep', ['1000'])
+  t.after(() => kill(other.pid!))
+  const lines = [
+    other.pid,
+    path.join(dataDir, 'postgres'),
+    1,
+    5432,
+    path.join(dataDir, 'postgres'),
+    '',
+    '',
+    'ready',
+    '',
+  ]
+  await writeFile(path.join(dataDir, 'postgres/postmaster.pid'), lines.join('\n'))
+  await writeFile(path.join(dataDir, 'postgres/.s.PGSQL.5432.lock'), lines.join('\n'))
+
+  const box = await startBox(dataDir)
+
+  assert.equal((await get(box, '/v1/whoami')).status, 200)
+  assert.equal(other.exitCode, null)
+})
+
+for (const [what, name] of Object.entries({
+  'with spaces and signs': `my "data", 100% \u00fc & 'more'`,
+  'longer than a socket may be': 'deep/'.repeat(30),
+})) {
+  test(`a data directory whose name is ${what} works`, async (t) => {
+    const dataDir = await makeDataDir(t, name)
+
+    const box = await startBox(dataDir)
+
+    assert.equal((await get(box, '/v1/whoami')).status, 200)
+    assert.equal(await stop(box), 0)
+    assert.deepEqual(processesOf(dataDir), [])
+  })
+}
+
+test("what the environment says about another PostgreSQL does not reach Warren's", async (t) => {
+  const dataDir = await makeDataDir(t)
+
+  const box = await startBox(dataDir, {
+    env: { PGPORT: '6543', PGHOST: 'elsewhere', PGDATABASE: 'other', PGSSLMODE: 'require', PGDATA: '/nowhere' },
+  })
+
+  assert.equal((await get(box, '/v1/whoami')).status, 200)
+})
+
+test('a reader that goes away does not stop it', async (t) => {
+  const dataDir = await makeDataDir(t)
+  const box = await startBox(dataDir)
+
+  box.child.stdout!.destroy()
+  box.child.stderr!.destroy()
+  kill(postmasterPid(dataDir))
+
+  // It has something to say about that, and nobody to say it to.
+  while ((await get(box, '/readyz')).status !== 503);
+  while ((await get(box, '/readyz')).status !== 200);
+  assert.equal(await stop(box), 0)
+})
+
+const asOrdinaryUser = ['setpriv', '--reuid', '65534', '--regid', '65534', '--clear-groups']
+
+async function takePort(t: TestContext): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  t.after(() => void server.close())
+  await once(server, 'listening')
+  return (server.address() as { port: number }).port
+}
+
+/** All but the last to settle. */
+async function allButOne<T>(promises: Promise<T>[]): Promise<T[]> {
+  const settled: T[] = []
+  const { promise, resolve } = Promise.withResolvers<T[]>()
+  for (const one of promises) {
+    void one.then((value) => {
+      settled.push(value)
+      if (settled.length === promises.length - 1) resolve([...settled])
+    })
+  }
+  return promise
+}
+
+function canMount(): boolean {
+  try {
+    execFileSync('unshare', ['--mount', 'true'], { stdio: 'ignore' })
+    return isRoot
+  } catch {
+    return false
+  }
+}

@@ -1,0 +1,67 @@
+/**
+ * A Warren with virtual machines, for the stories about them. When it is over every sandbox is deleted, so that the
+ * host agent finds nothing to keep and takes its network down.
+ */
+import { spawnSync } from 'node:child_process'
+import { after } from 'node:test'
+import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
+import { type Box, makeDataDir, startBox, stop, until, warren } from './box.ts'
+
+export const cannotRunVms: string | false =
+  process.getuid?.() !== 0 ? 'virtual machines need root' : noQemu() ? 'no QEMU here' : false
+
+function noQemu(): boolean {
+  return spawnSync('qemu-system-x86_64', ['--version']).status !== 0
+}
+
+const ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
+/** The first start on a machine builds the image. */
+const READY_LIMIT_MS = 10 * 60_000
+
+export type VmBox = {
+  box: Box
+  client: CreateosSandboxClient
+  clientOf(key: string): CreateosSandboxClient
+  /** A user on a plan, and its key. */
+  user(name: string, plan: string): Promise<string>
+  /** Starts it again on the same data, after it was stopped or killed. */
+  restart(): Promise<void>
+}
+
+/** For a whole test file, at its top. */
+export async function startVmBox(): Promise<VmBox> {
+  let started: VmBox | undefined
+  // Hooks run in the order they are made: this one before the one that ends what is left.
+  after(async () => {
+    if (!started) return
+    await deleteAll(started)
+    await stop(started.box)
+  })
+  const dataDir = await makeDataDir({ after })
+  const start = () => startBox(dataDir, { env: ENV, readyLimitMs: READY_LIMIT_MS })
+  const it: VmBox = {
+    box: await start(),
+    get client() {
+      return it.clientOf(it.box.key)
+    },
+    clientOf: (apiKey) => new CreateosSandboxClient({ baseUrl: it.box.baseUrl, apiKey }),
+    async user(name, plan) {
+      const { stdout } = await warren(dataDir, 'admin', '--json', 'user', 'create', name, '--plan', plan)
+      return JSON.parse(stdout).api_key
+    },
+    async restart() {
+      it.box = await start()
+    },
+  }
+  started = it
+  return it
+}
+
+async function deleteAll({ box, client }: VmBox): Promise<void> {
+  for (const sandbox of await client.listSandboxes()) await sandbox.destroy()
+  await until(async () => {
+    const response = await fetch(`${box.baseUrl}/v1/hosts`, { headers: { 'x-api-key': box.key } })
+    const body = (await response.json()) as { data: { data: { vm_count: number }[] } }
+    return body.data.data.every((host) => host.vm_count === 0)
+  }, 'every VM is gone')
+}

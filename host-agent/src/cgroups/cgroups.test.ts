@@ -1,0 +1,99 @@
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { appendFile, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { test } from 'node:test'
+import { openCgroups, readCpuStat } from './cgroups.ts'
+import { findCgroupLayout } from './layout.ts'
+import { cpuQuota } from './limits.ts'
+
+const layout = await findCgroupLayout()
+const INSTANCE = 'c9000001'
+
+test('a whole core and more has a period of 100 ms, a fraction a short one', () => {
+  assert.deepEqual(cpuQuota(100), { quotaUs: 100_000, periodUs: 100_000 })
+  assert.deepEqual(cpuQuota(250), { quotaUs: 250_000, periodUs: 100_000 })
+  assert.deepEqual(cpuQuota(25), { quotaUs: 5_000, periodUs: 20_000 })
+  assert.throws(() => cpuQuota(1), /below the kernel's shortest quota/)
+})
+
+test('a hybrid machine is version 1, and version 2 needs both controllers', async (t) => {
+  const root = await folder(t)
+  const mounts = `cgroup /v1/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup /v1/memory cgroup rw,memory 0 0\ncgroup2 ${root} cgroup2 rw 0 0\n`
+
+  await writeFile(join(root, 'cgroup.controllers'), 'hugetlb\n')
+  const hybrid = await findCgroupLayout(mounts)
+  await writeFile(join(root, 'cgroup.controllers'), 'cpuset cpu io memory pids\n')
+  const unified = await findCgroupLayout(mounts)
+
+  assert.deepEqual(hybrid, { version: 1, cpu: '/v1/cpu,cpuacct', memory: '/v1/memory', cpuacct: '/v1/cpu,cpuacct' })
+  assert.deepEqual(unified, { version: 2, root })
+  assert.equal(await findCgroupLayout('tmpfs /tmp tmpfs rw 0 0\n'), undefined)
+})
+
+test('version 2: the files of a group say what was asked', async (t) => {
+  const root = await folder(t)
+  const cgroups = await openCgroups({ version: 2, root }, INSTANCE)
+  const group = join(root, `warren-${INSTANCE}`, 'sb-1')
+
+  const { procs } = await cgroups.create('sb-1', { memoryBytes: 320 * 1024 ** 2 })
+  await cgroups.limitCpu('sb-1', 50)
+  await writeFile(join(group, 'cpu.stat'), 'usage_usec 1234\nuser_usec 1000\nsystem_usec 234\n')
+  await writeFile(join(group, 'memory.current'), '4096\n')
+
+  assert.deepEqual(procs, [join(group, 'cgroup.procs')])
+  assert.equal(await readFile(join(root, 'cgroup.subtree_control'), 'utf8'), '+cpu +memory')
+  assert.equal(await readFile(join(root, `warren-${INSTANCE}`, 'cgroup.subtree_control'), 'utf8'), '+cpu +memory')
+  assert.equal(await readFile(join(group, 'memory.max'), 'utf8'), '335544320')
+  assert.equal(await readFile(join(group, 'cpu.max'), 'utf8'), '10000 20000')
+  assert.deepEqual(await cgroups.readUsage('sb-1'), { cpuNs: 1_234_000, memoryBytes: 4096 })
+  assert.deepEqual(await cgroups.list(), ['sb-1'])
+  assert.throws(() => readCpuStat('nr_periods 1\n'), /no usage_usec/)
+})
+
+test('a name that would leave the folder is refused', async (t) => {
+  const root = await folder(t)
+  const cgroups = await openCgroups({ version: 2, root }, INSTANCE)
+
+  await assert.rejects(cgroups.create('../x', { memoryBytes: 1 }), /cannot name a control group/)
+})
+
+const whyNot = process.getuid?.() !== 0 ? 'needs root' : layout === undefined ? 'no control groups here' : false
+
+test('a program is held, measured and its group removed after it', { skip: whyNot }, async (t) => {
+  const cgroups = await openCgroups(layout!, INSTANCE)
+  const { procs } = await cgroups.create('sb-2', { memoryBytes: 64 * 1024 ** 2 })
+  const child = spawn('sh', ['-c', 'while :; do x=$x$x.; x=; done'])
+  t.after(async () => {
+    child.kill('SIGKILL')
+    await cgroups.remove('sb-2')
+    await cgroups.close()
+  })
+  for (const path of procs) await appendFile(path, `${child.pid}`)
+  for (const percent of [25, 200, 25]) await cgroups.limitCpu('sb-2', percent)
+
+  const usage = await untilBusy(() => cgroups.readUsage('sb-2'))
+
+  assert.ok(usage.cpuNs > 0)
+  assert.deepEqual(await cgroups.list(), ['sb-2'])
+  child.kill('SIGKILL')
+  await cgroups.remove('sb-2')
+  await cgroups.remove('sb-2')
+  assert.deepEqual(await cgroups.list(), [])
+})
+
+async function untilBusy(read: () => Promise<{ cpuNs: number; memoryBytes: number }>) {
+  for (;;) {
+    const usage = await read()
+    if (usage.cpuNs > 10_000_000) return usage
+    await new Promise((resolve) => setImmediate(resolve))
+  }
+}
+
+async function folder(t: { after: (fn: () => Promise<void>) => void }): Promise<string> {
+  const path = await mkdtemp(join(tmpdir(), 'warren-cgroups-'))
+  t.after(() => rm(path, { recursive: true }))
+  await mkdir(path, { recursive: true })
+  return path
+}

@@ -1,0 +1,148 @@
+/**
+ * One control group per VM, all under `warren-<instance>`: the CPU and memory it may use, and what it has used.
+ *
+ * The group is made before its program and removed after it; `remove` waits for the last process to be gone. What a
+ * killed host agent left behind is in `list`.
+ */
+import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { CgroupLayout } from './layout.ts'
+import { cpuQuota } from './limits.ts'
+
+export type CgroupUsage = { cpuNs: number; memoryBytes: number }
+
+export type Cgroups = {
+  /** For spawnIn: the files a program's pid is written into. It starts without a CPU limit: see limitCpu. */
+  create: (id: string, limits: { memoryBytes: number }) => Promise<{ procs: string[] }>
+  /** After the guest's first answer: a start held to a quarter of a core takes four times as long. */
+  limitCpu: (id: string, cpuPercent: number) => Promise<void>
+  limitMemory: (id: string, memoryBytes: number) => Promise<void>
+  /** Safe to repeat. */
+  remove: (id: string) => Promise<void>
+  list: () => Promise<string[]>
+  readUsage: (id: string) => Promise<CgroupUsage>
+  /** The parent too, when the last sandbox is gone for good. */
+  close: () => Promise<void>
+}
+
+/** Reaping a QEMU of many gigabytes takes the kernel a while. */
+const REMOVE_LIMIT_MS = 5_000
+const REMOVE_POLL_MS = 10
+
+export async function openCgroups(layout: CgroupLayout, instance: string): Promise<Cgroups> {
+  const parent = `warren-${instance}`
+  const roots = rootsOf(layout)
+  for (const root of roots) await makeFolder(join(root, parent))
+  if (layout.version === 2) {
+    for (const folder of [layout.root, join(layout.root, parent)]) await enableControllers(folder)
+  }
+  const foldersOf = (id: string) => roots.map((root) => join(root, parent, checkId(id)))
+  const write = (root: string, id: string, file: string, value: string) =>
+    writeFile(join(root, parent, checkId(id), file), value)
+
+  const limitMemory = async (id: string, memoryBytes: number) => {
+    if (layout.version === 2) await write(layout.root, id, 'memory.max', `${memoryBytes}`)
+    else await write(layout.memory, id, 'memory.limit_in_bytes', `${memoryBytes}`)
+  }
+
+  return {
+    limitMemory,
+
+    async create(id, { memoryBytes }) {
+      const folders = foldersOf(id)
+      try {
+        for (const folder of folders) await makeFolder(folder)
+        await limitMemory(id, memoryBytes)
+      } catch (error) {
+        await removeFolders(folders)
+        throw new Error(`could not create the control group of ${id}`, { cause: error })
+      }
+      return { procs: folders.map((folder) => join(folder, 'cgroup.procs')) }
+    },
+
+    async limitCpu(id, cpuPercent) {
+      const { quotaUs, periodUs } = cpuQuota(cpuPercent)
+      if (layout.version === 2) return write(layout.root, id, 'cpu.max', `${quotaUs} ${periodUs}`)
+      // Off first: the kernel checks each number against the other's old value.
+      await write(layout.cpu, id, 'cpu.cfs_quota_us', '-1')
+      await write(layout.cpu, id, 'cpu.cfs_period_us', `${periodUs}`)
+      await write(layout.cpu, id, 'cpu.cfs_quota_us', `${quotaUs}`)
+    },
+
+    async remove(id) {
+      await removeFolders(foldersOf(id))
+    },
+
+    async list() {
+      const found = await Promise.all(roots.map((root) => readdir(join(root, parent), { withFileTypes: true })))
+      return [...new Set(found.flat().flatMap((entry) => (entry.isDirectory() ? entry.name : [])))].sort()
+    },
+
+    async readUsage(id) {
+      const read = (root: string, file: string) => readFile(join(root, parent, checkId(id), file), 'utf8')
+      if (layout.version === 2) {
+        const [stat, memory] = await Promise.all([read(layout.root, 'cpu.stat'), read(layout.root, 'memory.current')])
+        return { cpuNs: readCpuStat(stat), memoryBytes: Number(memory) }
+      }
+      const memory = Number(await read(layout.memory, 'memory.usage_in_bytes'))
+      const cpuNs = layout.cpuacct === undefined ? 0 : Number(await read(layout.cpuacct, 'cpuacct.usage'))
+      return { cpuNs, memoryBytes: memory }
+    },
+
+    async close() {
+      await removeFolders(roots.map((root) => join(root, parent)))
+    },
+  }
+}
+
+const rootsOf = (layout: CgroupLayout): string[] =>
+  layout.version === 2
+    ? [layout.root]
+    : [...new Set([layout.cpu, layout.memory, ...(layout.cpuacct === undefined ? [] : [layout.cpuacct])])]
+
+/** A group's children have a controller only when the group passes it on. */
+async function enableControllers(folder: string): Promise<void> {
+  try {
+    await writeFile(join(folder, 'cgroup.subtree_control'), '+cpu +memory')
+  } catch (error) {
+    throw new Error(`${folder} does not pass the cpu and memory controllers on`, { cause: error })
+  }
+}
+
+/** The id becomes a folder's name. */
+function checkId(id: string): string {
+  if (!/^[\w-]{1,64}$/.test(id)) throw new Error(`${JSON.stringify(id)} cannot name a control group`)
+  return id
+}
+
+export function readCpuStat(text: string): number {
+  const usage = /^usage_usec (\d+)$/m.exec(text)?.[1]
+  if (usage === undefined) throw new Error('cpu.stat has no usage_usec')
+  return Number(usage) * 1000
+}
+
+async function makeFolder(path: string): Promise<void> {
+  try {
+    await mkdir(path)
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
+  }
+}
+
+async function removeFolders(folders: readonly string[]): Promise<void> {
+  await Promise.all(folders.map(removeFolder))
+}
+
+/** Refused as busy while a process in it is still ending. */
+async function removeFolder(path: string): Promise<void> {
+  for (const deadline = Date.now() + REMOVE_LIMIT_MS; ; await sleep(REMOVE_POLL_MS)) {
+    try {
+      return await rmdir(path)
+    } catch (error) {
+      const { code } = error as NodeJS.ErrnoException
+      if (code === 'ENOENT') return
+      if (code !== 'EBUSY' || Date.now() > deadline) throw new Error(`could not remove ${path}`, { cause: error })
+    }
+  }
+}

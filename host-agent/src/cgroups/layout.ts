@@ -1,0 +1,28 @@
+/** Where this machine's control groups are: version 2 where it has both controllers we need, else version 1. */
+import { readFile } from 'node:fs/promises'
+import { join } from 'node:path'
+import { parseCgroupMounts } from '../doctor/cgroups.ts'
+
+export type CgroupLayout =
+  | { version: 2; root: string }
+  /** Each controller is a tree of its own; two may share one mount. */
+  | { version: 1; cpu: string; memory: string; cpuacct?: string }
+
+/** undefined: nothing here can hold a sandbox to its share. `mounts` is the text of /proc/mounts. */
+export async function findCgroupLayout(mounts?: string): Promise<CgroupLayout | undefined> {
+  const found = parseCgroupMounts(mounts ?? (await readFile('/proc/mounts', 'utf8')))
+  for (const { version, path } of found) {
+    if (version === 2 && (await hasControllers(path))) return { version, root: path }
+  }
+  const pathOf = (controller: string) =>
+    found.find((mount) => mount.version === 1 && mount.controllers.includes(controller))?.path
+  const [cpu, memory, cpuacct] = [pathOf('cpu'), pathOf('memory'), pathOf('cpuacct')]
+  if (cpu === undefined || memory === undefined) return undefined
+  return { version: 1, cpu, memory, ...(cpuacct === undefined ? {} : { cpuacct }) }
+}
+
+/** A hybrid system mounts version 2 without them. */
+async function hasControllers(root: string): Promise<boolean> {
+  const controllers = (await readFile(join(root, 'cgroup.controllers'), 'utf8')).trim().split(/\s+/)
+  return controllers.includes('cpu') && controllers.includes('memory')
+}

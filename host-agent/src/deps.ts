@@ -1,0 +1,27 @@
+/** What every function of the host agent gets as its first argument; built once in main.ts. */
+import type { Log } from '@warren/kit/log'
+import type { Cgroups } from './cgroups/cgroups.ts'
+import type { Config } from './config.ts'
+import type { ImageStore, Initramfs, Kernel } from './images/index.ts'
+import type { Network } from './net/open.ts'
+import type { createGate } from './vms/gate.ts'
+import type { Machine } from './vms/qemu/args.ts'
+import type { Registry } from './vms/registry.ts'
+
+export type Deps = {
+  config: Config
+  log: Log
+  machine: Machine
+  kernel: Kernel
+  initramfs: Initramfs
+  images: ImageStore
+  network: Network
+  cgroups: Cgroups
+  registry: Registry
+  /** A user of its own for each VM, so that one QEMU can do nothing to another. */
+  uidOf(slot: number): number
+  /** Fires when we stop: what nobody waits for ends. */
+  stopping: AbortSignal
+  restoreGate: ReturnType<typeof createGate>
+  heavyGate: ReturnType<typeof createGate>
+}

@@ -1,0 +1,66 @@
+/**
+ * Two streams tied together: the control plane's and the guest's. Back-pressure passes through both, an end passes as
+ * an end, and whatever breaks on one side is broken off on the other, so that a command whose caller is gone is killed
+ * and a guest that hangs up is noticed.
+ *
+ * Of the guest's headers only what the other side needs goes on: the guest is outside the door.
+ */
+import http2, { type ClientHttp2Session, type IncomingHttpHeaders, type ServerHttp2Stream } from 'node:http2'
+import { HostError } from '../host-error.ts'
+
+/** A guest that does not even begin to answer is not there. Commands answer at once, before they have output. */
+const ANSWER_LIMIT_MS = 15_000
+
+export async function passToGuest(
+  session: ClientHttp2Session,
+  caller: ServerHttp2Stream,
+  request: { ':method': string; ':path': string },
+): Promise<void> {
+  const guest = session.request(request, { endStream: false })
+  guest.on('error', () => {}) // `close` follows.
+  caller.once('close', () => cut(guest, 'the caller went away'))
+  // Not by pipe's own rule: a caller that was cut off may look ended, and half an upload would be a whole file.
+  caller.pipe(guest, { end: false })
+  caller.once('end', () => {
+    if (caller.aborted || caller.rstCode !== http2.constants.NGHTTP2_NO_ERROR) cut(guest, 'the caller was cut off')
+    else guest.end()
+  })
+  const headers = await answerOf(guest, request[':method'] === 'PUT')
+  if (caller.destroyed) return
+  caller.respond({
+    ':status': headers[':status'] ?? 502,
+    'content-type': String(headers['content-type'] ?? 'application/octet-stream'),
+    ...(/^\d+$/.test(headers['content-length'] ?? '') ? { 'content-length': headers['content-length'] } : {}),
+  })
+  guest.pipe(caller, { end: false })
+  guest.once('end', () => {
+    if (guest.rstCode === http2.constants.NGHTTP2_NO_ERROR) caller.end()
+    else cut(caller, 'the guest was cut off')
+  })
+  guest.once('close', () => {
+    if (!guest.readableEnded) cut(caller, 'the guest hung up')
+  })
+}
+
+/** With an error, always: `close(NGHTTP2_CANCEL)` and a plain `destroy()` may send the end of the body first. */
+function cut(stream: http2.Http2Stream, why: string): void {
+  if (!stream.destroyed) stream.destroy(new Error(why))
+}
+
+/** An upload is answered when it is done, which takes as long as it takes. */
+function answerOf(
+  guest: http2.ClientHttp2Stream,
+  isUpload: boolean,
+): Promise<IncomingHttpHeaders & { ':status'?: number }> {
+  return new Promise((resolve, reject) => {
+    const lost = () => reject(new HostError('guest_unreachable', 'the guest hung up'))
+    const timer = isUpload ? undefined : setTimeout(() => cut(guest, 'the guest does not answer'), ANSWER_LIMIT_MS)
+    guest.once('response', (headers) => {
+      clearTimeout(timer)
+      guest.off('close', lost)
+      resolve(headers)
+    })
+    guest.once('close', () => clearTimeout(timer))
+    guest.once('close', lost)
+  })
+}

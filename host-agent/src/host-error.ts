@@ -1,0 +1,26 @@
+/** What the host agent tells the control plane when it cannot do what it was told. */
+import type { HostFailureCode } from '@warren/protocol'
+
+const STATUS = {
+  invalid: 400,
+  not_found: 404,
+  fence_lost: 409,
+  no_capacity: 503,
+  image_not_ready: 503,
+  disk_too_small: 400,
+  boot_failed: 500,
+  guest_unreachable: 502,
+  internal: 500,
+} as const satisfies Record<HostFailureCode, number>
+
+export class HostError extends Error {
+  override name = 'HostError'
+  readonly code: HostFailureCode
+  readonly status: number
+
+  constructor(code: HostFailureCode, message: string, options?: ErrorOptions) {
+    super(message, options)
+    this.code = code
+    this.status = STATUS[code]
+  }
+}

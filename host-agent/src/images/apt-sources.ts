@@ -1,0 +1,53 @@
+/** Reads apt's source files, in both of their formats (sources.list(5)). */
+
+export type AptSource = { uris: string[]; suites: string[]; signedBy?: string }
+
+export function parseAptSources(file: string, text: string): AptSource[] {
+  return file.endsWith('.sources') ? parseStanzas(text) : parseLines(text)
+}
+
+/** deb [option=value …] uri suite component… */
+const LINE = /^deb\s+(?:\[([^\]]*)\]\s*)?(\S+)\s+(\S+)/
+
+function parseLines(text: string): AptSource[] {
+  return text.split('\n').flatMap((line) => {
+    const match = LINE.exec(line.trim())
+    if (!match) return []
+    const [, options = '', uri, suite] = match
+    return [{ uris: [uri!], suites: [suite!], signedBy: /(?:^|\s)signed-by=(\S+)/i.exec(options)?.[1] }] // both in LINE
+  })
+}
+
+function parseStanzas(text: string): AptSource[] {
+  const stanzas = withoutComments(text).split(/\n\s*\n/)
+  return stanzas.flatMap((stanza) => {
+    const fields = parseFields(stanza)
+    const isOn = (fields.get('enabled') ?? 'yes').toLowerCase() !== 'no'
+    if (!isOn || !words(fields.get('types')).includes('deb')) return []
+    const signedBy = fields.get('signed-by')
+    return [
+      {
+        uris: words(fields.get('uris')),
+        suites: words(fields.get('suites')),
+        // The key itself may stand there instead of a path.
+        signedBy: signedBy?.startsWith('/') ? signedBy : undefined,
+      },
+    ]
+  })
+}
+
+const withoutComments = (text: string): string =>
+  text
+    .split('\n')
+    .filter((line) => !line.startsWith('#'))
+    .join('\n')
+
+function parseFields(stanza: string): Map<string, string> {
+  const joined = stanza.replace(/\n[ \t]+/g, ' ')
+  const fields = joined.split('\n').map((line) => /^([\w-]+):\s*(.*)$/.exec(line.trim()))
+  return new Map(
+    fields.filter((field) => field !== null).map(([, name, value]) => [name!.toLowerCase(), value!.trim()]),
+  ) // both in the pattern
+}
+
+const words = (text = ''): string[] => text.split(/\s+/).filter((word) => word !== '')

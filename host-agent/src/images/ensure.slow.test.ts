@@ -1,0 +1,30 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { openImageStore } from './index.ts'
+import { IS_ROOT, inspectExt4, makeStore } from './testing.ts'
+
+/** Minutes and hundreds of megabytes; the e2e suite starts from the same images anyway. */
+const isAsked = process.env.WARREN_SLOW_TESTS === '1'
+
+test('from nothing to a kernel and debian:13', { timeout: 600_000 }, async (t) => {
+  if (!isAsked) return t.skip('set WARREN_SLOW_TESTS=1 to build debian:13 from nothing')
+  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to many users')
+  const store = await makeStore(t)
+  const opened = await openImageStore(store)
+  const steps = new Set<string>()
+
+  const [kernel, image] = await Promise.all([
+    opened.ensureKernel(),
+    opened.ensure('debian:13', (text) => steps.add(text.split(':')[0]!)),
+  ])
+
+  t.diagnostic(`debian:13 in ${image.manifest.build_ms} ms, ${image.sizeBytes} bytes, kernel ${kernel.version}`)
+  assert.ok(steps.has('installing Debian trixie'))
+  assert.ok(kernel.bootModules.some((file) => file.endsWith('/virtio_blk.ko')))
+  for (const file of ['/usr/bin/curl', '/etc/ssl/certs/ca-certificates.crt', '/usr/bin/bash']) {
+    assert.match(await inspectExt4(image.path, `stat ${file}`), /Type: (regular|symlink)/, file)
+  }
+  assert.match(await inspectExt4(image.path, 'stat /usr/bin/wget'), /dest: "\/usr\/bin\/busybox"/)
+  assert.equal(await inspectExt4(image.path, 'cat /etc/resolv.conf'), '')
+  assert.deepEqual(await opened.ensure('debian:13'), image)
+})

@@ -1,0 +1,95 @@
+/**
+ * Brings an image from elsewhere. Layers are applied by umoci, in order and with their whiteouts; it and skopeo check
+ * every digest on the way. Owners, modes, links and capabilities stay as they are; nothing is added or changed, since
+ * the agent comes with the initramfs.
+ */
+import { existsSync } from 'node:fs'
+import { mkdir, readdir, readFile, symlink } from 'node:fs/promises'
+import { homedir } from 'node:os'
+import path from 'node:path'
+import { runOrThrow } from '../run.ts'
+import { type Build, type BuildOptions, buildOnce } from './build.ts'
+import { runInBuild } from './command.ts'
+import { type Image, storeRoot } from './image.ts'
+import { checkImageName, type Store } from './layout.ts'
+import { findSource, isOnLoopback, type Source } from './source.ts'
+import { requireRoot, requireTools, TOOL_ENV } from './tools.ts'
+
+export type ImportRequest = {
+  /** A reference in a registry, an OCI layout, an archive of docker or OCI, or a tarball of a root filesystem. */
+  source: string
+  name: string
+}
+
+/** An image of that name is replaced; sandboxes keep what they started from. */
+export async function importImage(
+  store: Store,
+  { source, name }: ImportRequest,
+  options: BuildOptions = {},
+): Promise<Image> {
+  checkImageName(name)
+  requireRoot('importing an image')
+  requireTools('tar', 'mke2fs', 'e2fsck', 'setpriv', 'unshare')
+  const found = await findSource(source)
+  if (found.type !== 'tar') requireTools('skopeo', 'umoci')
+  const neverThere = async () => undefined
+  return buildOnce(store, name, options, neverThere, async (build) => {
+    const startedAt = Date.now()
+    const root = path.join(build.folder, 'root')
+    const digest = await unpackSource(build, found, root)
+    if ((await readdir(root)).length === 0) throw new Error(`${source} holds no files`)
+    return storeRoot(store, build, { name, root, source: digest ? `${source} (${digest})` : source, startedAt })
+  })
+}
+
+/** Gives the digest of the image's manifest, if it has one. */
+async function unpackSource(build: Build, source: Source, root: string): Promise<string | undefined> {
+  if (source.type === 'reference') return unpackOci(build, source.reference, root)
+  // Under a name without a colon, which skopeo would take for the start of a tag.
+  const link = path.join(build.folder, 'source')
+  await symlink(source.file, link)
+  if (source.type !== 'tar') return unpackOci(build, `${source.type}:${link}`, root)
+  await unpackTar(build, link, root)
+  return undefined
+}
+
+async function unpackOci(build: Build, reference: string, root: string): Promise<string> {
+  const layout = path.join(build.folder, 'layout')
+  const image = `${layout}:image`
+  await runInBuild(build, 'skopeo', skopeoArgs(reference, `oci:${image}`), { what: 'fetching the image' })
+  await checkArchitecture(`oci:${image}`, build.signal)
+  await runInBuild(build, 'umoci', ['raw', 'unpack', '--image', image, root], { what: 'unpacking its layers' })
+  const index: { manifests: { digest: string }[] } = JSON.parse(await readFile(path.join(layout, 'index.json'), 'utf8'))
+  return index.manifests[0]?.digest ?? 'without a digest'
+}
+
+export function skopeoArgs(from: string, to: string, hasPolicy = hasSignaturePolicy()): string[] {
+  return [
+    // Where the operator has no rules about signatures, digests are what is checked.
+    ...(hasPolicy ? [] : ['--insecure-policy']),
+    ...['--override-os', 'linux', '--override-arch', 'amd64', 'copy'],
+    ...(isOnLoopback(from) ? ['--src-tls-verify=false'] : []),
+    ...[from, to],
+  ]
+}
+
+const hasSignaturePolicy = (): boolean =>
+  ['/etc/containers/policy.json', path.join(homedir(), '.config/containers/policy.json')].some((file) =>
+    existsSync(file),
+  )
+
+/** An image without a choice of architectures comes as it is. */
+async function checkArchitecture(reference: string, signal: AbortSignal | undefined): Promise<void> {
+  const { stdout } = await runOrThrow('skopeo', ['inspect', '--config', reference], { env: TOOL_ENV, signal })
+  const { architecture, os }: { architecture?: string; os?: string } = JSON.parse(stdout)
+  if (architecture !== 'amd64' || os !== 'linux') {
+    throw new Error(`the image is for ${os} on ${architecture}, sandboxes are linux on amd64`)
+  }
+}
+
+async function unpackTar(build: Build, file: string, root: string): Promise<void> {
+  await mkdir(root, { mode: 0o755 })
+  const exactly = ['--numeric-owner', '--same-owner', '--preserve-permissions', '--xattrs', '--xattrs-include=*']
+  const args = ['--extract', ...exactly, '--file', file, '--directory', root]
+  await runInBuild(build, 'tar', args, { what: 'unpacking the tarball' })
+}

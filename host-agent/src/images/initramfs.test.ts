@@ -1,0 +1,72 @@
+import assert from 'node:assert/strict'
+import { readdir, readFile, writeFile } from 'node:fs/promises'
+import path from 'node:path'
+import { test } from 'node:test'
+import { gunzipSync } from 'node:zlib'
+import { ensureInitramfs, packInitramfs, sweepInitramfs } from './initramfs.ts'
+import { pathOf } from './layout.ts'
+import { makeFolder, makeStore } from './testing.ts'
+
+async function makeInputs(folder: string, agent = '\x7fELF agent') {
+  const files = {
+    agent: path.join(folder, 'agent'),
+    first: path.join(folder, 'b.ko'),
+    second: path.join(folder, 'a.ko'),
+  }
+  await writeFile(files.agent, agent, 'latin1')
+  await writeFile(files.first, 'first')
+  await writeFile(files.second, 'second')
+  return files
+}
+
+test('the agent is /init, and the modules are listed in the order they load', async (t) => {
+  const { agent, first, second } = await makeInputs(await makeFolder(t))
+
+  const text = (await packInitramfs(agent, [first, second])).toString('latin1')
+
+  for (const name of ['dev/console', 'newroot', 'modules/a.ko', 'modules/b.ko', 'init']) {
+    assert.ok(text.includes(`${name}\0`), name)
+  }
+  assert.ok(text.includes('b.ko\na.ko\n'))
+})
+
+test('the same inputs give the same file, a new agent gives another', async (t) => {
+  const store = await makeStore(t)
+  const folder = await makeFolder(t)
+  const { agent, first } = await makeInputs(folder)
+
+  const once = await ensureInitramfs(store, { bootModules: [first] }, agent)
+  const twice = await ensureInitramfs(store, { bootModules: [first] }, agent)
+  await makeInputs(folder, '\x7fELF newer')
+  const newer = await ensureInitramfs(store, { bootModules: [first] }, agent)
+
+  assert.deepEqual(twice, once)
+  assert.notEqual(newer.digest, once.digest)
+  assert.ok(gunzipSync(await readFile(newer.path)).includes('\x7fELF newer'))
+  assert.equal((await readdir(pathOf(store, 'initramfs'))).length, 2)
+  assert.deepEqual(await readdir(pathOf(store, 'building')), [])
+})
+
+test('one that nobody wanted for long goes', async (t) => {
+  const store = await makeStore(t)
+  const { agent } = await makeInputs(await makeFolder(t))
+  await ensureInitramfs(store, { bootModules: [] }, agent)
+  const days = (count: number) => Date.now() + count * 24 * 3_600_000
+
+  await sweepInitramfs(store, days(29))
+  assert.equal((await readdir(pathOf(store, 'initramfs'))).length, 1)
+  await sweepInitramfs(store, days(31))
+  assert.equal((await readdir(pathOf(store, 'initramfs'))).length, 0)
+})
+
+test('an agent that is not built yet is said so', async (t) => {
+  const store = await makeStore(t)
+  const folder = await makeFolder(t)
+  const { agent } = await makeInputs(folder, 'no program')
+
+  await assert.rejects(ensureInitramfs(store, { bootModules: [] }, agent), /guest agent .* is no program/)
+  await assert.rejects(
+    ensureInitramfs(store, { bootModules: [] }, path.join(folder, 'absent')),
+    /no guest agent at .*: build it first/,
+  )
+})

@@ -1,0 +1,151 @@
+import assert from 'node:assert/strict'
+import { mkdir, open, readdir, writeFile } from 'node:fs/promises'
+import path from 'node:path'
+import { type TestContext, test } from 'node:test'
+import { buildOnce } from './build.ts'
+import { findImage } from './image.ts'
+import { openImageStore } from './index.ts'
+import { pathOf, type Store } from './layout.ts'
+import { images } from './main.ts'
+import { tarFolder } from './oci-testing.ts'
+import { IS_ROOT, makeFolder, makeStore } from './testing.ts'
+
+async function warrenImages(store: Store, ...args: string[]) {
+  const said = { out: '', err: '' }
+  const exitCode = await images(args, {
+    env: { ...process.env, WARREN_CACHE_DIR: store.cacheDir },
+    stdout: { write: (text) => (said.out += text) },
+    stderr: { write: (text) => (said.err += text) },
+  })
+  return { ...said, exitCode }
+}
+
+async function makeTarball(t: TestContext): Promise<string> {
+  const folder = await makeFolder(t)
+  await mkdir(path.join(folder, 'root/bin'), { recursive: true })
+  await writeFile(path.join(folder, 'root/bin/sh'), 'shell')
+  return tarFolder(path.join(folder, 'root'), path.join(folder, 'root.tar'))
+}
+
+test('an image is imported, listed with its size and removed', async (t) => {
+  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to many users')
+  const store = await makeStore(t)
+  const tarball = await makeTarball(t)
+
+  const imported = await warrenImages(store, 'import', tarball, '--name', 'tiny:1')
+  assert.equal(imported.exitCode, 0, imported.err)
+  assert.match(imported.out, /^NAME +STATE +SIZE.*\ntiny:1 +ready +\d+ MB +\d+ MiB +sha256:[0-9a-f]{12}\n$/)
+  assert.match(imported.err, /^unpacking the tarball\npacking the file system\n/)
+
+  const [listed] = JSON.parse((await warrenImages(store, 'list', '--json')).out)
+  assert.deepEqual([listed.name, listed.state], ['tiny:1', 'ready'])
+  assert.ok(listed.size_bytes > 0 && listed.min_disk_mib > 64)
+
+  const removed = await warrenImages(store, 'rm', 'tiny:1')
+  assert.deepEqual([removed.exitCode, removed.out], [0, 'removed tiny:1\n'])
+  assert.deepEqual(await readdir(pathOf(store, 'roots')), [])
+  assert.match((await warrenImages(store, 'list')).out, /^No images yet/)
+})
+
+test('an image in use stays: by a process that has it open, or by what the host agent knows', async (t) => {
+  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to many users')
+  const store = await makeStore(t)
+  await warrenImages(store, 'import', await makeTarball(t), '--name', 'tiny:1')
+  const image = await findImage(store, 'tiny:1')
+  const handle = await open(image!.path)
+
+  const refused = await warrenImages(store, 'rm', 'tiny:1')
+  await handle.close()
+
+  assert.deepEqual([refused.exitCode, refused.err], [1, 'warren images: tiny:1 is in use by a sandbox\n'])
+  const opened = await openImageStore(store)
+  await assert.rejects(
+    opened.remove('tiny:1', ({ digest }) => digest === image!.digest),
+    /in use/,
+  )
+  assert.deepEqual(await findImage(store, 'tiny:1'), image)
+})
+
+test('what a newer build replaced goes when nobody needs it any more', async (t) => {
+  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to many users')
+  const store = await makeStore(t)
+  const opened = await openImageStore(store)
+  const source = await makeTarball(t)
+  const old = await opened.import({ source, name: 'tiny:1' })
+  const current = await opened.import({ source, name: 'tiny:1' })
+
+  assert.deepEqual(await opened.prune(({ digest }) => digest === old.digest), [])
+  assert.deepEqual(await opened.prune(() => false), [old.digest])
+
+  assert.deepEqual(await opened.find('tiny:1'), current)
+})
+
+test('the list shows what is being built, and what failed and why', async (t) => {
+  const store = await makeStore(t)
+  const { promise, resolve } = Promise.withResolvers<void>()
+  const building = buildOnce(
+    store,
+    'slow:1',
+    {},
+    async () => undefined,
+    () => promise,
+  )
+  const failing = buildOnce(
+    store,
+    'bad:1',
+    {},
+    async () => undefined,
+    async () => {
+      throw new Error('no mirror')
+    },
+  )
+  await assert.rejects(failing)
+
+  const { out } = await warrenImages(store, 'list')
+  const busy = await warrenImages(store, 'rm', 'slow:1')
+  resolve()
+  await building
+
+  assert.match(out, /^bad:1 +failed +- +- +-\n {2}no mirror\nslow:1 +building/m)
+  assert.deepEqual([busy.exitCode, busy.err], [1, 'warren images: slow:1 is being built\n'])
+  assert.equal((await warrenImages(store, 'rm', 'bad:1')).exitCode, 0)
+})
+
+test('an image that nobody can build is brought by import, and the error says so', async (t) => {
+  const store = await makeStore(t)
+
+  const { exitCode, err } = await warrenImages(store, 'build', 'ubuntu:26.04')
+
+  assert.equal(exitCode, 1)
+  assert.match(err, /only debian:13 and devbox:1 .* warren images import SOURCE --name ubuntu:26\.04/)
+  assert.deepEqual(await (await openImageStore(store)).list(), [])
+})
+
+test('wrong commands are refused with what is wrong about them', async (t) => {
+  const store = await makeStore(t)
+  const cases: [string[], string][] = [
+    [[], 'there is no command nothing'],
+    [['remove', 'a:1'], 'there is no command remove'],
+    [['toString'], 'there is no command toString'],
+    [['rm'], 'rm needs the name of an image'],
+    [['import', 'x.tar'], 'import needs --name'],
+    [['list', 'a:1'], 'list does not take a:1'],
+    [['build', 'a:1', '--name', 'b:1'], 'build takes no --name'],
+    [['list', '--fast'], "Unknown option '--fast'"],
+  ]
+  for (const [args, message] of cases) {
+    const { exitCode, out, err } = await warrenImages(store, ...args)
+    assert.deepEqual([exitCode, out], [2, ''], args.join(' '))
+    assert.ok(err.startsWith(`warren images: ${message}`), err)
+  }
+  const absent = await warrenImages(store, 'rm', 'a:1')
+  assert.deepEqual([absent.exitCode, absent.err], [1, 'warren images: there is no image a:1\n'])
+})
+
+test('help names every command', async (t) => {
+  const { exitCode, out } = await warrenImages(await makeStore(t), '--help')
+
+  assert.equal(exitCode, 0)
+  for (const word of ['list', 'build', 'import', 'rm', '--json', 'WARREN_DEBIAN_MIRROR'])
+    assert.ok(out.includes(word), word)
+})

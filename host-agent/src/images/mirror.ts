@@ -1,0 +1,88 @@
+/** Which Debian mirror this machine uses, and how it reaches it: what apt is told here, or the operator's settings. */
+import { existsSync } from 'node:fs'
+import { readdir, readFile } from 'node:fs/promises'
+import path from 'node:path'
+import { run } from '../run.ts'
+import { type AptSource, parseAptSources } from './apt-sources.ts'
+import { TOOL_ENV } from './tools.ts'
+
+export type Mirror = {
+  archive: string
+  /** Absent where the machine takes no security updates. */
+  security?: string
+  keyring?: string
+  /** Options for apt, in its own words. */
+  aptOptions: string[]
+  /** For whatever fetches from it. */
+  env: NodeJS.ProcessEnv
+}
+
+const KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg'
+
+export async function findMirror(env: NodeJS.ProcessEnv = process.env): Promise<Mirror> {
+  const found = chooseMirror(await readSources('/etc/apt'), env)
+  if (!found) {
+    throw new Error('apt on this machine has no Debian mirror: set WARREN_DEBIAN_MIRROR to the URL of one')
+  }
+  const settings = await readSettings()
+  return {
+    archive: await resolveMirrorFile(found.archive),
+    security: found.security && (await resolveMirrorFile(found.security)),
+    keyring: [found.signedBy, KEYRING].find((file) => file !== undefined && existsSync(file)),
+    aptOptions: settings.options,
+    env: { ...settings.proxies, ...TOOL_ENV },
+  }
+}
+
+/** The archive is where the machine's own release comes from, in a folder named `debian` as on every mirror. */
+export function chooseMirror(
+  sources: AptSource[],
+  env: NodeJS.ProcessEnv,
+): { archive: string; security?: string; signedBy?: string } | undefined {
+  const find = (isIt: (uri: string, suites: string[]) => boolean) =>
+    sources
+      .flatMap(({ uris, suites, signedBy }) => uris.map((uri) => ({ uri: uri.replace(/\/+$/, ''), suites, signedBy })))
+      .find(({ uri, suites }) => !uri.startsWith('cdrom:') && isIt(uri, suites))
+  const archive = find((uri, suites) => /\/debian(\.list)?$/.test(uri) && suites.some((suite) => !suite.includes('-')))
+  const security = find((uri, suites) => /\/debian/.test(uri) && suites.some((suite) => suite.endsWith('-security')))
+  const asked = env.WARREN_DEBIAN_MIRROR?.replace(/\/+$/, '')
+  // An operator who names one mirror has a reason not to use the other.
+  if (asked) return { archive: asked, security: env.WARREN_DEBIAN_SECURITY_MIRROR?.replace(/\/+$/, '') || undefined }
+  if (!archive) return undefined
+  return { archive: archive.uri, security: security?.uri, signedBy: archive.signedBy }
+}
+
+/** One source a line, as sources.list has them; `main` is all we take. */
+export function renderSources(mirror: Pick<Mirror, 'archive' | 'security'>, suite: string): string[] {
+  const lines = [`deb ${mirror.archive} ${suite} main`, `deb ${mirror.archive} ${suite}-updates main`]
+  return mirror.security ? [...lines, `deb ${mirror.security} ${suite}-security main`] : lines
+}
+
+async function readSources(folder: string): Promise<AptSource[]> {
+  const parts = path.join(folder, 'sources.list.d')
+  const names = existsSync(parts) ? (await readdir(parts)).sort() : []
+  const files = [path.join(folder, 'sources.list'), ...names.map((name) => path.join(parts, name))]
+  const known = files.filter((file) => /\.(list|sources)$/.test(file) && existsSync(file))
+  return (await Promise.all(known.map(async (file) => parseAptSources(file, await readFile(file, 'utf8'))))).flat()
+}
+
+/** Debian's cloud images name a file that lists mirrors: `mirror+file:/etc/apt/mirrors/debian.list`. */
+async function resolveMirrorFile(uri: string): Promise<string> {
+  const file = /^mirror\+file:(?:\/\/)?(\/.*)$/.exec(uri)?.[1]
+  if (file === undefined) return uri
+  const first = (await readFile(file, 'utf8')).split('\n').find((line) => /^[a-z+]+:\//.test(line.trim()))
+  if (first === undefined) throw new Error(`${file} lists no mirror`)
+  return first.trim().split(/\s/)[0]!.replace(/\/+$/, '') // a line with a URL has a first word
+}
+
+/** Of the machine's apt settings those that decide whether the mirror can be reached and believed. */
+async function readSettings(): Promise<{ options: string[]; proxies: NodeJS.ProcessEnv }> {
+  const names = ['Acquire::http::Proxy', 'Acquire::https::Proxy', 'Acquire::Check-Valid-Until']
+  const { stdout } = await run('apt-config', ['dump', '--no-empty', '--format', '%f=%v%n', ...names], { env: TOOL_ENV })
+  const values = new Map(stdout.split('\n').map((line) => [line.split('=')[0]!, line.slice(line.indexOf('=') + 1)]))
+  const [http, https, checkDates] = names.map((name) => values.get(name))
+  return {
+    options: checkDates ? [`Acquire::Check-Valid-Until "${checkDates}";`] : [],
+    proxies: { ...(http && { http_proxy: http }), ...(https && { https_proxy: https }) },
+  }
+}

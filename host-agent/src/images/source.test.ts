@@ -1,0 +1,55 @@
+import assert from 'node:assert/strict'
+import { writeFile } from 'node:fs/promises'
+import path from 'node:path'
+import { test } from 'node:test'
+import { skopeoArgs } from './import.ts'
+import { isImageName } from './layout.ts'
+import { checkIntegrity } from './npm-package.ts'
+import { findSource, isOnLoopback } from './source.ts'
+import { makeFolder } from './testing.ts'
+
+test('a reference is one of a registry unless it names another kind', async () => {
+  const cases = {
+    'ubuntu:26.04': 'docker://ubuntu:26.04',
+    'registry.example:5000/team/app:1': 'docker://registry.example:5000/team/app:1',
+    [`registry.example/app@sha256:${'a'.repeat(64)}`]: `docker://registry.example/app@sha256:${'a'.repeat(64)}`,
+    'docker://registry.example/app': 'docker://registry.example/app',
+    'oci:/some/layout:tag': 'oci:/some/layout:tag',
+  }
+  for (const [text, reference] of Object.entries(cases)) {
+    assert.deepEqual(await findSource(text), { type: 'reference', reference })
+  }
+})
+
+test('a file that is there is a file, whatever it is called', async (t) => {
+  const file = path.join(await makeFolder(t), 'rootfs:1.tar')
+  await writeFile(file, 'anything')
+
+  assert.deepEqual(await findSource(file), { type: 'tar', file })
+})
+
+test('certificates are asked of every registry but one on this machine', () => {
+  assert.ok(isOnLoopback('docker://127.0.0.1:5000/a') && isOnLoopback('docker://localhost/a'))
+  assert.ok(!isOnLoopback('docker://127.0.0.1.example/a') && !isOnLoopback('docker://localhost.example/a'))
+  assert.ok(!skopeoArgs('docker://registry.example/a', 'oci:b', true).join(' ').includes('tls-verify'))
+})
+
+test('the rules for signatures of an operator who has some are kept', () => {
+  assert.ok(!skopeoArgs('docker://registry.example/a', 'oci:b', true).includes('--insecure-policy'))
+  assert.ok(skopeoArgs('docker://registry.example/a', 'oci:b', false).includes('--insecure-policy'))
+})
+
+test('names are of the kind that the catalog has', () => {
+  for (const name of ['debian:13', 'ubuntu:26.04', 'alpine:3.20', 'my-app_x.y:v1']) assert.ok(isImageName(name), name)
+  for (const name of ['debian', 'Debian:13', 'a/b:1', '../x:1', ':1', 'a:', 'a:.', 'a:b:c', 'a b:1', '-a:1']) {
+    assert.ok(!isImageName(name), name)
+  }
+})
+
+test('a download that is not what was written down is refused', async (t) => {
+  const file = path.join(await makeFolder(t), 'package.tgz')
+  await writeFile(file, 'content')
+
+  await checkIntegrity(file, 'sha256-7XACtDnprIRfIjV9giusFERzD722AW0+yUMil7nsn3M=')
+  await assert.rejects(checkIntegrity(file, 'sha256-AAACtDnprIRfIjV9giusFERzD722AW0+yUMil7nsn3M='), /is not what it/)
+})

@@ -1,0 +1,45 @@
+/** A registry of Debian's docker-registry package on loopback, for the time of one test. */
+import { mkdir, writeFile } from 'node:fs/promises'
+import { createServer } from 'node:net'
+import path from 'node:path'
+import type { TestContext } from 'node:test'
+import { run } from '../run.ts'
+import { waitFor } from './testing.ts'
+
+export async function findTestRegistry(): Promise<string | undefined> {
+  const { stdout } = await run('sh', ['-c', 'command -v docker-registry'])
+  return stdout.trim() || undefined
+}
+
+/** Gives host and port. */
+export async function startRegistry(t: TestContext, program: string, folder: string): Promise<string> {
+  const host = `127.0.0.1:${await findPort()}`
+  await mkdir(folder)
+  const config = path.join(folder, 'config.yml')
+  await writeFile(
+    config,
+    JSON.stringify({ version: 0.1, storage: { filesystem: { rootdirectory: folder } }, http: { addr: host } }),
+  )
+  const stopping = new AbortController()
+  const running = run(program, ['serve', config], { signal: stopping.signal, timeoutMs: 120_000 }).catch(() => {})
+  t.after(async () => {
+    stopping.abort()
+    await running
+  })
+  await waitFor('the registry answers', () =>
+    fetch(`http://${host}/v2/`).then(
+      (answer) => answer.ok,
+      () => false,
+    ),
+  )
+  return host
+}
+
+async function findPort(): Promise<number> {
+  const server = createServer().listen(0, '127.0.0.1')
+  await new Promise((resolve) => server.once('listening', resolve))
+  const address = server.address()
+  await new Promise((resolve) => server.close(resolve))
+  if (address === null || typeof address === 'string') throw new Error('a TCP server has a port')
+  return address.port
+}

@@ -1,0 +1,42 @@
+/** IPv4 blocks in the form the kernel takes them. */
+import { isIPv4 } from 'node:net'
+
+export type Cidr = { address: string; prefix: number }
+
+export function parseCidr(text: string): Cidr {
+  const [address = '', prefixText = '', ...rest] = text.split('/')
+  const prefix = Number(prefixText)
+  if (!isIPv4(address) || !/^\d{1,2}$/.test(prefixText) || prefix > 32 || rest.length > 0) {
+    throw new Error(`${JSON.stringify(text)} is not an IPv4 block such as 100.64.0.0/16`)
+  }
+  const base = maskOf(prefix) & addressNumber(address)
+  if (base >>> 0 !== addressNumber(address)) {
+    throw new Error(`${text} has bits set after its prefix; did you mean ${addressText(base)}/${prefix}?`)
+  }
+  return { address, prefix }
+}
+
+export const renderCidr = ({ address, prefix }: Cidr): string => `${address}/${prefix}`
+
+/** Is every address of `inner` in `outer`? */
+export const contains = (outer: Cidr, inner: Cidr): boolean =>
+  inner.prefix >= outer.prefix &&
+  (addressNumber(inner.address) & maskOf(outer.prefix)) === (addressNumber(outer.address) & maskOf(outer.prefix))
+
+export const overlaps = (one: Cidr, other: Cidr): boolean => contains(one, other) || contains(other, one)
+
+export function addressBytes(address: string): Buffer {
+  if (!isIPv4(address)) throw new Error(`${JSON.stringify(address)} is not an IPv4 address`)
+  return Buffer.from(address.split('.').map(Number))
+}
+
+const addressNumber = (address: string): number => addressBytes(address).readUInt32BE(0)
+
+function addressText(value: number): string {
+  const bytes = Buffer.alloc(4)
+  bytes.writeUInt32BE(value >>> 0)
+  return bytes.join('.')
+}
+
+/** A shift by 32 is a shift by 0 in JavaScript. */
+const maskOf = (prefix: number): number => (prefix === 0 ? 0 : -1 << (32 - prefix))

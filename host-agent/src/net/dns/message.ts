@@ -1,0 +1,65 @@
+/** As much of DNS (RFC 1035) as a proxy needs: who asks what. Queries come from guests: anything may be in them. */
+
+export type Query = {
+  id: number
+  /** In lower case, without the last dot; `.` is the root. */
+  name: string
+  type: number
+  /** Header and question, which is what an answer of ours repeats. */
+  head: Buffer
+}
+
+const HEADER_BYTES = 12
+const NAME_MAX_BYTES = 255
+const LABEL_MAX_BYTES = 63
+export const RCODE = { FORMERR: 1, SERVFAIL: 2 } as const
+
+/** undefined: not a single ordinary question, and not worth an answer. */
+export function parseQuery(packet: Buffer): Query | undefined {
+  if (packet.length < HEADER_BYTES) return undefined
+  const isResponse = (packet.readUInt8(2) & 0x80) !== 0
+  const opcode = (packet.readUInt8(2) >> 3) & 0xf
+  if (isResponse || opcode !== 0 || packet.readUInt16BE(4) !== 1) return undefined
+
+  const labels: string[] = []
+  let at = HEADER_BYTES
+  for (;;) {
+    const length = packet[at]
+    // Longer than a label is a compression pointer, which a first name has nothing to point at.
+    if (length === undefined || length > LABEL_MAX_BYTES) return undefined
+    at += 1 + length
+    if (length === 0) break
+    if (at > packet.length || at - HEADER_BYTES > NAME_MAX_BYTES) return undefined
+    labels.push(packet.toString('latin1', at - length, at))
+  }
+  if (at + 4 > packet.length) return undefined
+  return {
+    id: packet.readUInt16BE(0),
+    name: labels.join('.').toLowerCase() || '.',
+    type: packet.readUInt16BE(at),
+    head: packet.subarray(0, at + 4),
+  }
+}
+
+/** The same question under another number. */
+export function withId(packet: Buffer, id: number): Buffer {
+  const copy = Buffer.from(packet)
+  copy.writeUInt16BE(id, 0)
+  return copy
+}
+
+/** Only an answer to what was asked counts: anybody could send a packet to the port we asked from. */
+export function isAnswerTo(answer: Buffer, question: Buffer, { head }: Query): boolean {
+  if (answer.length < head.length || (answer.readUInt8(2) & 0x80) === 0) return false
+  if (answer.readUInt16BE(0) !== question.readUInt16BE(0)) return false
+  return answer.subarray(HEADER_BYTES, head.length).equals(head.subarray(HEADER_BYTES))
+}
+
+export function renderFailure({ head }: Query, rcode: (typeof RCODE)[keyof typeof RCODE]): Buffer {
+  const answer = Buffer.from(head)
+  // A response, with the recursion bit as asked; recursion is available; one question, nothing else.
+  answer.writeUInt8(0x80 | (answer.readUInt8(2) & 0x01), 2)
+  answer.writeUInt8(0x80 | rcode, 3)
+  answer.fill(0, 6, HEADER_BYTES)
+  return answer
+}

@@ -1,0 +1,72 @@
+/**
+ * A machine for tests of the network: the test process moves into a fresh network namespace, which is then "the host",
+ * and a child makes another, which is "the internet". No packet of a test leaves these, and both end with the process.
+ *
+ *   internet  198.18.5.5, 10.9.9.9, … on lo │ up1 198.18.0.1/24 ── up0 198.18.0.2/24, mtu 1400  host
+ */
+
+import { type ChildProcess, fork } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { join } from 'node:path'
+import { runOrThrow } from '../../run.ts'
+import { unshareNetwork } from '../libc.ts'
+
+export const PUBLIC_HOST = '198.18.5.5'
+/** All of them answer in the internet of the tests: only rules keep a sandbox away. */
+export const PRIVATE_HOSTS = ['10.9.9.9', '172.20.0.1', '192.168.7.7', '169.254.169.254', '100.127.0.1']
+/** A socket bound to all addresses answers from this one. */
+export const NAME_SERVER = { address: '198.18.0.1', port: 53 }
+export const WEB_PORT = 80
+export const UPLINK = { name: 'up0', address: '198.18.0.2', mtu: 1400 }
+
+/** For `skip`: why these tests cannot run here, or false. */
+export const cannotRun = process.getuid?.() === 0 ? false : 'needs root'
+
+export const randomInstance = (): string => randomBytes(4).toString('hex')
+
+/** Commands as a test writes them: words between spaces. */
+export const command = async (line: string): Promise<string> => {
+  const [name, ...args] = line.split(' ')
+  return (await runOrThrow(name!, args)).stdout // a line has a first word
+}
+
+export async function moveToFreshHost(): Promise<void> {
+  unshareNetwork()
+  await command('ip link set lo up')
+}
+
+export class Internet {
+  readonly #child: ChildProcess
+
+  private constructor(child: ChildProcess) {
+    this.#child = child
+  }
+
+  static async start(): Promise<Internet> {
+    const child = fork(join(import.meta.dirname, 'internet.ts'))
+    await once(child, 'message')
+    const inside = `nsenter -t ${child.pid} -n`
+    await command(`ip link add up0 mtu ${UPLINK.mtu} type veth peer name up1 mtu ${UPLINK.mtu} netns ${child.pid}`)
+    await command(`ip addr add ${UPLINK.address}/24 dev up0`)
+    await command('ip link set up0 up')
+    await command(`${inside} ip addr add ${NAME_SERVER.address}/24 dev up1`)
+    await command(`${inside} ip link set up1 up`)
+    await command(`${inside} ip link set lo up`)
+    for (const address of [PUBLIC_HOST, ...PRIVATE_HOSTS]) await command(`${inside} ip addr add ${address}/32 dev lo`)
+    await command(`${inside} ip route add blackhole default`)
+    await command(`ip route add default via ${NAME_SERVER.address}`)
+    return new Internet(child)
+  }
+
+  /** Datagrams that arrived: `text from address`. */
+  async seen(): Promise<string[]> {
+    this.#child.send('seen')
+    const [seen] = await once(this.#child, 'message')
+    return seen as string[]
+  }
+
+  stop(): void {
+    this.#child.kill('SIGKILL')
+  }
+}

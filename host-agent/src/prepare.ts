@@ -1,0 +1,37 @@
+/** What is nice to have before anybody asks: bases of the default image, then the other images. One thing at a time. */
+import { errorText } from '@warren/kit/text'
+import { findShape } from '@warren/protocol'
+import type { Deps } from './deps.ts'
+import { ensureBase } from './vms/base.ts'
+
+/** The shapes people start with; any other gets its base at its first create. */
+const FIRST_SHAPES = ['s-1vcpu-1gb', 's-1vcpu-256mb', 's-2vcpu-2gb']
+
+/** Settles when all is done or we stop; nothing it began outlives it. */
+export async function prepareAll(deps: Deps, tell: (text: string) => void): Promise<void> {
+  await prepareBases(deps)
+  for (const name of deps.config.backgroundImages) {
+    if (deps.stopping.aborted) return
+    try {
+      await deps.images.ensure(name, (text) => tell(`${name}: ${text}`), deps.stopping)
+    } catch (error) {
+      if (deps.stopping.aborted) return
+      tell(`${name} could not be built: ${errorText(error)}`)
+      deps.log.error({ err: error, image: name }, 'an image could not be built')
+    }
+  }
+}
+
+async function prepareBases(deps: Deps): Promise<void> {
+  const image = await deps.images.find(deps.config.defaultRootfs)
+  if (!image) return
+  for (const id of FIRST_SHAPES) {
+    const shape = findShape(id)
+    if (!shape || deps.stopping.aborted) continue
+    try {
+      await ensureBase(deps, image, { vcpu: shape.vcpu, mem_mib: shape.mem_mib }, shape.default_disk_mib)
+    } catch (error) {
+      if (!deps.stopping.aborted) deps.log.error({ err: error, shape: id }, 'a base could not be built ahead')
+    }
+  }
+}

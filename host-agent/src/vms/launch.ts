@@ -1,0 +1,86 @@
+/**
+ * Starting QEMU and getting to know it: as a user of its own, in its namespace and cgroup, with all its files as
+ * descriptors. Used for the one cold boot of a base and for every clone.
+ */
+import { chown, mkdir, readFile, rm } from 'node:fs/promises'
+import path from 'node:path'
+import type { Undo } from '@warren/kit/undo'
+import type { Deps } from '../deps.ts'
+import { endProcess, markProcess, type ProcessMark } from './process.ts'
+import { FDS, renderArgs, type Shape, SOCKETS } from './qemu/args.ts'
+import { Qmp } from './qemu/qmp.ts'
+
+/** A file QEMU gets as a descriptor; `sealed` hands out a copy in memory that nobody can write to. */
+export type VmFile = { path: string; flags: 'r' | 'r+' | 'w' | 'sealed' }
+
+export type Launch = {
+  id: string
+  mode: 'boot' | 'clone'
+  slot: number
+  uid: number
+  shape: Shape
+  files: Partial<Record<Exclude<keyof typeof FDS, 'tap'>, VmFile>>
+  logFile: string
+  cgroups: string[]
+  /** Outlives the host agent, as sandboxes do. What only builds a base dies with whoever builds it. */
+  lasting: boolean
+}
+
+export type Launched = { qemu: ProcessMark; qmp: Qmp; sockets: { agent: string; hello: string } }
+
+export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal: AbortSignal): Promise<Launched> {
+  const socketDir = socketDirOf(deps, launch.id)
+  undo.add('socket folder', () => rm(socketDir, { recursive: true, force: true }))
+  await rm(socketDir, { recursive: true, force: true })
+  await mkdir(socketDir, { mode: 0o700 })
+  await chown(socketDir, launch.uid, launch.uid)
+
+  const { machine, network } = deps
+  const args = renderArgs({ mode: launch.mode, machine, shape: launch.shape, socketDir, mtu: network.host.mtu })
+  const { pid } = await network.netd.request('spawnIn', {
+    slot: launch.slot,
+    ...(launch.lasting
+      ? { command: machine.binary, args }
+      : { command: 'setpriv', args: ['--pdeathsig', 'KILL', machine.binary, ...args] }),
+    env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
+    uid: launch.uid,
+    gid: launch.uid,
+    files: Object.entries(launch.files).map(([name, file]) => ({ fd: FDS[name as keyof typeof FDS], ...file })),
+    stderrPath: launch.logFile,
+    cgroupProcs: launch.cgroups,
+  })
+  const qemu = markProcess(pid)
+  if (!qemu) throw new Error(`QEMU ended at once: ${await lastWords(launch.logFile)}`)
+  undo.add('QEMU', () => endProcess(qemu))
+  const qmp = await connectMonitor(socketDir, qemu, signal).catch(async (error) => {
+    throw new Error(`no monitor: ${await lastWords(launch.logFile)}`, { cause: error })
+  })
+  undo.add('monitor', () => qmp.close())
+  return { qemu, qmp, sockets: socketsIn(socketDir) }
+}
+
+/** Gives up at once when QEMU is gone: nobody would ever make the socket. */
+async function connectMonitor(socketDir: string, qemu: ProcessMark, signal: AbortSignal): Promise<Qmp> {
+  const ended = new AbortController()
+  const watch = setInterval(() => {
+    if (!markProcess(qemu.pid)) ended.abort(new Error('QEMU ended while it started'))
+  }, 20)
+  try {
+    return await Qmp.connect(path.join(socketDir, SOCKETS.monitor), AbortSignal.any([signal, ended.signal]))
+  } finally {
+    clearInterval(watch)
+  }
+}
+
+/** What QEMU said last, on one line. */
+export async function lastWords(logFile: string): Promise<string> {
+  const lines = (await readFile(logFile, 'utf8').catch(() => '')).trim().split('\n')
+  return lines.slice(-3).join(' | ').slice(-500) || 'it said nothing'
+}
+
+export const socketDirOf = (deps: Deps, id: string): string => path.join(deps.config.runDir, id)
+
+export const socketsIn = (socketDir: string) => ({
+  agent: path.join(socketDir, SOCKETS.agent),
+  hello: path.join(socketDir, SOCKETS.hello),
+})

@@ -1,0 +1,74 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { FDS, type Machine, renderArgs, renderKernelCommandLine } from './args.ts'
+
+const machine: Machine = {
+  binary: 'qemu-system-x86_64',
+  version: '7.2.22',
+  type: 'pc-q35-7.2',
+  accel: 'tcg',
+  cpu: 'max',
+  readOnlyRam: false,
+}
+const common = { machine, shape: { vcpu: 2, mem_mib: 512 }, socketDir: '/run/x', mtu: 1400 }
+const boot = renderArgs({ ...common, mode: 'boot' })
+const clone = renderArgs({ ...common, mode: 'clone' })
+
+/** The values that follow a flag, in order. */
+const valuesOf = (args: string[], flag: string) => args.filter((_, i) => args[i - 1] === flag)
+
+test('a clone has exactly the devices of its base, in the same order', () => {
+  assert.deepEqual(valuesOf(clone, '-device'), valuesOf(boot, '-device'))
+  for (const flag of ['-machine', '-cpu', '-m', '-smp', '-accel', '-netdev', '-mon']) {
+    assert.deepEqual(valuesOf(clone, flag), valuesOf(boot, flag), flag)
+  }
+})
+
+test('the base writes its memory into the file, a clone maps it privately', () => {
+  assert.deepEqual(valuesOf(boot, '-object'), [
+    `memory-backend-file,id=ram0,size=512M,mem-path=/proc/self/fd/${FDS.ram},share=on`,
+  ])
+  assert.deepEqual(valuesOf(clone, '-object'), [
+    `memory-backend-file,id=ram0,size=512M,mem-path=/proc/self/fd/${FDS.ram},share=off`,
+  ])
+  const newer = renderArgs({ ...common, machine: { ...machine, readOnlyRam: true }, mode: 'clone' })
+  assert.match(valuesOf(newer, '-object')[0]!, /share=off,readonly=on,rom=off$/)
+})
+
+test('only the last disk of the chain is written to', () => {
+  const nodes = valuesOf(clone, '-blockdev').map((text) => JSON.parse(text))
+
+  assert.deepEqual(
+    nodes.map((node) => [node['node-name'], node['read-only'] ?? false, node.backing]),
+    [
+      ['image', true, undefined],
+      ['base', true, 'image'],
+      ['d0', false, 'base'],
+    ],
+  )
+  assert.deepEqual(
+    valuesOf(boot, '-blockdev').map((text) => JSON.parse(text)['node-name']),
+    ['image', 'd0'],
+  )
+})
+
+test('QEMU is confined and never restarts a guest by itself', () => {
+  for (const args of [boot, clone]) {
+    assert.ok(args.includes('-no-reboot'))
+    assert.deepEqual(valuesOf(args, '-sandbox'), [
+      'on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny',
+    ])
+  }
+})
+
+test('a clone has no kernel and takes its state from a descriptor', () => {
+  assert.deepEqual(valuesOf(clone, '-kernel'), [])
+  assert.deepEqual(valuesOf(clone, '-incoming'), [`fd:${FDS.state}`])
+  assert.deepEqual(valuesOf(boot, '-incoming'), [])
+})
+
+test('the tricks for emulated machines stay away from real ones', () => {
+  assert.match(renderKernelCommandLine('tcg', 1400), /norandmaps/)
+  assert.doesNotMatch(renderKernelCommandLine('kvm', 1500), /norandmaps|tsc=|lpj=/)
+  assert.match(renderKernelCommandLine('kvm', 1500), /panic=-1 reboot=t warren\.mtu=1500/)
+})

@@ -1,0 +1,49 @@
+/** Which machine this host can run: found by asking QEMU and the kernel, never by the name of a distribution. */
+import { runOrThrow } from '../../run.ts'
+import type { Machine } from './args.ts'
+import { probeKvm } from './probe.ts'
+
+const BINARY = 'qemu-system-x86_64'
+
+export async function detectMachine(): Promise<{ machine: Machine; why: string }> {
+  const [{ stdout: versionText }, { stdout: machines }, kvm] = await Promise.all([
+    runOrThrow(BINARY, ['--version']),
+    runOrThrow(BINARY, ['-machine', 'help']),
+    probeKvm(),
+  ])
+  const version = parseQemuVersion(versionText)
+  const machine: Machine = {
+    binary: BINARY,
+    version,
+    type: newestQ35(machines),
+    accel: kvm.usable ? 'kvm' : 'tcg',
+    cpu: kvm.usable ? 'host' : EMULATED_CPU,
+    readOnlyRam: isAtLeast(version, 8, 2),
+  }
+  return { machine, why: kvm.usable ? '/dev/kvm runs a 64-bit guest' : `software emulation: ${kvm.reason}` }
+}
+
+/** `rep movsb` is emulated byte by byte; without these two the guest's kernel copies with wide moves instead. */
+const EMULATED_CPU = 'max,erms=off,fsrm=off'
+
+export function parseQemuVersion(text: string): string {
+  const version = /version (\d+\.\d+\.\d+)/.exec(text)?.[1]
+  if (!version) throw new Error(`cannot tell the version of QEMU from: ${text.slice(0, 200)}`)
+  return version
+}
+
+/** Versioned, so that a state saved today is read by the QEMU of tomorrow. */
+export function newestQ35(machines: string): string {
+  const versions = [...machines.matchAll(/^pc-q35-(\d+)\.(\d+)\s/gm)].map((match) => [
+    Number(match[1]),
+    Number(match[2]),
+  ])
+  const newest = versions.sort(([a1, a2], [b1, b2]) => b1! - a1! || b2! - a2!)[0]
+  if (!newest) throw new Error('this QEMU has no q35 machine')
+  return `pc-q35-${newest[0]}.${newest[1]}`
+}
+
+function isAtLeast(version: string, major: number, minor: number): boolean {
+  const [a = 0, b = 0] = version.split('.').map(Number)
+  return a > major || (a === major && b >= minor)
+}

@@ -1,0 +1,85 @@
+import assert from 'node:assert/strict'
+import { mkdtemp, rm } from 'node:fs/promises'
+import net from 'node:net'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, test } from 'node:test'
+import { Qmp } from './qmp.ts'
+
+const folder = await mkdtemp(path.join(tmpdir(), 'warren-qmp-'))
+after(() => rm(folder, { recursive: true }))
+let made = 0
+
+type Command = { execute: string; id: number; arguments?: object }
+
+/** A monitor that answers as the test says, in pieces. */
+async function startMonitor(answer: (command: Command, socket: net.Socket) => object | undefined, delayMs = 0) {
+  const file = path.join(folder, `m${made++}.sock`)
+  const server = net.createServer((socket) => {
+    socket.write('{"QMP": {"version": {}, "capabilities": []}}\r\n')
+    let held = ''
+    socket.on('data', (chunk) => {
+      held += chunk
+      for (let end = held.indexOf('\n'); end !== -1; end = held.indexOf('\n')) {
+        const command = JSON.parse(held.slice(0, end)) as Command
+        held = held.slice(end + 1)
+        const reply = command.execute === 'qmp_capabilities' ? { return: {} } : answer(command, socket)
+        if (!reply) continue
+        const text = `{"event":"NOISE"}\r\n${JSON.stringify({ ...reply, id: command.id })}\r\n`
+        socket.write(text.slice(0, 10))
+        setImmediate(() => socket.write(text.slice(10)))
+      }
+    })
+    socket.on('error', () => {})
+  })
+  setTimeout(() => server.listen(file), delayMs)
+  after(() => server.close())
+  return file
+}
+
+const soon = () => AbortSignal.timeout(5_000)
+
+test('it waits for the socket, and answers find their commands among events and in pieces', async () => {
+  const file = await startMonitor((command) => ({ return: { was: command.execute, got: command.arguments } }), 30)
+
+  const qmp = await Qmp.connect(file, soon())
+
+  assert.deepEqual(await Promise.all([qmp.run('stop'), qmp.run('cont', { fast: true })]), [
+    { was: 'stop' },
+    { was: 'cont', got: { fast: true } },
+  ])
+  qmp.close()
+})
+
+test('a refusal says what QEMU said', async () => {
+  const qmp = await Qmp.connect(await startMonitor(() => ({ error: { class: 'X', desc: 'no such device' } })), soon())
+
+  await assert.rejects(qmp.run('device_del'), /QEMU: no such device/)
+  qmp.close()
+})
+
+test('when QEMU goes, every command under way fails and the end is told', async () => {
+  const file = await startMonitor((_command, socket) => void socket.destroy())
+  const qmp = await Qmp.connect(file, soon())
+
+  await assert.rejects(qmp.run('quit'), /connection to QEMU ended/)
+  await qmp.closed
+  await assert.rejects(qmp.run('cont'), /connection to QEMU ended/)
+})
+
+test('a command that is never answered fails in time', async () => {
+  const qmp = await Qmp.connect(await startMonitor(() => undefined), soon())
+
+  await assert.rejects(qmp.run('stop', undefined, 30), /did not answer stop within 30 ms/)
+  qmp.close()
+})
+
+test('what is no monitor is hung up on', async () => {
+  const qmp = await Qmp.connect(await startMonitor((_command, socket) => void socket.write('hello\n')), soon())
+
+  await assert.rejects(qmp.run('stop'), /connection to QEMU ended/)
+})
+
+test('a socket that never appears is given up with the signal', async () => {
+  await assert.rejects(Qmp.connect(path.join(folder, 'never.sock'), AbortSignal.timeout(30)))
+})

@@ -1,0 +1,90 @@
+#!/bin/sh
+# What virtual machines need beyond npm: QEMU and its helpers from Debian, and the guest agent, built here. Run by
+# set-up as root; an ordinary user gets a Warren that serves everything but virtual machines.
+set -eu
+cd "$(dirname "$0")/.."
+
+quiet=no
+[ "${1-}" = --quiet ] && quiet=yes
+say() { [ "$quiet" = yes ] || printf '%s\n' "$*"; }
+die() {
+  printf 'set-up: %s\n' "$1" >&2
+  printf '        %s\n' "$2" >&2
+  exit 1
+}
+again='then run the same command again.'
+seconds_since() { echo $(($(date +%s) - $1)); }
+
+# --- Debian packages --------------------------------------------------------------------------------------------------
+
+have() { command -v "$1" >/dev/null 2>&1; }
+have_file() { for file in "$@"; do [ -e "$file" ] && return 0; done; return 1; }
+
+packages=
+need() { packages="$packages $1"; }
+have qemu-system-x86_64 || need qemu-system-x86
+have mmdebstrap || need mmdebstrap
+have mke2fs || need e2fsprogs
+have xz || need xz-utils
+have zstd || need zstd
+have ip || need iproute2
+have_file /usr/lib/*/libnftables.so.1 || need libnftables1
+have_file /usr/share/keyrings/debian-archive-keyring.gpg || need debian-archive-keyring
+
+# Debian 12 has a current Rust under another name; its plain cargo is too old.
+new_enough() { "$1" --version 2>/dev/null | awk '{ split($2, v, "."); exit !(v[1] > 1 || v[2] >= 85) }'; }
+have cargo && new_enough cargo || need cargo
+have cc || need gcc
+have_file /usr/lib/*/libc.a || need libc6-dev
+
+install_packages() {
+  have apt-get || die "these Debian packages are missing:$packages" "Install what they stand for on your system, $again"
+  started=$(date +%s)
+  say "Installing Debian packages:$packages …"
+  log=$(mktemp)
+  export DEBIAN_FRONTEND=noninteractive
+  if ! apt-get update >"$log" 2>&1; then
+    tail -5 "$log" >&2
+    die 'apt-get update failed; why stands above.' "Mend that, $again"
+  fi
+  case "$packages" in
+    *' cargo'*)
+      if apt-cache show cargo-web >/dev/null 2>&1; then packages=$(echo "$packages" | sed 's/ cargo/ cargo-web/'); fi ;;
+  esac
+  # shellcheck disable=SC2086  # a list of names
+  if ! apt-get install -y --no-install-recommends $packages >"$log" 2>&1; then
+    tail -15 "$log" >&2
+    die "apt-get could not install$packages; why stands above." "Mend that, $again"
+  fi
+  rm -f "$log"
+  say "Installed Debian packages in $(seconds_since "$started") s."
+}
+[ -z "$packages" ] || install_packages
+
+# --- The guest agent --------------------------------------------------------------------------------------------------
+
+cache=${XDG_CACHE_HOME:-$HOME/.cache}/warren/guest-agent
+agent=guest-agent/target/warren/guest-agent
+wanted=$(find guest-agent -path guest-agent/target -prune -o -type f -print | LC_ALL=C sort | xargs sha256sum | sha256sum | cut -c1-32)
+
+if [ ! -x "$agent" ] || [ "$(cat "$agent.stamp" 2>/dev/null)" != "$wanted" ]; then
+  mkdir -p "$(dirname "$agent")" "$cache"
+  if [ ! -x "$cache/$wanted" ]; then
+    started=$(date +%s)
+    say 'Building the guest agent …'
+    log=$(mktemp)
+    # An old or broken cargo may come first on the PATH; Debian's and its compiler are here.
+    new_enough cargo || PATH=/usr/bin:$PATH
+    if ! (cd guest-agent && CARGO_TARGET_DIR="$cache/target" cargo build --release --locked -j2 >"$log" 2>&1); then
+      tail -20 "$log" >&2
+      die 'the guest agent could not be built; why stands above.' "Mend that, $again"
+    fi
+    cp "$cache"/target/*/release/guest-agent "$cache/$wanted.new.$$"
+    mv "$cache/$wanted.new.$$" "$cache/$wanted"
+    rm -f "$log"
+    say "Built the guest agent in $(seconds_since "$started") s."
+  fi
+  cp "$cache/$wanted" "$agent.new.$$"
+  mv "$agent.new.$$" "$agent"
+  printf '%s' "$wanted" >"$agent.stamp"
+fi
