@@ -108,3 +108,9 @@ if ! installed; then
   fi
   say "Installed npm packages in $(($(date +%s) - started)) s."
 fi
+
+# --- what virtual machines need ---------------------------------------------------------------------------------------
+
+if [ "$(id -u)" = 0 ] && [ "$(uname -m)" = x86_64 ] && [ "${WARREN_VMS-}" != off ]; then
+  if [ "$quiet" = yes ]; then sh tools/machine.sh --quiet; else sh tools/machine.sh; fi
+fi

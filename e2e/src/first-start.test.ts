@@ -83,11 +83,8 @@ test('a key is revoked and worthless at once', async () => {
 
 const MISTAKES = [
   { args: ['admin', 'user', 'create', 'eve', '--plan', 'gold'], says: /'gold' is invalid.*free, / },
-  { args: ['admin', 'user', 'create', 'local'], says: /local/ },
   { args: ['admin', 'user', 'set-plan', 'nobody', 'pro'], says: /user nobody not found/ },
-  { args: ['admin', 'user', 'set-plan', 'local', 'gold'], says: /'gold' is invalid/ },
   { args: ['admin', 'user', 'add-credit', 'local', 'much'], says: /'much' is invalid/ },
-  { args: ['admin', 'key', 'create', 'nobody'], says: /user nobody not found/ },
   { args: ['admin', 'key', 'revoke', 'nothing'], says: /key not found/ },
   { args: ['admin', 'usr'], says: /unknown command 'usr'/ },
   { args: ['strat'], says: /unknown command 'strat'/ },

@@ -37,6 +37,15 @@ program
   .action((args: string[]) => runProgram('control-plane/src/admin/main.ts', args, { needsDatabase: true }))
 
 program
+  .command('images')
+  .description('list, build, import and remove root file systems')
+  .helpOption(false)
+  .passThroughOptions()
+  .allowUnknownOption()
+  .argument('[arguments...]')
+  .action((args: string[]) => runProgram('host-agent/src/images/main.ts', args, { needsDatabase: false }))
+
+program
   .command('doctor')
   .description('check what this machine has and lacks, with the commands that mend it')
   .helpOption(false)
