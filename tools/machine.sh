@@ -32,8 +32,11 @@ have_file /usr/lib/*/libnftables.so.1 || need libnftables1
 have_file /usr/share/keyrings/debian-archive-keyring.gpg || need debian-archive-keyring
 
 # Debian 12 has a current Rust under another name; its plain cargo is too old.
-new_enough() { "$1" --version 2>/dev/null | awk '{ split($2, v, "."); exit !(v[1] > 1 || v[2] >= 85) }'; }
-have cargo && new_enough cargo || need cargo
+new_enough() {
+  version=$("$1" --version 2>/dev/null) || return 1
+  echo "$version" | awk '{ split($2, v, "."); exit !(v[1] > 1 || v[2] >= 85) }'
+}
+new_enough cargo || new_enough /usr/bin/cargo || need cargo
 have cc || need gcc
 have_file /usr/lib/*/libc.a || need libc6-dev
 
