@@ -23,10 +23,14 @@ export async function step<T>(name: string, work: (progress: (text: string) => v
   const seconds = () => ((performance.now() - startedAt) / 1000).toFixed(1)
   process.stdout.write(`  ${name} …`)
   let told = false
+  let phase = ''
   try {
     const result = await work((text) => {
       told = true
-      process.stdout.write(renderProgress(name, text, seconds()))
+      // In a file only what is done counts, not each package of it.
+      const [next = ''] = text.split(': ')
+      if (process.stdout.isTTY || next !== phase) process.stdout.write(renderProgress(name, text, seconds()))
+      phase = next
     })
     process.stdout.write(told && process.stdout.isTTY ? `\r\x1b[K  ${name} … ${seconds()} s\n` : ` ${seconds()} s\n`)
     return result
