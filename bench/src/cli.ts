@@ -27,7 +27,7 @@ Measures the rows named, or all of them, each beside a baseline in the same run.
   --help       this text
 
 Percentiles are over all samples, by nearest rank from the smallest; nothing is trimmed. A sample of ms is one request,
-a sample of req/s is one turn of half a second. The exit status is 0 when everything was measured, met or not.
+a sample of req/s is one turn of a quarter of a second. The exit status is 0 when everything was measured, met or not.
 `
 
 type Asked = { rows: Row[]; json: boolean; list: boolean; help: boolean; seconds: number }

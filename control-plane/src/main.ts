@@ -25,7 +25,7 @@ import { startTracing } from './observe/tracing.ts'
 import { ensureLocalUser } from './users/local.ts'
 
 /** Under the 10 s that `warren start` has for everything. */
-const STOP_LIMIT_MS = 7_000
+const STOP_LIMIT_MS = 4_000
 
 const config = readConfigOrExit()
 const log = createLog({
@@ -45,8 +45,9 @@ try {
   process.send?.({ ready: true, ...urls })
   log.info(urls, 'control plane is ready')
 } catch (error) {
-  log.fatal({ err: error }, 'control plane could not start')
-  process.send?.({ failed: errorText(error) })
+  // Whoever started us tells people; alone, the log does.
+  if (process.send) process.send({ failed: errorText(error) })
+  else log.fatal({ err: error }, 'control plane could not start')
   await stop(1)
 }
 

@@ -20,12 +20,13 @@ import {
   until,
 } from './box.ts'
 
+const oneDataDir = await makeDataDir({ after })
+
 describe('killed part by part, on one box', () => {
-  let dataDir: string
+  const dataDir = oneDataDir
   let box: Box
 
   before(async () => {
-    dataDir = await makeDataDir({ after })
     box = await startBox(dataDir)
   })
 

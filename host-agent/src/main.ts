@@ -27,7 +27,7 @@ import { detectMachine } from './vms/qemu/machine.ts'
 import { openRegistry } from './vms/registry.ts'
 import { Vms } from './vms/vms.ts'
 
-const STOP_LIMIT_MS = 5_000
+const STOP_LIMIT_MS = 2_000
 /** Put there by tools/machine.sh. */
 const GUEST_AGENT = path.resolve(import.meta.dirname, '../../guest-agent/target/warren/guest-agent')
 /** Above every real account and every range that containers are usually given. */
@@ -50,8 +50,9 @@ try {
   await start(config, log, stack)
   process.send?.({ ready: true, socket: config.socket })
 } catch (error) {
-  log.fatal({ err: error }, 'host agent could not start')
-  process.send?.({ failed: errorText(error) })
+  // Whoever started us tells people; alone, the log does.
+  if (process.send) process.send({ failed: errorText(error) })
+  else log.fatal({ err: error }, 'host agent could not start')
   await stop(1)
 }
 

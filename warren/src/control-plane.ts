@@ -8,7 +8,7 @@ export type ControlPlane = Child<{ baseUrl: string; metricsUrl: string }>
 
 const START_LIMIT_MS = 60_000
 /** With what the others may take after it, under the 10 s for everything. */
-const STOP_LIMIT_MS = 6_000
+const STOP_LIMIT_MS = 4_500
 
 export function startControlPlane(
   env: NodeJS.ProcessEnv,

@@ -10,7 +10,8 @@ export type HostAgent = Child<{ socket: string }>
 
 /** A build over a slow network; a start with everything there takes a second. */
 const START_LIMIT_MS = 30 * 60_000
-const STOP_LIMIT_MS = 3_000
+/** It has 2 s of its own. */
+const STOP_LIMIT_MS = 2_500
 
 export const canRunVms = (env: NodeJS.ProcessEnv): boolean =>
   process.getuid?.() === 0 && process.arch === 'x64' && env.WARREN_VMS !== 'off'

@@ -3,8 +3,8 @@
  *
  * Order of events: the data directory is ours alone (or somebody else runs on it, and we say so); what a killed
  * predecessor left behind is ended; the ports are free and the machine plays along; the database; the host agent (as
- * root); the control plane; the instance file that others find us by; the lines that people wait for. From then on a part that ends is started again. A signal, at any
- * of these moments, stops all that was begun, in reverse.
+ * root); the control plane; the instance file that others find us by; the lines that people wait for. From then on a
+ * part that ends is started again. A signal, at any of these moments, stops all that was begun, in reverse.
  */
 import { readFile, statfs } from 'node:fs/promises'
 import { onStopSignal, StopStack } from '@warren/kit/stop'

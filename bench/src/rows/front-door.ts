@@ -11,8 +11,8 @@ import type { Fixture, Measurement, Row, Run } from '../row.ts'
 
 /** Enough to keep one server process busy, few enough for a small machine. */
 const CONNECTIONS = 64
-/** Short, so that a noisy second falls on both candidates. */
-const SLICE_MS = 500
+/** Short, so that the machine's noise falls on both candidates; thousands of requests all the same. */
+const SLICE_MS = 250
 /** Until the compiler has seen the hot path. */
 const WARM_UP_MS = 3_000
 

@@ -144,7 +144,7 @@ test('an upload that stands still when it is cut is not taken for a whole one', 
   }
 })
 
-test('more than 10 GiB is 400: at once when it is announced, when it is reached otherwise', async () => {
+test('more than 10 GiB is refused at once when it is announced', async () => {
   const request = httpRequest({
     port,
     method: 'PUT',

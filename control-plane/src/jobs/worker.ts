@@ -18,6 +18,8 @@ import { type Sweep, startSweeps } from './sweep.ts'
 
 const CONCURRENCY = 16
 const RESTART_MS = 1_000
+/** Twice the poll interval. */
+const FIRST_FETCH_LIMIT_MS = 4_000
 
 export type Worker = { stop(): Promise<void> }
 
@@ -76,7 +78,7 @@ export async function startWorker(
 async function startRunner(deps: Deps, pool: pg.Pool, jobs: readonly Job[], pools: string[]): Promise<Runner> {
   const events: WorkerEvents = new EventEmitter()
   events.on('pool:create', ({ workerPool }) => pools.push(workerPool.id))
-  return run({
+  const runner = await run({
     pgPool: pool,
     events,
     noHandleSignals: true,
@@ -94,6 +96,22 @@ async function startRunner(deps: Deps, pool: pg.Pool, jobs: readonly Job[], pool
       },
     },
   })
+  endUnlessItFetches(deps, runner, events)
+  return runner
+}
+
+/**
+ * The library keeps the answer of its first question, also when that was a lost connection: such a runner never gets a
+ * job. It is ended, and `keepRunning` begins another.
+ */
+function endUnlessItFetches(deps: Deps, runner: Runner, events: WorkerEvents): void {
+  const late = setTimeout(() => {
+    deps.log.warn('the worker cannot fetch jobs, starting it again')
+    runner.stop().catch(() => {}) // It has ended by itself.
+  }, FIRST_FETCH_LIMIT_MS)
+  const settled = () => clearTimeout(late)
+  events.once('localQueue:getJobs:complete', settled)
+  runner.promise.then(settled, settled)
 }
 
 const task = (deps: Deps, job: Job) => async (payload: unknown, helpers: TaskHelpers) => {
