@@ -23,7 +23,13 @@ const BODY_MAX_BYTES = 1024 * 1024
 export type HostApp = { listen(path: string): Promise<void>; close(): Promise<void> }
 
 export function createHostApp(deps: Deps, vms: Vms): HostApp {
-  const server = http2.createServer({ settings: { initialWindowSize: 1024 * 1024, maxConcurrentStreams: 4096 } })
+  const server = http2.createServer({
+    settings: { initialWindowSize: 1024 * 1024, maxConcurrentStreams: 4096 },
+    // The one client is the control plane: many resets are callers that went away, not an attack.
+    streamResetBurst: 1_000_000,
+    streamResetRate: 100_000,
+    maxSessionMemory: 1024,
+  })
   const sessions = new Set<ServerHttp2Session>()
   server.on('session', (session) => {
     sessions.add(session)

@@ -93,6 +93,7 @@ function openSession(agent: net.Socket, hello: net.Socket): GuestChannel {
   const session = http2.connect('http://guest', {
     createConnection: () => agent,
     settings: { initialWindowSize: STREAM_WINDOW_BYTES, enablePush: false },
+    maxSessionMemory: 256,
   })
   session.on('error', () => {}) // `close` follows.
   session.once('connect', () => session.setLocalWindowSize(SESSION_WINDOW_BYTES))
