@@ -62,7 +62,10 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   app.setValidatorCompiler(compileValidator)
   if (tracing) await app.register(tracing.plugin)
 
-  app.addHook('onRequest', async (request, reply) => void reply.header('X-Request-Id', request.id))
+  app.addHook('onRequest', (request, reply, done) => {
+    reply.header('X-Request-Id', request.id)
+    done()
+  })
   admitRequests(app, deps)
   acceptJsonBodies(app)
   honourIdempotencyKeys(app, deps)
@@ -113,26 +116,52 @@ function admitRequests(app: FastifyInstance, deps: Deps): void {
     throw failure('rate_limited', 'too many requests', { retryAfterSeconds })
   }
 
-  app.addHook('onRequest', async (request) => {
-    const { access = 'public', unlimited } = request.routeOptions.config
+  const admit = (request: FastifyRequest, caller: Caller, access: Access, url: string) => {
+    request.caller = caller
+    count(callerKey(caller))
+    authorize(caller, access, { url, sandboxId: sandboxIdOf(request, url) })
+  }
+  const refuse = (request: FastifyRequest, error: unknown): never => {
+    // Guessing costs the guesser's address; those who know a key are not held up by it.
+    count(`address:${request.ip}`)
+    throw error
+  }
+
+  const receive = (request: FastifyRequest): undefined | Promise<void> => {
+    const { config, url = '' } = request.routeOptions
+    const { access = 'public', unlimited } = config
     if (access === 'public') {
       if (!unlimited) count(`address:${request.ip}`)
-      return
+      return undefined
     }
+    let found: Caller | Promise<Caller>
     try {
-      request.caller = await authenticate(deps, request.headers)
+      found = authenticate(deps, request.headers)
     } catch (error) {
-      // Guessing costs the guesser's address; those who know a key are not held up by it.
-      count(`address:${request.ip}`)
-      throw error
+      return refuse(request, error)
     }
-    count(callerKey(request.caller))
-    authorize(request.caller, access, { url: request.routeOptions.url ?? '', sandboxId: sandboxIdOf(request) })
+    if (!(found instanceof Promise)) return void admit(request, found, access, url)
+    return found.then(
+      (caller) => admit(request, caller, access, url),
+      (error) => refuse(request, error),
+    )
+  }
+
+  // By callback: nearly every credential is remembered, and then no promise is made.
+  app.addHook('onRequest', (request, _reply, done) => {
+    let work: undefined | Promise<void>
+    try {
+      work = receive(request)
+    } catch (error) {
+      return done(error as Error)
+    }
+    if (work) work.then(() => done(), done)
+    else done()
   })
 }
 
-function sandboxIdOf(request: FastifyRequest): string | undefined {
-  if (!request.routeOptions.url?.startsWith('/v1/sandboxes/:id')) return undefined
+function sandboxIdOf(request: FastifyRequest, url: string): string | undefined {
+  if (!url.startsWith('/v1/sandboxes/:id')) return undefined
   return (request.params as { id: string }).id
 }
 

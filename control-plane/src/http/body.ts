@@ -11,8 +11,9 @@ export const JSON_BODY_MAX_BYTES = 4 * 1024 * 1024
 export function acceptJsonBodies(app: FastifyInstance): void {
   app.removeAllContentTypeParsers()
   // One that cannot be parsed would be refused before any parser is asked.
-  app.addHook('onRequest', async (request) => {
+  app.addHook('onRequest', (request, _reply, done) => {
     delete request.raw.headers['content-type']
+    done()
   })
   app.addContentTypeParser('*', { parseAs: 'buffer' }, (_request, body, done) => {
     try {
@@ -22,8 +23,9 @@ export function acceptJsonBodies(app: FastifyInstance): void {
     }
   })
   // A route with a body schema always gets an object, also when nothing was sent.
-  app.addHook('preValidation', async (request) => {
+  app.addHook('preValidation', (request, _reply, done) => {
     if (request.body === undefined || request.body === null) request.body = {}
+    done()
   })
 }
 

@@ -27,23 +27,29 @@ const POLL_MS = 50
 export type Claim = { caller: string; key: string; stored: boolean }
 
 export function honourIdempotencyKeys(app: FastifyInstance, deps: Deps): void {
-  app.addHook('preHandler', async (request, reply) => {
-    if (!request.routeOptions.config.idempotent) return
+  // Only where it is asked for: every other route would pay for it with each request.
+  app.addHook('onRoute', (route) => {
+    if (!route.config?.idempotent) return
+    route.preHandler = [claimIfAsked, ...[route.preHandler ?? []].flat()]
+    route.onSend = [keepAnswer, ...[route.onSend ?? []].flat()]
+  })
+
+  async function claimIfAsked(request: FastifyRequest, reply: FastifyReply) {
     const key = request.headers['idempotency-key']
     if (key === undefined) return
     if (typeof key !== 'string' || !/^[\x21-\x7e]{1,255}$/.test(key)) {
       throw badField({ 'Idempotency-Key': 'must be 1 to 255 printable characters' })
     }
     return claimKey(deps, request, reply, { caller: callerKey(request.caller), key, stored: false })
-  })
+  }
 
-  app.addHook('onSend', async (request, reply, payload) => {
+  async function keepAnswer(request: FastifyRequest, reply: FastifyReply, payload: unknown) {
     const claim = request.idempotency
     if (!claim) return payload
     if (reply.statusCode >= 300 || typeof payload !== 'string') await forget(deps, claim)
     else if (!claim.stored) await storeAnswer(deps.db, claim, reply.statusCode, payload)
     return payload
-  })
+  }
 }
 
 /** `payload` is the exact body that goes out. In a transaction that fails later it was never stored, and nothing is lost. */

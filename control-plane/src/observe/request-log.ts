@@ -7,7 +7,8 @@ import type { Deps } from '../deps.ts'
 import { callerKey } from '../http/callers.ts'
 
 export function observeRequests(app: FastifyInstance, deps: Deps): void {
-  app.addHook('onResponse', async (request, reply) => {
+  app.addHook('onResponse', (request, reply, done) => {
+    done()
     const route = request.routeOptions.url ?? 'none'
     const status = reply.statusCode
     const seconds = reply.elapsedTime / 1000

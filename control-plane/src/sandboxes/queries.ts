@@ -14,13 +14,18 @@ import type { SandboxCounts } from './count.ts'
 const SELECT = 'select to_json(sandboxes) as row from sandboxes'
 
 const FIND = `${SELECT} where id = any($1)`
+/** The usual case, and the one that is planned only once: any(…) is planned anew for each list of ids. */
+const FIND_ONE = `${SELECT} where id = $1`
 const LIST = `${SELECT} where user_id = $1
   order by created_at desc, id desc limit $2 offset $3`
 const LIST_BY_STATUS = `${SELECT} where user_id = $1 and status = $4
   order by created_at desc, id desc limit $2 offset $3`
 
 export async function findSandboxes(database: Database, ids: string[]): Promise<Map<string, SandboxRow>> {
-  const rows = await selectRows(database, 'find-sandboxes', FIND, [ids])
+  const rows =
+    ids.length === 1
+      ? await selectRows(database, 'find-sandbox', FIND_ONE, ids)
+      : await selectRows(database, 'find-sandboxes', FIND, [ids])
   return new Map(rows.map((row) => [row.id, row]))
 }
 

@@ -40,25 +40,12 @@ const hasAddress = (status: SandboxStatus): boolean => status !== 'creating' && 
 /** `<port>` stays literal: clients put their port in its place. */
 const ingressUrl = (id: string, domain: string) => `https://${id.slice('sb-'.length).toLowerCase()}-<port>.${domain}`
 
-const DAY_MS = 86_400_000
 const TWO_DIGITS = Array.from({ length: 60 }, (_, n) => String(n).padStart(2, '0'))
-/** `2026-03-01T` by the number of the day. */
-const dayTexts = new Map<number, string>()
 
-/** What `toISOString` gives for a time since 1970, four times as fast; five of those would be half the cost of a view. */
+/** What `toISOString` gives, at half its cost, which would be most of the cost of a view. */
 function renderTime(time: Date): string {
-  const ms = time.getTime()
-  const seconds = Math.floor((ms % DAY_MS) / 1000)
-  const minutes = Math.floor(seconds / 60)
-  const clock = `${TWO_DIGITS[Math.floor(minutes / 60)]}:${TWO_DIGITS[minutes % 60]}:${TWO_DIGITS[seconds % 60]}`
-  return `${dayText(time, Math.floor(ms / DAY_MS))}${clock}.${String(ms % 1000).padStart(3, '0')}Z`
-}
-
-function dayText(time: Date, day: number): string {
-  const known = dayTexts.get(day)
-  if (known !== undefined) return known
-  if (dayTexts.size >= 10_000) dayTexts.clear()
-  const text = time.toISOString().slice(0, 'yyyy-mm-ddT'.length)
-  dayTexts.set(day, text)
-  return text
+  const date = `${time.getUTCFullYear()}-${TWO_DIGITS[time.getUTCMonth() + 1]}-${TWO_DIGITS[time.getUTCDate()]}`
+  const minutes = `${TWO_DIGITS[time.getUTCHours()]}:${TWO_DIGITS[time.getUTCMinutes()]}`
+  const ms = time.getUTCMilliseconds()
+  return `${date}T${minutes}:${TWO_DIGITS[time.getUTCSeconds()]}.${ms < 10 ? '00' : ms < 100 ? '0' : ''}${ms}Z`
 }
