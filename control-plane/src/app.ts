@@ -190,8 +190,14 @@ function answerGarbage(deps: Deps, error: Error & { code?: string }, socket: Soc
   )
 }
 
+/** Ours are counted: the process is known by its random part, and making one up for each request costs more. */
+const PROCESS = ulid()
+let requests = 0
+
 /** A caller's own id is kept if it is harmless in a log and a header. */
 function requestId(request: IncomingMessage): string {
   const given = request.headers['x-request-id']
-  return typeof given === 'string' && /^[\w.:-]{1,128}$/.test(given) ? given : ulid()
+  if (typeof given === 'string' && /^[\w.:-]{1,128}$/.test(given)) return given
+  requests++
+  return `${PROCESS}-${requests.toString(36)}`
 }
