@@ -10,6 +10,12 @@ const STATUS = {
   disk_too_small: 400,
   boot_failed: 500,
   guest_unreachable: 502,
+  wrong_state: 409,
+  pause_failed: 500,
+  snapshot_damaged: 500,
+  snapshot_missing: 500,
+  snapshot_incompatible: 503,
+  identity_failed: 500,
   internal: 500,
 } as const satisfies Record<HostFailureCode, number>
 
