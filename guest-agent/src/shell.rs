@@ -7,6 +7,7 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::convert::Infallible;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::task::{Poll, ready};
@@ -34,6 +35,7 @@ const PAYLOAD_MAX_BYTES: usize = 1024 * 1024;
 const PIECE_BYTES: usize = 16 * 1024;
 /// Ctrl-D, for a caller who has said all.
 const END_OF_INPUT: &[u8] = &[4];
+const END_AGAIN: Duration = Duration::from_secs(1);
 /// For a shell that is hung up, and for the last output of one that has ended.
 const PATIENCE: Duration = Duration::from_secs(2);
 
@@ -55,22 +57,12 @@ pub async fn shell(agent: &Arc<Agent>, body: RecvStream, respond: &mut SendRespo
     let mut send = start(respond, head)?;
     let showing = show(&terminal, other, ending, &mut send);
     let typing = type_frames(&terminal, FrameReader::new(body));
-    tokio::pin!(showing, typing);
-    let mut typed = false;
-    loop {
-        tokio::select! {
-            shown = &mut showing => {
-                shown?;
-                break;
-            }
-            outcome = &mut typing, if !typed => {
-                outcome?;
-                typed = true;
-            }
-        }
-    }
+    let ended = tokio::select! {
+        shown = showing => shown,
+        stopped = typing => stopped.map(|never| match never {}),
+    };
     drop(leader);
-    Ok(())
+    ended
 }
 
 /// On a worker.
@@ -171,7 +163,8 @@ async fn next_piece(terminal: &Terminal, send: &mut SendStream<Bytes>) -> Done<O
     .await
 }
 
-async fn type_frames(terminal: &Terminal, mut frames: FrameReader) -> Done {
+/// Ends only by an error: who has said all still wants to see the end.
+async fn type_frames(terminal: &Terminal, mut frames: FrameReader) -> Done<Infallible> {
     while let Some((kind, length)) = frames.header().await? {
         match (kind, length) {
             (INPUT, 0..=PAYLOAD_MAX_BYTES) => {
@@ -192,8 +185,11 @@ async fn type_frames(terminal: &Terminal, mut frames: FrameReader) -> Done {
             _ => return Err(Failure::invalid("a frame that no shell client sends").into()),
         }
     }
-    type_all(terminal, END_OF_INPUT).await;
-    Ok(())
+    // Again and again: one that comes while a line editor sets up its terminal is lost.
+    loop {
+        type_all(terminal, END_OF_INPUT).await;
+        sleep(END_AGAIN).await;
+    }
 }
 
 /// What a terminal that has ended does not take is of no use any more.

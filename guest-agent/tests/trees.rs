@@ -4,6 +4,7 @@
 
 mod support;
 
+use guest_agent::tree::Tree;
 use serde_json::json;
 use support::processes_client::{Frame, number_in, output_of};
 use support::{Scratch, is_alive, start_agent, until};
@@ -168,4 +169,20 @@ async fn the_group_of_a_tree_that_has_ended_is_gone() {
     assert!(!root.join(&id).exists());
     drop((client, host));
     until("the agent's own is gone too", || !root.exists()).await;
+}
+
+/// What a machine without cgroup v2 has.
+#[tokio::test]
+async fn a_session_is_seen_and_killed_by_its_number() {
+    let host = start_agent();
+    let client = host.connect().await;
+    let id = client.run("sh", &["-c", "sh -c 'echo up; sleep 1000' & wait"]).await;
+    client.follow(&id, 0).await.until_text("up").await;
+    let tree = Tree::Session(client.process(&id).await["pid"].as_i64().unwrap() as i32);
+    assert!(!tree.is_empty());
+
+    tree.kill();
+
+    assert_eq!(client.wait(&id, "tree").await["signal"], "SIGKILL");
+    until("nobody is left", || tree.is_empty()).await;
 }
