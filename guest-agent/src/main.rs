@@ -66,7 +66,9 @@ fn serve(is_init: bool) -> Result<()> {
         let ports = if is_init { open_ports().await? } else { arguments.ports()? };
         let mut ends = ending_signals()?;
         reap::inherit_orphans();
-        agent.trees.root();
+        if is_init {
+            agent.trees.root();
+        }
         if let Some((port, pipe)) = if is_init { Some((PORT, PIPE.into())) } else { arguments.self_signals()? } {
             listen_for_signals(&agent, port, pipe).await;
         }
@@ -82,6 +84,8 @@ fn serve(is_init: bool) -> Result<()> {
                 if is_init {
                     shutdown::power_off().await;
                 }
+                agent.processes.kill_all();
+                agent.trees.remove();
                 std::process::exit(0)
             }
         }

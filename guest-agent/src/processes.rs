@@ -82,8 +82,7 @@ impl Processes {
 
     fn get(&self, id: &str) -> Done<Arc<Process>> {
         let found = self.with_table(|table| table.records.iter().find(|process| process.id == id).cloned());
-        let missing = || Failure::new(StatusCode::NOT_FOUND, "process_not_found", "process not found");
-        Ok(found.ok_or_else(missing)?)
+        Ok(found.ok_or_else(not_found)?)
     }
 
     fn add(&self, draft: Draft, live_max: usize, records_max: usize) -> Done<Arc<Process>> {
@@ -136,6 +135,10 @@ impl Table {
         self.records.push(process.clone());
         Ok((process, dropped))
     }
+}
+
+fn not_found() -> Failure {
+    Failure::new(StatusCode::NOT_FOUND, "process_not_found", "process not found")
 }
 
 /// Between two looks: a fork bomb dies by the thousand.

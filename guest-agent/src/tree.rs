@@ -55,11 +55,9 @@ impl Trees {
         let directory = sys::open(&path, libc::O_DIRECTORY | libc::O_RDONLY, 0)?;
         Ok(Some((Tree::Cgroup(path), directory)))
     }
-}
 
-impl Drop for Trees {
-    /// For agents of tests and development; the machine's own never ends.
-    fn drop(&mut self) {
+    /// At the end of agents of tests and development; the machine's own never ends.
+    pub fn remove(&self) {
         let Some(Some(root)) = self.root.get() else { return };
         // Who was killed a moment ago may still be dying.
         for _ in 0..REMOVE_ROUNDS_MAX {
@@ -69,6 +67,12 @@ impl Drop for Trees {
             }
             sleep(REMOVE_PAUSE);
         }
+    }
+}
+
+impl Drop for Trees {
+    fn drop(&mut self) {
+        self.remove();
     }
 }
 
@@ -86,10 +90,25 @@ fn make_root(is_init: bool) -> Result<PathBuf> {
         true => "warren".to_owned(),
         false => format!("warren-{}-{}", std::process::id(), COUNTER.fetch_add(1, Ordering::Relaxed)),
     };
-    let root = mount.join(own).join(name);
+    let parent = mount.join(own);
+    if !is_init {
+        remove_strays(&parent);
+    }
+    let root = parent.join(name);
     match fs::create_dir(&root) {
         Err(error) if error.raw_os_error() != Some(libc::EEXIST) => Err(error),
         _ => Ok(root),
+    }
+}
+
+/// Groups of agents that were killed in tests or development.
+fn remove_strays(parent: &Path) {
+    for group in groups_in(parent) {
+        let name = group.file_name().unwrap_or_default().to_string_lossy().into_owned();
+        let pid = name.strip_prefix("warren-").and_then(|rest| rest.split('-').next());
+        if pid.is_some_and(|pid| !Path::new("/proc").join(pid).exists()) {
+            remove_groups(&group);
+        }
     }
 }
 

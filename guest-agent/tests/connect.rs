@@ -171,3 +171,23 @@ async fn noise_through_a_process_is_kept_to_the_last_byte() {
 
     assert_eq!(output_of(&frames, 0), input);
 }
+
+#[tokio::test]
+async fn a_reader_whose_record_makes_room_for_another_is_told_no_exit() {
+    let host = start_agent();
+    let client = host.connect().await;
+    let id = client.run("head", &["-c", "600000", "/dev/zero"]).await;
+    client.wait(&id, "tree").await;
+    // More than its window, so that it cannot have been sent all.
+    let mut reader = client.follow(&id, 0).await;
+    reader.next().await;
+
+    client.start(json!({"cmd": "true", "records_max": 1})).await;
+
+    let mut last = None;
+    while let Some(frame) = reader.next().await {
+        last = Some(frame);
+    }
+    assert!(matches!(last, Some(Frame::Error(error)) if error["code"] == "process_not_found"));
+    assert_eq!(client.call("GET", &format!("/processes/{id}/connect"), "").await.status, 404);
+}

@@ -144,11 +144,8 @@ async fn what_breaks_one_side_breaks_the_other() {
     send.send_data(Bytes::new(), true).unwrap();
     assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
     drop((send, body));
-    loop {
-        match stream.write_all(b"is anybody there?").await {
-            Ok(()) => tokio::time::sleep(Duration::from_millis(5)).await,
-            Err(_) => break,
-        }
+    while stream.write_all(b"is anybody there?").await.is_ok() {
+        tokio::time::sleep(Duration::from_millis(5)).await;
     }
 
     // The host goes away.

@@ -18,6 +18,7 @@ use crate::reap::Ending;
 use crate::reply::{Done, Failure, Stop, send_all, start};
 
 use super::journal::Next;
+use super::not_found;
 use super::process::{Facts, Process};
 use super::signals::signal_name;
 
@@ -81,10 +82,12 @@ fn oldest_of(agent: &Agent, process: &Process) -> u64 {
 
 fn next_piece(agent: &Agent, process: &Process, facts: &Facts, seen: u64) -> Option<Piece> {
     match agent.processes.with_journals(|journals| journals.read(process.key, seen, BATCH_BYTES)) {
-        Next::Events(frames, last) => Some(Piece::Output(frames.freeze(), last)),
-        Next::Expired => Some(Piece::Last(json_frame(ERROR, &expired(oldest_of(agent, process)).body()))),
-        Next::Nothing if facts.drained => Some(Piece::Last(last_words(facts))),
-        Next::Nothing => None,
+        Some(Next::Events(frames, last)) => Some(Piece::Output(frames.freeze(), last)),
+        Some(Next::Expired) => Some(Piece::Last(json_frame(ERROR, &expired(oldest_of(agent, process)).body()))),
+        Some(Next::Nothing) if facts.drained => Some(Piece::Last(last_words(facts))),
+        Some(Next::Nothing) => None,
+        // Its record made room for another while it was read: whether this was all cannot be told.
+        None => Some(Piece::Last(json_frame(ERROR, &not_found().body()))),
     }
 }
 

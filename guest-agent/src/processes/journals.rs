@@ -40,8 +40,9 @@ impl Journals {
         true
     }
 
-    pub fn read(&self, key: u64, after: u64, max_bytes: usize) -> Next {
-        self.get(key).map_or(Next::Nothing, |journal| journal.read(after, max_bytes))
+    /// None when the process is no longer known.
+    pub fn read(&self, key: u64, after: u64, max_bytes: usize) -> Option<Next> {
+        self.get(key).map(|journal| journal.read(after, max_bytes))
     }
 
     /// Of whichever journal has the oldest chunk.
@@ -62,7 +63,7 @@ mod tests {
     use crate::processes::journal::{EVENT_MAX_BYTES, FRAME_OVERHEAD_BYTES, KEPT_MAX_BYTES as ONE_MAX_BYTES};
 
     fn text(key: u64, journals: &Journals, after: u64) -> Option<String> {
-        match journals.read(key, after, usize::MAX) {
+        match journals.read(key, after, usize::MAX)? {
             Next::Events(frames, last) => {
                 assert_eq!(Some(last), journals.get(key).map(Journal::newest));
                 let mut rest = frames.as_ref();
