@@ -21,8 +21,11 @@ import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
 import { openImageStore } from './images/index.ts'
 import { prepareAll } from './prepare.ts'
+import { openSnapshotStore } from './snapshots/store.ts'
+import { startWorkers } from './snapshots/workers.ts'
 import { adoptAll } from './vms/adopt.ts'
 import { createGate } from './vms/gate.ts'
+import { createPool } from './vms/pool.ts'
 import { detectMachine } from './vms/qemu/machine.ts'
 import { openRegistry } from './vms/registry.ts'
 import { Vms } from './vms/vms.ts'
@@ -87,6 +90,9 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     network,
     cgroups,
     registry: openRegistry(path.join(config.dataDir, 'vms')),
+    snapshots: await openSnapshotStore(path.join(config.dataDir, 'snapshots')),
+    workers: startWorkers(Math.max(availableParallelism(), 2)),
+    pool: createPool(() => deps, config.poolMib),
     uidOf: (slot) => FIRST_UID + (Number.parseInt(config.instance.slice(0, 3), 16) << 16) + (slot & 0xffff),
     stopping: stopping.signal,
     restoreGate: createGate(availableParallelism()),
@@ -98,6 +104,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   network.slots.start()
   log.info(found, 'looked after what was here')
 
+  deps.pool.start()
+  stack.add('pool', () => deps.pool.close())
   const app = createHostApp(deps, vms)
   await rm(config.socket, { force: true })
   await app.listen(config.socket)
