@@ -14,7 +14,7 @@ import { HostError } from '../host-error.ts'
 import type { Manifest } from '../snapshots/manifest.ts'
 import { type Body, workOf } from './body.ts'
 import { diskFile } from './qemu/args.ts'
-import { createOverlay } from './qemu/overlay.ts'
+import { createOverlay } from './qemu/qcow2/overlay.ts'
 import type { VmRecord } from './registry.ts'
 import { type Saved, saveBody } from './save.ts'
 
@@ -72,7 +72,7 @@ export async function captureLive(
     stoppedAt = performance.now()
     await body.stop()
     await crashPoint('fork.stopped')
-    const saved = await saveBody(deps, body, record.disk_mib, goOn)
+    const saved = await saveBody(deps, record, body, goOn)
     deps.log.debug({ sandbox: record.id, layers: layers.length + next, stopped_ms }, 'forked while it ran')
     return { saved, stopped_ms }
   } finally {

@@ -28,7 +28,7 @@ export async function pauseVm(deps: Deps, record: VmRecord, body: Body): Promise
     await crashPoint('pause.closed')
     await body.stop()
     await crashPoint('pause.stopped')
-    saved = await saveBody(deps, body, record.disk_mib)
+    saved = await saveBody(deps, record, body)
     await crashPoint('pause.saved')
     await deps.snapshots.add({ ...saved, sandbox: record.id, generation })
   } catch (error) {
@@ -38,6 +38,7 @@ export async function pauseVm(deps: Deps, record: VmRecord, body: Body): Promise
   }
   await crashPoint('pause.committed')
   await deps.snapshots.dropOld(record.id)
+  deps.compactor.add(record.id)
   const written_bytes = saved.memory.bytes + saved.state.bytes + (saved.disk.at(-1)?.bytes ?? 0)
   const took_ms = Math.round((performance.now() - startedAt) * 10) / 10
   return { generation, took_ms, dirty_bytes: saved.memory.dirty_bytes, written_bytes }

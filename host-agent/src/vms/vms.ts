@@ -138,6 +138,7 @@ export class Vms {
         delete record.reason
         delete record.unborn
         Object.assign(record, { state: 'running', ip: request.ip, body: body.record } satisfies Partial<VmRecord>)
+        if (resumed.generation !== undefined) record.generation = resumed.generation
         await this.#settle(record, 'resume', fence, resumed)
         this.#watch(entry, body)
         if (dead) await endBody(this.#deps, dead)
