@@ -11,6 +11,7 @@ import type { createGate } from './vms/gate.ts'
 import type { Pool } from './vms/pool.ts'
 import type { Machine } from './vms/qemu/args.ts'
 import type { Registry } from './vms/registry.ts'
+import type { Standby } from './vms/standby.ts'
 
 export type Deps = {
   config: Config
@@ -26,6 +27,7 @@ export type Deps = {
   /** Threads for reading and writing memory and large files. */
   workers: Workers
   pool: Pool
+  standby: Standby
   compactor: Compactor
   /** A user of its own for each VM, so that one QEMU can do nothing to another. */
   uidOf(slot: number): number

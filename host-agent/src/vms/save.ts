@@ -29,12 +29,12 @@ export async function saveBody(
   const stateId = `${id}-s${stamp}`
   const work = workOf(deps, id)
   const newestDisk = await body.newestDisk()
+  const { firstDisk = 0 } = body.record
+  const ownDisks = Array.from({ length: newestDisk + 1 - firstDisk }, (_, i) => firstDisk + i)
   const sealDisks = () =>
     settleAll([
       ...layersUnder(deps, record, body).map((layer) => sealObject(deps, deps.snapshots.fileOf(layer), layer)),
-      ...Array.from({ length: newestDisk + 1 }, (_, n) =>
-        sealObject(deps, path.join(work, diskFile(n)), diskObject(id, n)),
-      ),
+      ...ownDisks.map((n) => sealObject(deps, path.join(work, diskFile(n)), diskObject(id, n))),
     ])
   try {
     const captured = settleAll([saveMemory(deps, body, memoryId, !goOn), saveState(body, work)])
