@@ -1,10 +1,12 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { listenOn } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
 import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
-const { deps, host, user, create, send, get } = await createHostedApp()
+const { app, deps, host, user, create, send, get } = await createHostedApp()
+const { url } = await listenOn(app)
 const ada = await user()
 
 test.beforeEach(() => {
@@ -40,7 +42,7 @@ test('several requests at once wake it once, and files wait as well', async () =
   const answers = await Promise.all([
     echo(id),
     echo(id),
-    send('PUT', `/v1/sandboxes/${id}/files?path=/note`, ada, Buffer.from('hi')),
+    fetch(`${url}/v1/sandboxes/${id}/files?path=/note`, { method: 'PUT', headers: ada.headers, body: 'hi' }),
     send('POST', `/v1/sandboxes/${id}/exec?stream=true`, ada, { cmd: 'true' }),
   ])
   const file = await send('GET', `/v1/sandboxes/${id}/files?path=/note`, ada)
