@@ -2,6 +2,7 @@
 import { writeActivity } from '../guest/activity.ts'
 import { watchHosts } from '../hosts/heartbeat.ts'
 import { forgetIdempotencyKeys } from '../http/forget-idempotency-keys.ts'
+import { autoPause } from '../sandboxes/auto-pause.ts'
 import { destroyJob } from '../sandboxes/destroy.ts'
 import { forgetEvents } from '../sandboxes/events.ts'
 import { startForkJob } from '../sandboxes/fork.ts'
@@ -22,5 +23,6 @@ export const SWEEPS: readonly Sweep[] = [
   failOrphanedCreates,
   reconcile,
   writeActivity,
+  autoPause,
   forgetEvents,
 ]
