@@ -5,11 +5,13 @@
  * living sandbox holds, and what was paid for has neither gaps nor overlaps.
  */
 import assert from 'node:assert/strict'
+import { existsSync } from 'node:fs'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import type { SandboxStatus } from '@warren/protocol'
+import { sql } from 'kysely'
 import { JOBS } from '../jobs/registry.ts'
 import { startWorker } from '../jobs/worker.ts'
 import { startApiProcess } from '../testing/api-process.ts'
@@ -36,6 +38,10 @@ const OPERATIONS: Record<string, { points: string[]; from: 'running' | 'paused';
 
 const rowOf = (id: string) => deps.db.selectFrom('sandboxes').selectAll().where('id', '=', id).executeTakeFirstOrThrow()
 const SETTLED: SandboxStatus[] = ['running', 'paused', 'destroyed', 'failed']
+const allSettled = async () => {
+  const rows = await deps.db.selectFrom('sandboxes').select('status').execute()
+  return rows.every((row) => SETTLED.includes(row.status))
+}
 
 /** Made in peace, by a worker that is gone before anybody is killed. */
 async function prepare(count: number, status: 'running' | 'paused'): Promise<string[]> {
@@ -66,10 +72,7 @@ for (const [operation, { points, from, ends }] of Object.entries(OPERATIONS)) {
     for (const [index, point] of points.entries()) await dieAt(`${operation}.${point}`, operation, ids[index]!)
 
     const heir = await startApiProcess(hosted)
-    await until(async () => {
-      const rows = await deps.db.selectFrom('sandboxes').select('status').execute()
-      return rows.every((row) => SETTLED.includes(row.status))
-    }, 30_000)
+    await until(allSettled, 30_000)
     await heir.kill()
 
     for (const id of ids) assert.ok(ends.includes((await rowOf(id)).status), `${id} is ${(await rowOf(id)).status}`)
@@ -89,6 +92,38 @@ for (const [operation, { points, from, ends }] of Object.entries(OPERATIONS)) {
     )
   })
 }
+
+test('the database cuts every connection at the point before the last commit, and each operation ends all the same', async () => {
+  const api = await startApiProcess(hosted, { crashPoints })
+  const [running] = await prepare(1, 'running')
+  const cutAt = async (point: string, method: string, request: string) => {
+    const file = path.join(crashPoints, point)
+    await rm(`${file}.reached`, { force: true })
+    await writeFile(file, 'hold')
+    const asked = api.send(method, `/v1/sandboxes/${request}`, ada).catch(() => 0)
+    await until(() => existsSync(`${file}.reached`), 30_000)
+    await sql`select pg_terminate_backend(pid) from pg_stat_activity
+      where datname = current_database() and pid <> pg_backend_pid()`.execute(deps.db)
+    await rm(file)
+    await asked
+  }
+  const settles = (status: SandboxStatus) =>
+    until(async () => (await rowOf(running!).catch(() => undefined))?.status === status, 30_000)
+
+  await cutAt('pause.saved', 'POST', `${running}/pause`)
+  await settles('paused')
+  await cutAt('fork.copied', 'POST', `${running}/fork`)
+  // A connection of ours may be among those that were cut.
+  await until(() => allSettled().catch(() => false), 30_000)
+  await cutAt('resume.restored', 'POST', `${running}/resume`)
+  await settles('running')
+  await cutAt('delete.deleted', 'DELETE', running!)
+  await settles('destroyed')
+
+  await assertNothingLeft()
+  await assertIntervals()
+  await api.kill()
+})
 
 /** Each begins when the one before ends, and they cover the time between the events that opened and closed them. */
 async function assertIntervals(): Promise<void> {

@@ -178,3 +178,16 @@ test('a host that does not answer says nothing about what is paused', async () =
   assert.equal((await viewOf(id)).status, 'paused')
   await end(id)
 })
+
+test('what is broken is deleted like anything else', async () => {
+  const { id } = (await create(ada)).body.data
+  host.killVm(id, 'QEMU ended')
+  await reconcile.run(deps)
+  const broken = await viewOf(id)
+
+  await end(id)
+
+  assert.equal(broken.status, 'error')
+  assert.equal(host.vms.has(id), false)
+  await assertNothingLeft()
+})
