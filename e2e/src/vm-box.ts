@@ -3,6 +3,8 @@
  * host agent finds nothing to keep and takes its network down.
  */
 import { spawnSync } from 'node:child_process'
+import { existsSync, readFileSync } from 'node:fs'
+import path from 'node:path'
 import { after } from 'node:test'
 import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
 import { type Box, makeDataDir, startBox, stop, until, warren } from './box.ts'
@@ -29,7 +31,7 @@ export type VmBox = {
 }
 
 /** For a whole test file, at its top. */
-export async function startVmBox(): Promise<VmBox> {
+export async function startVmBox(env: NodeJS.ProcessEnv = {}): Promise<VmBox> {
   let started: VmBox | undefined
   // Hooks run in the order they are made: this one before the one that ends what is left.
   after(async () => {
@@ -38,7 +40,7 @@ export async function startVmBox(): Promise<VmBox> {
     await stop(started.box)
   })
   const dataDir = await makeDataDir({ after })
-  const start = () => startBox(dataDir, { env: ENV, readyLimitMs: READY_LIMIT_MS })
+  const start = () => startBox(dataDir, { env: { ...ENV, ...env }, readyLimitMs: READY_LIMIT_MS })
   const it: VmBox = {
     box: await start(),
     get client() {
@@ -55,6 +57,12 @@ export async function startVmBox(): Promise<VmBox> {
   }
   started = it
   return it
+}
+
+/** The process behind a sandbox that runs, as the host agent remembers it. */
+export function qemuOf({ box }: VmBox, id: string): number | undefined {
+  const file = path.join(box.dataDir, 'vms', `${id}.json`)
+  return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')).body?.qemu.pid : undefined
 }
 
 async function deleteAll({ box, client }: VmBox): Promise<void> {

@@ -9,6 +9,7 @@ import { Value } from 'typebox/value'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, type ResponseHeaders, readAll } from '../hosts/client.ts'
+import { hold } from './activity.ts'
 
 const FAILURE_MAX_BYTES = 64 * 1024
 export const GUEST_TEXT_MAX_BYTES = 1024
@@ -45,13 +46,17 @@ export async function checkGuestAnswer(
 export async function withGuest<T>(deps: Deps, sandbox: SandboxRow, talk: () => Promise<T>): Promise<T> {
   checkRunning(sandbox)
   using _ = deps.activity.during(sandbox.id)
+  // Idle for nearly too long: held before anything is asked of the guest, or refused (activity.ts).
+  if (!(await hold(deps, sandbox))) checkRunning(await reload(deps, sandbox))
   try {
     return await talk()
   } catch (error) {
     if (error instanceof Failure) throw error
-    const now = await deps.loaders.sandbox(sandbox.id)
-    if (now) checkRunning(now)
+    checkRunning(await reload(deps, sandbox))
     deps.log.warn({ err: error, sandbox: sandbox.id }, 'a guest does not answer')
     throw guestUnreachable(error)
   }
 }
+
+const reload = async (deps: Deps, sandbox: SandboxRow): Promise<SandboxRow> =>
+  (await deps.loaders.sandbox(sandbox.id)) ?? sandbox
