@@ -14,9 +14,9 @@ function noQemu(): boolean {
   return spawnSync('qemu-system-x86_64', ['--version']).status !== 0
 }
 
-const ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
+export const VM_ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
 /** The first start on a machine builds the image. */
-const READY_LIMIT_MS = 10 * 60_000
+export const VM_READY_LIMIT_MS = 10 * 60_000
 
 export type VmBox = {
   box: Box
@@ -38,7 +38,7 @@ export async function startVmBox(): Promise<VmBox> {
     await stop(started.box)
   })
   const dataDir = await makeDataDir({ after })
-  const start = () => startBox(dataDir, { env: ENV, readyLimitMs: READY_LIMIT_MS })
+  const start = () => startBox(dataDir, { env: VM_ENV, readyLimitMs: VM_READY_LIMIT_MS })
   const it: VmBox = {
     box: await start(),
     get client() {
@@ -57,7 +57,7 @@ export async function startVmBox(): Promise<VmBox> {
   return it
 }
 
-async function deleteAll({ box, client }: VmBox): Promise<void> {
+export async function deleteAll({ box, client }: Pick<VmBox, 'box' | 'client'>): Promise<void> {
   for (const sandbox of await client.listSandboxes()) await sandbox.destroy()
   await until(async () => {
     const response = await fetch(`${box.baseUrl}/v1/hosts`, { headers: { 'x-api-key': box.key } })
