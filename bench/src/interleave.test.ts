@@ -5,6 +5,7 @@ import type { Run } from './row.ts'
 
 const runFor = (seconds: number, signal = new AbortController().signal): Run => ({
   seconds,
+  quick: false,
   signal,
   say() {},
   defer() {},

@@ -1,6 +1,25 @@
 /** Every row there is, in the order they run: those that fill the database come last. */
 import type { Row } from './row.ts'
+import { createBurst10Row, createBurst20Row, createRow, createVsBootRow } from './rows/create.ts'
+import { execRow } from './rows/exec.ts'
+import { pullRow, pushRow } from './rows/files.ts'
 import { getSandboxRow, whoamiRow } from './rows/front-door.ts'
+import { idleMemoryRow, uploadRowOf1G, uploadRowOf10G } from './rows/memory.ts'
 import { listByStatusRow, listRow } from './rows/sandbox-list.ts'
 
-export const ROWS: readonly Row[] = [whoamiRow, getSandboxRow, listRow, listByStatusRow]
+export const ROWS: readonly Row[] = [
+  createRow,
+  createBurst10Row,
+  createBurst20Row,
+  createVsBootRow,
+  execRow,
+  pushRow,
+  pullRow,
+  idleMemoryRow,
+  uploadRowOf1G,
+  uploadRowOf10G,
+  whoamiRow,
+  getSandboxRow,
+  listRow,
+  listByStatusRow,
+]

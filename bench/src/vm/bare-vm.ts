@@ -1,0 +1,180 @@
+/**
+ * The same virtual machine without Warren around it: the same kernel, image, devices and agent, started by hand and
+ * spoken to over its own port. What QEMU itself costs is the baseline of what we add to it.
+ *
+ * It differs in two things: its network card is plugged into nothing, and QEMU runs as root outside any cgroup.
+ */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdir, mkdtemp, open, rm, truncate } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { type GuestChannel, openGuestChannel } from '../../../host-agent/src/guest/channel.ts'
+import { runInGuest } from '../../../host-agent/src/guest/exec.ts'
+import { openImageStore, readCacheDir } from '../../../host-agent/src/images/index.ts'
+import {
+  FDS,
+  type Machine,
+  renderArgs,
+  type Shape,
+  SOCKETS,
+  STATE_FILENAME,
+} from '../../../host-agent/src/vms/qemu/args.ts'
+import { detectMachine } from '../../../host-agent/src/vms/qemu/machine.ts'
+import { createOverlay } from '../../../host-agent/src/vms/qemu/overlay.ts'
+import { Qmp } from '../../../host-agent/src/vms/qemu/qmp.ts'
+import { ROOT } from '../child.ts'
+import type { Fixture } from '../row.ts'
+
+export type BareVm = {
+  pid: number
+  qmp: Qmp
+  channel: GuestChannel
+  exec(cmd: string, args?: string[]): Promise<void>
+  stop(): Promise<void>
+}
+/** A booted machine that was saved: what clones start from. */
+export type BareSnapshot = { shape: Shape; files: { disk: string; ram: string; state: string } }
+
+type Parts = { machine: Machine; kernel: string; initramfs: string; image: string; folder: string }
+type Files = Partial<Record<keyof typeof FDS, [path: string, flags: string]>>
+
+const IMAGE = 'debian:13'
+const GUEST_AGENT = path.join(ROOT, 'guest-agent/target/warren/guest-agent')
+const DISK_MIB = 10_240
+const MTU = 1500
+const BOOT_LIMIT_MS = 120_000
+
+/** From the same cache as the Warren beside it. */
+export const bareParts: Fixture<Parts> = async (run) => {
+  const store = await openImageStore({ cacheDir: readCacheDir(process.env), log: { info() {}, warn() {} } })
+  const { machine } = await detectMachine()
+  const kernel = await store.ensureKernel()
+  const initramfs = await store.ensureInitramfs(kernel, GUEST_AGENT)
+  const image = await store.ensure(IMAGE)
+  const folder = await mkdtemp(path.join(tmpdir(), 'warren-bare-'))
+  run.defer(() => rm(folder, { recursive: true, force: true }))
+  return { machine, kernel: kernel.vmlinuz, initramfs: initramfs.path, image: image.path, folder }
+}
+
+let made = 0
+
+/** Answers when the guest's agent does. */
+export async function bootBareVm(parts: Parts, shape: Shape): Promise<BareVm & BareSnapshot> {
+  const folder = path.join(parts.folder, `vm-${++made}`)
+  await mkdir(folder)
+  const file = (name: string) => path.join(folder, name)
+  const files = { disk: file('disk.qcow2'), ram: file('ram'), state: file('state') }
+  await createOverlay(files.disk, { sizeMib: DISK_MIB, backing: { file: parts.image, format: 'raw' } })
+  await (await open(files.ram, 'w')).close()
+  await truncate(files.ram, shape.mem_mib * 1024 * 1024)
+  const vm = await startQemu(parts, folder, 'boot', shape, {
+    image: [parts.image, 'r'],
+    disk: [files.disk, 'r+'],
+    ram: [files.ram, 'r+'],
+    state: [files.state, 'w'],
+    kernel: [parts.kernel, 'r'],
+    initrd: [parts.initramfs, 'r'],
+    console: [file('console.log'), 'w'],
+  })
+  return { ...vm, shape, files }
+}
+
+/** Boots a machine, runs something in it so that its pages are there, and saves it. */
+export async function makeBareSnapshot(parts: Parts, shape: Shape): Promise<BareSnapshot> {
+  const vm = await bootBareVm(parts, shape)
+  for (let i = 0; i < 3; i++) await vm.exec('/bin/true')
+  vm.channel.close()
+  await vm.qmp.run('stop')
+  await saveState(vm)
+  await vm.stop()
+  return vm
+}
+
+export const saveState = (vm: Pick<BareVm, 'qmp'>): Promise<unknown> =>
+  vm.qmp.run('xen-save-devices-state', { filename: STATE_FILENAME, live: false })
+
+/** A clone as ours is: its memory mapped privately, a disk of its own. Answers when the guest's agent does. */
+export async function cloneBareVm(parts: Parts, { shape, files }: BareSnapshot): Promise<BareVm> {
+  const folder = path.join(parts.folder, `vm-${++made}`)
+  await mkdir(folder)
+  const disk = path.join(folder, 'disk.qcow2')
+  await createOverlay(disk, { sizeMib: DISK_MIB, backing: { file: files.disk, format: 'qcow2' } })
+  return startQemu(parts, folder, 'clone', shape, {
+    image: [parts.image, 'r'],
+    baseDisk: [files.disk, 'r'],
+    disk: [disk, 'r+'],
+    ram: [files.ram, parts.machine.readOnlyRam ? 'r' : 'r+'],
+    state: [files.state, 'r'],
+  })
+}
+
+async function startQemu(
+  { machine }: Parts,
+  folder: string,
+  mode: 'boot' | 'clone',
+  shape: Shape,
+  files: Files,
+): Promise<BareVm> {
+  const signal = AbortSignal.timeout(BOOT_LIMIT_MS)
+  const args = renderArgs({ mode, machine, shape, socketDir: folder, mtu: MTU }).map((arg) =>
+    arg === `tap,id=n0,fd=${FDS.tap}` ? 'hubport,id=n0,hubid=0' : arg,
+  )
+  const child = await spawnWith(machine.binary, args, files, path.join(folder, 'qemu.log'))
+  const stop = () => end(child, folder)
+  try {
+    const qmp = await Qmp.connect(path.join(folder, SOCKETS.monitor), signal)
+    if (mode === 'clone') await continueWhenLoaded(qmp)
+    const sockets = { agent: path.join(folder, SOCKETS.agent), hello: path.join(folder, SOCKETS.hello) }
+    const channel = await openGuestChannel(sockets, signal)
+    return {
+      pid: child.pid!, // Its monitor has answered.
+      qmp,
+      channel,
+      async exec(cmd, execArgs = []) {
+        const code = await runInGuest(channel.session, { cmd, args: execArgs }, AbortSignal.timeout(BOOT_LIMIT_MS))
+        if (code !== 0) throw new Error(`${cmd} ended with ${code}`)
+      },
+      async stop() {
+        channel.close()
+        qmp.close()
+        await stop()
+      },
+    }
+  } catch (error) {
+    await stop()
+    throw error
+  }
+}
+
+async function continueWhenLoaded(qmp: Qmp): Promise<void> {
+  while ((await qmp.run<{ status: string }>('query-status')).status === 'inmigrate') await delay(1)
+  await qmp.run('cont')
+}
+
+/** Files as descriptors under the numbers that the command line names. */
+async function spawnWith(command: string, args: string[], files: Files, logFile: string): Promise<ChildProcess> {
+  const handles = [await open(logFile, 'w')]
+  const stdio: (number | 'ignore')[] = ['ignore', 'ignore', handles[0]!.fd]
+  for (const [name, fd] of Object.entries(FDS)) {
+    const file = files[name as keyof typeof FDS]
+    if (file) handles.push(await open(...file))
+    stdio[fd] = file ? handles.at(-1)!.fd : 'ignore'
+  }
+  try {
+    return spawn(command, args, { stdio })
+  } finally {
+    for (const handle of handles) await handle.close()
+  }
+}
+
+/** What a snapshot is made of stays until the run ends. */
+async function end(child: ChildProcess, folder: string): Promise<void> {
+  if (child.exitCode === null && child.signalCode === null) {
+    const ended = once(child, 'exit')
+    child.kill('SIGKILL')
+    await ended
+  }
+  for (const name of Object.values(SOCKETS)) await rm(path.join(folder, name), { force: true })
+}
