@@ -22,8 +22,11 @@ import type { Deps } from './deps.ts'
 import { openImageStore } from './images/index.ts'
 import { prepareAll } from './prepare.ts'
 import { pruneImages } from './prune-images.ts'
+import { openSnapshotStore } from './snapshots/store.ts'
+import { startWorkers } from './snapshots/workers.ts'
 import { adoptAll } from './vms/adopt.ts'
 import { createGate } from './vms/gate.ts'
+import { createPool } from './vms/pool.ts'
 import { detectMachine } from './vms/qemu/machine.ts'
 import { openRegistry } from './vms/registry.ts'
 import { Vms } from './vms/vms.ts'
@@ -91,6 +94,9 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     network,
     cgroups,
     registry: openRegistry(path.join(config.dataDir, 'vms')),
+    snapshots: await openSnapshotStore(path.join(config.dataDir, 'snapshots')),
+    workers: startWorkers(Math.max(availableParallelism(), 2)),
+    pool: createPool(() => deps, config.poolMib),
     uidOf: (slot) => FIRST_UID + (Number.parseInt(config.instance.slice(0, 3), 16) << 16) + (slot & 0xffff),
     stopping: stopping.signal,
     restoreGate: createGate(availableParallelism()),
@@ -103,6 +109,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   log.info(found, 'looked after what was here')
   await pruneImages(deps)
 
+  deps.pool.start()
+  stack.add('pool', () => deps.pool.close())
   const app = createHostApp(deps, vms)
   await rm(config.socket, { force: true })
   await app.listen(config.socket)

@@ -6,7 +6,7 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdir, mkdtemp, open, rm, truncate } from 'node:fs/promises'
+import { mkdir, mkdtemp, open, rm, truncate, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -14,12 +14,15 @@ import { type GuestChannel, openGuestChannel } from '../../../host-agent/src/gue
 import { runInGuest } from '../../../host-agent/src/guest/exec.ts'
 import { openImageStore, readCacheDir } from '../../../host-agent/src/images/index.ts'
 import {
+  diskFile,
   FDS,
+  INCOMING_STATE,
+  inWork,
   type Machine,
   renderArgs,
   type Shape,
   SOCKETS,
-  STATE_FILENAME,
+  STATE_FILE,
 } from '../../../host-agent/src/vms/qemu/args.ts'
 import { detectMachine } from '../../../host-agent/src/vms/qemu/machine.ts'
 import { createOverlay } from '../../../host-agent/src/vms/qemu/overlay.ts'
@@ -62,23 +65,18 @@ let made = 0
 
 /** Answers when the guest's agent does. */
 export async function bootBareVm(parts: Parts, shape: Shape): Promise<BareVm & BareSnapshot> {
-  const folder = path.join(parts.folder, `vm-${++made}`)
-  await mkdir(folder)
-  const file = (name: string) => path.join(folder, name)
-  const files = { disk: file('disk.qcow2'), ram: file('ram'), state: file('state') }
-  await createOverlay(files.disk, { sizeMib: DISK_MIB, backing: { file: parts.image, format: 'raw' } })
-  await (await open(files.ram, 'w')).close()
-  await truncate(files.ram, shape.mem_mib * 1024 * 1024)
-  const vm = await startQemu(parts, folder, 'boot', shape, {
-    image: [parts.image, 'r'],
-    disk: [files.disk, 'r+'],
-    ram: [files.ram, 'r+'],
-    state: [files.state, 'w'],
+  const folder = await makeFolder(parts, parts.image, 'raw')
+  const ram = path.join(folder, 'ram')
+  await writeFile(ram, '')
+  await truncate(ram, shape.mem_mib * 1024 * 1024)
+  const vm = await startQemu(parts, folder, 'base', shape, {
+    ram: [ram, 'r+'],
     kernel: [parts.kernel, 'r'],
     initrd: [parts.initramfs, 'r'],
-    console: [file('console.log'), 'w'],
+    console: [path.join(folder, 'console.log'), 'w'],
   })
-  return { ...vm, shape, files }
+  const work = path.join(folder, 'work')
+  return { ...vm, shape, files: { disk: path.join(work, diskFile(0)), ram, state: path.join(work, STATE_FILE) } }
 }
 
 /** Boots a machine, runs something in it so that its pages are there, and saves it. */
@@ -93,39 +91,44 @@ export async function makeBareSnapshot(parts: Parts, shape: Shape): Promise<Bare
 }
 
 export const saveState = (vm: Pick<BareVm, 'qmp'>): Promise<unknown> =>
-  vm.qmp.run('xen-save-devices-state', { filename: STATE_FILENAME, live: false })
+  vm.qmp.run('xen-save-devices-state', { filename: inWork(STATE_FILE), live: false })
 
 /** A clone as ours is: its memory mapped privately, a disk of its own. Answers when the guest's agent does. */
 export async function cloneBareVm(parts: Parts, { shape, files }: BareSnapshot): Promise<BareVm> {
-  const folder = path.join(parts.folder, `vm-${++made}`)
-  await mkdir(folder)
-  const disk = path.join(folder, 'disk.qcow2')
-  await createOverlay(disk, { sizeMib: DISK_MIB, backing: { file: files.disk, format: 'qcow2' } })
-  return startQemu(parts, folder, 'clone', shape, {
-    image: [parts.image, 'r'],
+  const folder = await makeFolder(parts, files.disk, 'qcow2')
+  return startQemu(parts, folder, 'state', shape, {
     baseDisk: [files.disk, 'r'],
-    disk: [disk, 'r+'],
     ram: [files.ram, parts.machine.readOnlyRam ? 'r' : 'r+'],
     state: [files.state, 'r'],
   })
 }
 
+/** With what QEMU finds by name: its sockets, and its disk in the folder it works in. */
+async function makeFolder(parts: Parts, backing: string, format: 'raw' | 'qcow2'): Promise<string> {
+  const folder = path.join(parts.folder, `vm-${++made}`)
+  await mkdir(path.join(folder, 'work'), { recursive: true })
+  const disk = path.join(folder, 'work', diskFile(0))
+  await createOverlay(disk, { sizeMib: DISK_MIB, backing: { file: backing, format } })
+  return folder
+}
+
 async function startQemu(
-  { machine }: Parts,
+  { machine, image }: Parts,
   folder: string,
-  mode: 'boot' | 'clone',
+  start: 'base' | 'state',
   shape: Shape,
   files: Files,
 ): Promise<BareVm> {
   const signal = AbortSignal.timeout(BOOT_LIMIT_MS)
-  const args = renderArgs({ mode, machine, shape, socketDir: folder, mtu: MTU }).map((arg) =>
+  const args = renderArgs({ start, machine, shape, socketDir: folder, mtu: MTU, layers: 0 }).map((arg) =>
     arg === `tap,id=n0,fd=${FDS.tap}` ? 'hubport,id=n0,hubid=0' : arg,
   )
-  const child = await spawnWith(machine.binary, args, files, path.join(folder, 'qemu.log'))
+  const common: Files = { image: [image, 'r'], work: [path.join(folder, 'work'), 'r'] }
+  const child = await spawnWith(machine.binary, args, { ...common, ...files }, path.join(folder, 'qemu.log'))
   const stop = () => end(child, folder)
   try {
     const qmp = await Qmp.connect(path.join(folder, SOCKETS.monitor), signal)
-    if (mode === 'clone') await continueWhenLoaded(qmp)
+    if (start === 'state') await load(qmp)
     const sockets = { agent: path.join(folder, SOCKETS.agent), hello: path.join(folder, SOCKETS.hello) }
     const channel = await openGuestChannel(sockets, signal)
     return {
@@ -148,7 +151,8 @@ async function startQemu(
   }
 }
 
-async function continueWhenLoaded(qmp: Qmp): Promise<void> {
+async function load(qmp: Qmp): Promise<void> {
+  await qmp.run('migrate-incoming', { uri: INCOMING_STATE })
   while ((await qmp.run<{ status: string }>('query-status')).status === 'inmigrate') await delay(1)
   await qmp.run('cont')
 }

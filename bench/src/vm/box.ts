@@ -53,8 +53,8 @@ export const vmBox: Fixture<VmBox> = async (run) => {
 
 /** Of the QEMU of a sandbox; the host agent's record names it. */
 export async function readQemuPid(dataDir: string, id: string): Promise<number> {
-  const record = JSON.parse(await readFile(path.join(dataDir, 'vms', id, 'vm.json'), 'utf8'))
-  return (record as { qemu: { pid: number } }).qemu.pid
+  const record = JSON.parse(await readFile(path.join(dataDir, 'vms', `${id}.json`), 'utf8'))
+  return (record as { body: { qemu: { pid: number } } }).body.qemu.pid
 }
 
 function launch(dataDir: string): ChildProcess {
