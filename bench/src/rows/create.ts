@@ -1,8 +1,9 @@
 /** From the request for a sandbox to the answer of its first command. */
 import { setTimeout as delay } from 'node:timers/promises'
+import { bootBareVm } from '../../../host-agent/src/testing/bare-vm.ts'
 import { compareTimes, rounds, type Timed, time } from '../compare-times.ts'
 import type { Measurement, Row, Run } from '../row.ts'
-import { bareParts, bootBareVm } from '../vm/bare-vm.ts'
+import { bareParts } from '../vm/bare-parts.ts'
 import { SMALL, vmBox } from '../vm/box.ts'
 import { podman } from '../vm/podman.ts'
 

@@ -3,9 +3,10 @@ import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { GuestGrowAnswer } from '@warren/protocol'
 import { askGuest } from '../../../host-agent/src/guest/client.ts'
+import { type BareVm, bootBareVm } from '../../../host-agent/src/testing/bare-vm.ts'
 import { interleave } from '../interleave.ts'
 import type { Measurement, Row, Run } from '../row.ts'
-import { type BareVm, bareParts, bootBareVm } from '../vm/bare-vm.ts'
+import { bareParts } from '../vm/bare-parts.ts'
 import { LARGE, vmBox } from '../vm/box.ts'
 
 const MIB = 1024 * 1024

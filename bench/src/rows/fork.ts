@@ -1,8 +1,10 @@
 /** Forks: of a paused sandbox, of many at once, and how long a running source stands still for one. */
+
+import { bootBareVm, saveState } from '../../../host-agent/src/testing/bare-vm.ts'
 import { compareTimes, rounds, type Timed, time } from '../compare-times.ts'
 import type { Measurement, Row, Run } from '../row.ts'
 import type { Api } from '../vm/api.ts'
-import { bareParts, bootBareVm, saveState } from '../vm/bare-vm.ts'
+import { bareParts } from '../vm/bare-parts.ts'
 import { LARGE, vmBox } from '../vm/box.ts'
 import { openBareClone, pause } from './pause.ts'
 

@@ -1,8 +1,9 @@
 /** What memory a sandbox takes while it does nothing, and what an upload takes of the processes it passes through. */
 import { readFile } from 'node:fs/promises'
+import { type BareVm, bootBareVm } from '../../../host-agent/src/testing/bare-vm.ts'
 import { rounds } from '../compare-times.ts'
 import type { Measurement, Row, Run } from '../row.ts'
-import { type BareVm, bareParts, bootBareVm } from '../vm/bare-vm.ts'
+import { bareParts } from '../vm/bare-parts.ts'
 import { readQemuPid, SMALL, type VmBox, vmBox } from '../vm/box.ts'
 
 const SANDBOXES = 20

@@ -5,10 +5,17 @@
 import { randomBytes } from 'node:crypto'
 import { open } from 'node:fs/promises'
 import path from 'node:path'
+import {
+  type BareSnapshot,
+  bootBareVm,
+  cloneBareVm,
+  makeBareSnapshot,
+  saveState,
+} from '../../../host-agent/src/testing/bare-vm.ts'
 import { compareTimes, rounds, type Timed, time } from '../compare-times.ts'
 import type { Fixture, Measurement, Row, Run } from '../row.ts'
 import type { Api } from '../vm/api.ts'
-import { type BareSnapshot, bareParts, bootBareVm, cloneBareVm, makeBareSnapshot, saveState } from '../vm/bare-vm.ts'
+import { bareParts } from '../vm/bare-parts.ts'
 import { LARGE, vmBox } from '../vm/box.ts'
 
 const MIB = 1024 * 1024

@@ -7,7 +7,7 @@ import { promisify } from 'node:util'
 import { errorText } from '@warren/kit/text'
 import type { Fixture } from '../row.ts'
 import { Skip } from '../skip.ts'
-import { bareParts } from './bare-vm.ts'
+import { bareParts } from './bare-parts.ts'
 
 const run = promisify(execFile)
 
