@@ -27,15 +27,6 @@ export class Api {
 
   get = (id: string): Promise<Sandbox> => this.#json('GET', `/v1/sandboxes/${id}`)
 
-  /** A moment after its start the host is known: then sandboxes can be placed. */
-  async untilHostIsThere(): Promise<void> {
-    for (;;) {
-      const { data } = await this.#json<{ data: { status: string }[] }>('GET', '/v1/hosts')
-      if (data.some(({ status }) => status === 'active')) return
-      await delay(POLL_MS)
-    }
-  }
-
   /** Throws unless it ends with 0. */
   async exec(id: string, cmd: string, args: string[] = []): Promise<ExecResult> {
     const { result } = await this.post<{ result: ExecResult }>(`/v1/sandboxes/${id}/exec`, { cmd, args })

@@ -42,7 +42,6 @@ export const vmBox: Fixture<VmBox> = async (run) => {
   const api = new Api(said('base URL'), said('API key'))
   run.defer(api.close)
   run.defer(() => api.deleteAll())
-  await api.untilHostIsThere()
   for (const shape of FIRST_SHAPES) {
     const { id } = await api.create(shape)
     await api.exec(id, 'true')
