@@ -16,8 +16,11 @@ test('openapi.json is OpenAPI 3.1 and has every route of the API', async () => {
     '/v1/sandboxes',
     '/v1/sandboxes/by-ip/{ip}',
     '/v1/sandboxes/{id}',
+    '/v1/sandboxes/{id}/access-token',
+    '/v1/sandboxes/{id}/access-token/rotate',
     '/v1/sandboxes/{id}/exec',
     '/v1/sandboxes/{id}/files',
+    '/v1/sandboxes/{id}/ssh-pubkeys',
     '/v1/shapes',
     '/v1/whoami',
   ])

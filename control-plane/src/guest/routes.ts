@@ -1,10 +1,22 @@
-import { Empty, ExecBody, ExecQuery, ExecResult, FileQuery, ok, SandboxParams, success } from '@warren/protocol'
+import {
+  Empty,
+  ExecBody,
+  ExecQuery,
+  ExecResult,
+  FileQuery,
+  ok,
+  SandboxParams,
+  SshPubkeysBody,
+  SshPubkeysView,
+  success,
+} from '@warren/protocol'
 import { Type } from 'typebox'
 import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
 import { acceptRawBodies } from '../http/body.ts'
 import { callerGone } from '../http/caller-gone.ts'
 import { ownSandbox } from '../http/own-sandbox.ts'
+import { addSshKeys } from './add-ssh-keys.ts'
 import { execBuffered } from './exec-buffered.ts'
 import { execStream } from './exec-stream.ts'
 import { getFile } from './get-file.ts'
@@ -55,6 +67,22 @@ export function guestRoutes(app: App, deps: Deps): void {
       if (file.bytes !== undefined) reply.header('content-length', file.bytes)
       return reply.send(file.content as never) // The type knows only of JSON.
     },
+  )
+
+  app.post(
+    '/v1/sandboxes/:id/ssh-pubkeys',
+    {
+      config: { access: 'user' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'Add SSH keys; they open the door at once when the sandbox runs, else when it is resumed',
+        tags: ['guest'],
+        params: SandboxParams,
+        body: SshPubkeysBody,
+        response: { 200: success(SshPubkeysView) },
+      },
+    },
+    async (request) => ok(await addSshKeys(deps, request.sandbox.id, request.body.keys)),
   )
 
   app.register(async (scope) => {

@@ -153,6 +153,7 @@ export class FakeHost {
     const guest: FakeGuest = {
       root: await mkdtemp(path.join(this.#folder, 'vm-')),
       envs: body.envs,
+      sshPubkeys: body.ssh_pubkeys,
       commands: new Set(),
     }
     const vm: FakeVm = { id: body.id, fence: body.fence, state: 'creating', body, guest }
