@@ -14,6 +14,7 @@ import { catalogRoutes } from './catalog/routes.ts'
 import type { SandboxRow } from './db/schema.ts'
 import type { Deps } from './deps.ts'
 import { describeApi, docsRoutes } from './docs/openapi.ts'
+import { processRoutes } from './guest/process-routes.ts'
 import { guestRoutes } from './guest/routes.ts'
 import { healthRoutes } from './health/routes.ts'
 import { hostRoutes } from './hosts/routes.ts'
@@ -90,6 +91,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   hostRoutes(app, deps)
   sandboxRoutes(app, deps)
   guestRoutes(app, deps)
+  processRoutes(app, deps)
   accessTokenRoutes(app, deps)
   docsRoutes(app)
 

@@ -13,14 +13,14 @@ const ANSWER_MAX_BYTES = 8 * 1024 * 1024
 export async function askGuest<Answer extends TSchema>(
   deps: Deps,
   sandbox: Pick<SandboxRow, 'id' | 'host_id'>,
-  request: GuestRequest & { body?: object },
+  request: GuestRequest & { body?: object | Uint8Array },
   answer: Answer,
   signal: AbortSignal,
 ): Promise<Static<Answer>> {
   const host = await deps.hosts.get(sandbox.host_id)
   const stream = host.openGuest(sandbox.id, request, signal)
   try {
-    if (request.method !== 'GET') stream.end(request.body === undefined ? '' : JSON.stringify(request.body))
+    if (request.method === 'POST') stream.end(encode(request.body))
     await checkGuestAnswer(stream, await responseOf(stream, signal), signal)
     const value = parseJson(await readAll(stream, ANSWER_MAX_BYTES, signal))
     if (!Value.Check(answer, value)) throw new Error(`the guest answered ${request.route} with what does not fit`)
@@ -29,3 +29,7 @@ export async function askGuest<Answer extends TSchema>(
     resetStream(stream)
   }
 }
+
+/** Bytes are sent as they are. */
+const encode = (body: object | Uint8Array | undefined): string | Uint8Array =>
+  body === undefined || body instanceof Uint8Array ? (body ?? '') : JSON.stringify(body)

@@ -12,23 +12,19 @@ import path from 'node:path'
 import { pipeline } from 'node:stream/promises'
 import { GUEST_EXEC_PIECE_MAX_BYTES, type GuestExecCommand, GuestIdentityBody, guestExecFrame } from '@warren/protocol'
 import { Value } from 'typebox/value'
+import { answerJson, readBody } from './fake-answers.ts'
+import { type FakeProcesses, serveProcesses } from './fake-processes.ts'
 
-export type FakeGuest = {
-  root: string
-  envs: Record<string, string>
+export type FakeGuest = FakeProcesses & {
   /** What its authorized_keys would be. */
   sshPubkeys: string[]
   commands: Set<ChildProcess>
 }
 
-export function answerJson(stream: ServerHttp2Stream, status: number, body: unknown): void {
-  if (stream.destroyed || stream.headersSent) return
-  stream.respond({ ':status': status, 'content-type': 'application/json' })
-  stream.end(JSON.stringify(body))
-}
-
 export async function serveGuest(guest: FakeGuest, method: string, url: URL, stream: ServerHttp2Stream): Promise<void> {
-  const route = `${method} ${url.pathname.replace(/^.*\/guest\//, '')}`
+  const path = url.pathname.replace(/^.*\/guest\//, '')
+  const route = `${method} ${path}`
+  if (path.startsWith('processes')) return serveProcesses(guest, method, path.slice('processes'.length), url, stream)
   if (route === 'POST exec') return serveExec(guest, stream)
   if (route === 'PUT files') return putFile(guest, queryPath(url), stream)
   if (route === 'GET files') return getFile(guest, queryPath(url), stream)
@@ -40,9 +36,7 @@ export async function serveGuest(guest: FakeGuest, method: string, url: URL, str
 const queryPath = (url: URL): string => decodeURIComponent(/[?&]path=([^&]*)/.exec(url.search)?.[1] ?? '')
 
 async function takeIdentity(guest: FakeGuest, stream: ServerHttp2Stream): Promise<void> {
-  const chunks: Buffer[] = []
-  for await (const chunk of stream.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) chunks.push(chunk)
-  const body: unknown = JSON.parse(Buffer.concat(chunks).toString())
+  const body: unknown = JSON.parse((await readBody(stream)).toString())
   if (!Value.Check(GuestIdentityBody, body)) return answerJson(stream, 400, { code: 'invalid', message: 'identity' })
   guest.sshPubkeys = body.ssh_pubkeys ?? guest.sshPubkeys
   answerJson(stream, 200, body.ssh_pubkeys ? { ssh_pubkeys: guest.sshPubkeys.length } : {})

@@ -14,9 +14,17 @@ import {
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
-import { type HostFailureCode, type HostImage, type HostState, type HostVm, HostVmCreateBody } from '@warren/protocol'
+import {
+  type HostFailureCode,
+  type HostImage,
+  type HostState,
+  type HostVm,
+  HostVmCreateBody,
+  PROCESS_JOURNAL_MAX_BYTES,
+} from '@warren/protocol'
 import { Value } from 'typebox/value'
-import { answerJson, type FakeGuest, serveGuest } from './fake-guest.ts'
+import { answerJson, readBody } from './fake-answers.ts'
+import { type FakeGuest, serveGuest } from './fake-guest.ts'
 
 export class FakeHostFailure extends Error {
   readonly code: HostFailureCode
@@ -125,7 +133,7 @@ export class FakeHost {
     try {
       if (route === 'GET /v1/host') answerJson(stream, 200, await this.#state())
       else if (route === 'POST /v1/vms') answerJson(stream, 200, await this.#create(stream))
-      else if (method === 'DELETE')
+      else if (method === 'DELETE' && !url.pathname.includes('/guest/'))
         answerJson(stream, 200, await this.#delete(id, Number(url.searchParams.get('fence'))))
       else await this.#passThrough(id, method, url, stream)
     } catch (error) {
@@ -147,7 +155,7 @@ export class FakeHost {
   }
 
   async #create(stream: ServerHttp2Stream) {
-    const body = await readBody(stream)
+    const body = await readCreate(stream)
     this.#checkFence(body.id, body.fence, 'create')
     this.#checkBody(body)
     const guest: FakeGuest = {
@@ -155,6 +163,8 @@ export class FakeHost {
       envs: body.envs,
       sshPubkeys: body.ssh_pubkeys,
       commands: new Set(),
+      processes: new Map(),
+      journalBytes: PROCESS_JOURNAL_MAX_BYTES,
     }
     const vm: FakeVm = { id: body.id, fence: body.fence, state: 'creating', body, guest }
     this.vms.set(body.id, vm)
@@ -223,14 +233,13 @@ export async function startFakeHost(options: { id?: string; memMib?: number; cid
 
 const STATUS: Partial<Record<HostFailureCode, number>> = { not_found: 404, fence_lost: 409, invalid: 400 }
 
-async function readBody(stream: ServerHttp2Stream): Promise<HostVmCreateBody> {
-  const chunks: Buffer[] = []
-  for await (const chunk of stream.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) chunks.push(chunk)
-  const body: unknown = JSON.parse(Buffer.concat(chunks).toString())
+async function readCreate(stream: ServerHttp2Stream): Promise<HostVmCreateBody> {
+  const body: unknown = JSON.parse((await readBody(stream)).toString())
   if (!Value.Check(HostVmCreateBody, body)) throw new FakeHostFailure('invalid', 'the body does not fit')
   return body
 }
 
 function endCommands(vm: FakeVm): void {
   for (const child of vm.guest.commands) child.kill('SIGKILL')
+  for (const { child } of vm.guest.processes.values()) child.kill('SIGKILL')
 }
