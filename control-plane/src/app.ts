@@ -16,6 +16,7 @@ import type { Deps } from './deps.ts'
 import { describeApi, docsRoutes } from './docs/openapi.ts'
 import { processRoutes } from './guest/process-routes.ts'
 import { guestRoutes } from './guest/routes.ts'
+import { shellRoutes } from './guest/shell-routes.ts'
 import { healthRoutes } from './health/routes.ts'
 import { hostRoutes } from './hosts/routes.ts'
 import { admitRequests } from './http/admit.ts'
@@ -92,10 +93,12 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   sandboxRoutes(app, deps)
   guestRoutes(app, deps)
   processRoutes(app, deps)
+  shellRoutes(app, deps)
   accessTokenRoutes(app, deps)
   docsRoutes(app)
 
-  routeUpgrades(app.server, (request, response) => app.routing(request, response))
+  const upgrades = routeUpgrades(app.server, (request, response) => app.routing(request, response))
+  app.addHook('preClose', async () => upgrades.close())
   return app
 }
 

@@ -14,6 +14,7 @@ import { GUEST_EXEC_PIECE_MAX_BYTES, type GuestExecCommand, GuestIdentityBody, g
 import { Value } from 'typebox/value'
 import { answerJson, readBody } from './fake-answers.ts'
 import { type FakeProcesses, serveProcesses } from './fake-processes.ts'
+import { serveShell, serveTunnel } from './fake-streams.ts'
 
 export type FakeGuest = FakeProcesses & {
   /** What its authorized_keys would be. */
@@ -28,6 +29,8 @@ export async function serveGuest(guest: FakeGuest, method: string, url: URL, str
   if (route === 'POST exec') return serveExec(guest, stream)
   if (route === 'PUT files') return putFile(guest, queryPath(url), stream)
   if (route === 'GET files') return getFile(guest, queryPath(url), stream)
+  if (route === 'POST shell') return serveShell(stream)
+  if (route === 'POST tunnel') return serveTunnel(url, stream)
   if (route === 'POST identity') return takeIdentity(guest, stream)
   answerJson(stream, 404, { code: 'not_found', message: route })
 }

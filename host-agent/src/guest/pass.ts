@@ -44,7 +44,10 @@ export async function passToGuest(
   })
   // Also when its answer was whole: a tunnel may be reset after one direction has ended.
   guest.once('close', () => {
-    if (!guest.readableEnded || guest.rstCode !== http2.constants.NGHTTP2_NO_ERROR) cut(caller, 'the guest hung up')
+    const { NGHTTP2_NO_ERROR } = http2.constants
+    if (!guest.readableEnded || guest.rstCode !== NGHTTP2_NO_ERROR) return cut(caller, 'the guest hung up')
+    // It wants no more, as a shell that has ended; the caller need not go on sending.
+    if (!caller.readableEnded) caller.close(NGHTTP2_NO_ERROR)
   })
 }
 
