@@ -66,6 +66,8 @@ export function joinSocket(
   })
   whenClosed(stream, () => {
     if (stream.rstCode === 0 && stream.readableEnded) socket.destroySoon()
+    // A socket that was told to end cannot be reset any more; Node would leave it open for ever.
+    else if (socket.writableEnded) socket.destroy()
     else socket.resetAndDestroy()
   })
 }

@@ -6,7 +6,7 @@ import { after, test } from 'node:test'
 import { createTestApp, listenOn, reconnect, type TestUser } from '../testing/app.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
 import { until } from '../testing/until.ts'
-import { openUpgrade } from '../testing/upgrade-client.ts'
+import { openUpgrade, type UpgradeClient } from '../testing/upgrade-client.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { app, deps, host, user, create, send } = await createHostedApp()
@@ -16,8 +16,12 @@ const eve = await user()
 const { id } = (await create(ada)).body.data
 
 const key = (who: TestUser) => ({ 'X-Api-Key': who.key })
-const tunnel = (to: number | string, early?: string | Buffer, who = ada, sandbox = id) =>
-  openUpgrade(port, `POST /v1/sandboxes/${sandbox}/tunnel/${to}`, key(who), early)
+const peers: UpgradeClient[] = []
+const tunnel = (to: number | string, early?: string | Buffer, who = ada, sandbox = id) => {
+  const peer = openUpgrade(port, `POST /v1/sandboxes/${sandbox}/tunnel/${to}`, key(who), early)
+  peers.push(peer)
+  return peer
+}
 
 /** A server on this machine, which is where the ports of a fake guest are. */
 async function listen(onConnection: (socket: net.Socket) => void): Promise<number> {
@@ -36,6 +40,9 @@ const echo = await listen((socket) => socket.pipe(socket))
 test.beforeEach(() => {
   host.hooks = {}
 })
+test.afterEach(() => {
+  for (const peer of peers.splice(0)) peer.socket.destroy()
+})
 
 test('101, then raw bytes both ways; those sent with the head are not lost', async () => {
   const peer = tunnel(echo, 'early ')
@@ -49,7 +56,6 @@ test('101, then raw bytes both ways; those sent with the head are not lost', asy
   peer.socket.write('and late')
 
   assert.equal(await peer.until(/late$/), 'early and late')
-  peer.socket.destroy()
 })
 
 test('a half-close passes in both directions', async () => {
@@ -126,7 +132,6 @@ test('a reader that does not read stops the sender instead of filling memory', a
   })
 
   assert.ok(written < 64 * 1024 * 1024, `${written} bytes were taken`)
-  peer.socket.destroy()
 })
 
 test('a reset on one side is a reset on the other', async () => {
@@ -190,19 +195,17 @@ test('only bytes that move count as activity', async () => {
   await peer.until(/x/)
 
   assert.ok(deps.activity.take().has(id))
-  peer.socket.destroy()
 })
 
 test('many tunnels at once, each with its own bytes', async () => {
-  const peers = Array.from({ length: 100 }, (_, n) => tunnel(echo, `number ${n}.`))
+  const hundred = Array.from({ length: 100 }, (_, n) => tunnel(echo, `number ${n}.`))
 
-  const texts = await Promise.all(peers.map((peer) => peer.until(/\.$/)))
+  const texts = await Promise.all(hundred.map((peer) => peer.until(/\.$/)))
 
   assert.deepEqual(
     texts,
-    peers.map((_, n) => `number ${n}.`),
+    hundred.map((_, n) => `number ${n}.`),
   )
-  for (const peer of peers) peer.socket.destroy()
 })
 
 test('a void token loses its tunnels', async () => {
@@ -215,7 +218,6 @@ test('a void token loses its tunnels', async () => {
 
   await until(() => theirs.socket.readableEnded || theirs.socket.closed, 5_000)
   assert.equal(ours.socket.closed, false)
-  ours.socket.destroy()
 })
 
 test('tunnels that are open do not hold up a stop', async () => {

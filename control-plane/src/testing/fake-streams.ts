@@ -21,7 +21,7 @@ export async function serveShell(stream: ServerHttp2Stream): Promise<void> {
     }
     stream.end('^D')
   } catch {
-    stream.close(2)
+    stream.destroy(new Error('reset'))
   }
 }
 
@@ -37,6 +37,7 @@ export function serveTunnel(url: URL, stream: ServerHttp2Stream): void {
     socket.pipe(stream, { end: false })
     socket.once('end', () => stream.end())
     stream.once('close', () => (stream.rstCode === 0 ? socket.destroySoon() : socket.resetAndDestroy()))
-    socket.on('error', () => stream.close(2))
+    // With an error: a plain close may send the end of the body first.
+    socket.on('error', () => stream.destroy(new Error('reset')))
   })
 }
