@@ -3,6 +3,8 @@
  * host agent finds nothing to keep and takes its network down.
  */
 import { spawnSync } from 'node:child_process'
+import { existsSync, readFileSync } from 'node:fs'
+import path from 'node:path'
 import { after } from 'node:test'
 import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
 import { type Box, makeDataDir, startBox, stop, until, warren } from './box.ts'
@@ -55,6 +57,12 @@ export async function startVmBox(): Promise<VmBox> {
   }
   started = it
   return it
+}
+
+/** The process behind a sandbox that runs, as the host agent remembers it. */
+export function qemuOf({ box }: VmBox, id: string): number | undefined {
+  const file = path.join(box.dataDir, 'vms', `${id}.json`)
+  return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')).body?.qemu.pid : undefined
 }
 
 async function deleteAll({ box, client }: VmBox): Promise<void> {

@@ -10,6 +10,9 @@ import {
   type HostGuestRoute,
   type HostState,
   HostVmCreateBody,
+  HostVmForkBody,
+  HostVmPauseBody,
+  HostVmResumeBody,
 } from '@warren/protocol'
 import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
@@ -58,6 +61,8 @@ async function route(deps: Deps, vms: Vms, stream: ServerHttp2Stream, headers: I
   if (call === 'GET /v1/host') return answer(stream, await describeHost(deps, vms))
   if (call === 'POST /v1/vms') return createOne(vms, stream)
 
+  const [, subject, operation] = /^POST \/v1\/vms\/([^/]+)\/(pause|resume|forks)$/.exec(call) ?? []
+  if (subject !== undefined) return answer(stream, await operate(vms, subject, operation!, await readJson(stream)))
   const [, id, rest] = /^\/v1\/vms\/([^/]+)(?:\/guest\/(\w+(?:\/\w+)*))?$/.exec(url.pathname) ?? []
   if (id !== undefined && rest !== undefined) return pass(vms, stream, headers, { id, rest, search: url.search })
   if (id !== undefined && headers[':method'] === 'DELETE') {
@@ -66,6 +71,12 @@ async function route(deps: Deps, vms: Vms, stream: ServerHttp2Stream, headers: I
     return answer(stream, {})
   }
   throw new HostError('not_found', `no route ${call}`)
+}
+
+async function operate(vms: Vms, id: string, operation: string, body: unknown): Promise<object> {
+  if (operation === 'pause') return vms.pause(id, check(HostVmPauseBody, body))
+  if (operation === 'resume') return vms.resume(id, check(HostVmResumeBody, body))
+  return vms.fork(id, check(HostVmForkBody, body))
 }
 
 async function describeHost(deps: Deps, vms: Vms): Promise<HostState> {

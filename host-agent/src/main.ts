@@ -21,10 +21,15 @@ import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
 import { openImageStore } from './images/index.ts'
 import { prepareAll } from './prepare.ts'
+import { openSnapshotStore } from './snapshots/store.ts'
+import { startWorkers } from './snapshots/workers.ts'
 import { adoptAll } from './vms/adopt.ts'
+import { createCompactor } from './vms/compact.ts'
 import { createGate } from './vms/gate.ts'
+import { createPool } from './vms/pool.ts'
 import { detectMachine } from './vms/qemu/machine.ts'
 import { openRegistry } from './vms/registry.ts'
+import { createStandby } from './vms/standby.ts'
 import { Vms } from './vms/vms.ts'
 
 const STOP_LIMIT_MS = 2_000
@@ -87,6 +92,11 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     network,
     cgroups,
     registry: openRegistry(path.join(config.dataDir, 'vms')),
+    snapshots: await openSnapshotStore(path.join(config.dataDir, 'snapshots')),
+    workers: startWorkers(Math.max(availableParallelism(), 2)),
+    pool: createPool(() => deps, config.poolMib),
+    standby: createStandby(() => deps, config.standbyMib),
+    compactor: createCompactor(() => deps),
     uidOf: (slot) => FIRST_UID + (Number.parseInt(config.instance.slice(0, 3), 16) << 16) + (slot & 0xffff),
     stopping: stopping.signal,
     restoreGate: createGate(availableParallelism()),
@@ -98,6 +108,10 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   network.slots.start()
   log.info(found, 'looked after what was here')
 
+  deps.pool.start()
+  stack.add('pool', () => deps.pool.close())
+  stack.add('standby', () => deps.standby.close())
+  stack.add('merging', () => deps.compactor.close())
   const app = createHostApp(deps, vms)
   await rm(config.socket, { force: true })
   await app.listen(config.socket)

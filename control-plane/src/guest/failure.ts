@@ -15,9 +15,13 @@ import { Value } from 'typebox/value'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, type ResponseHeaders, readAll } from '../hosts/client.ts'
+import { hold } from './activity.ts'
 
 const FAILURE_MAX_BYTES = 64 * 1024
 export const GUEST_TEXT_MAX_BYTES = 1024
+
+/** Throws what it means that a sandbox is not running. */
+export type Check = (sandbox: Pick<SandboxRow, 'status'>) => void
 
 /** 404 for exec and files, as the spec has it; clients match the text (wire 4). */
 export function checkRunning(sandbox: Pick<SandboxRow, 'status'>): void {
@@ -91,30 +95,37 @@ function toFailure({ code, message, oldest_available_seq: oldest }: GuestFailure
  * has stopped running meanwhile: then that is the reason.
  */
 export async function withGuest<T>(deps: Deps, sandbox: SandboxRow, talk: () => Promise<T>): Promise<T> {
-  checkRunning(sandbox)
-  using _ = deps.activity.during(sandbox.id)
-  return explainTrouble(deps, sandbox, checkRunning, talk)
+  return use(deps, sandbox, checkRunning, talk)
 }
 
-/** For what counts as activity only at times, if at all: whoever calls notes it. */
+/** The same for processes, shells and tunnels, where not running is 409. */
+export const withUsedGuest = <T>(deps: Deps, sandbox: SandboxRow, talk: () => Promise<T>): Promise<T> =>
+  use(deps, sandbox, checkRunningState, talk)
+
+/** For what is no activity, or only at times: whoever calls notes it. */
 export async function withIdleGuest<T>(deps: Deps, sandbox: SandboxRow, talk: () => Promise<T>): Promise<T> {
   checkRunningState(sandbox)
   return explainTrouble(deps, sandbox, checkRunningState, talk)
 }
 
-async function explainTrouble<T>(
-  deps: Deps,
-  sandbox: SandboxRow,
-  check: typeof checkRunning,
-  talk: () => Promise<T>,
-): Promise<T> {
+async function use<T>(deps: Deps, sandbox: SandboxRow, check: Check, talk: () => Promise<T>): Promise<T> {
+  check(sandbox)
+  using _ = deps.activity.during(sandbox.id)
+  // Idle for nearly too long: held before anything is asked of the guest, or refused (activity.ts).
+  if (!(await hold(deps, sandbox))) check(await reload(deps, sandbox))
+  return explainTrouble(deps, sandbox, check, talk)
+}
+
+async function explainTrouble<T>(deps: Deps, sandbox: SandboxRow, check: Check, talk: () => Promise<T>): Promise<T> {
   try {
     return await talk()
   } catch (error) {
     if (error instanceof Failure || error instanceof Fault) throw error
-    const now = await deps.loaders.sandbox(sandbox.id)
-    if (now) check(now)
+    check(await reload(deps, sandbox))
     deps.log.warn({ err: error, sandbox: sandbox.id }, 'a guest does not answer')
     throw guestUnreachable(error)
   }
 }
+
+const reload = async (deps: Deps, sandbox: SandboxRow): Promise<SandboxRow> =>
+  (await deps.loaders.sandbox(sandbox.id)) ?? sandbox

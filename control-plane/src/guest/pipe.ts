@@ -9,7 +9,8 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { type GuestRequest, responseOf } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
-import { checkGuestAnswer, withIdleGuest } from './failure.ts'
+import { checkGuestAnswer, checkRunningState, withUsedGuest } from './failure.ts'
+import { wakeSandbox } from './wake.ts'
 
 /** The guest gives up by itself; this is for one that hangs. */
 const OPEN_LIMIT_MS = TUNNEL_OPEN_TIMEOUT_MS + 2_000
@@ -22,8 +23,9 @@ export async function openPipe(
   request: Pick<GuestRequest, 'route' | 'query'>,
   gone: AbortSignal,
 ): Promise<ClientHttp2Stream> {
-  return withIdleGuest(deps, sandbox, async () => {
-    const host = await deps.hosts.get(sandbox.host_id)
+  const running = await wakeSandbox(deps, sandbox, gone, checkRunningState)
+  return withUsedGuest(deps, running, async () => {
+    const host = await deps.hosts.get(running.host_id)
     const late = new AbortController()
     const timer = setTimeout(() => late.abort(new Error('the guest did not open it in time')), OPEN_LIMIT_MS)
     const signal = AbortSignal.any([gone, late.signal])

@@ -20,8 +20,9 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, responseOf } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
-import { checkGuestAnswer, withIdleGuest } from './failure.ts'
+import { checkGuestAnswer, checkRunningState, withIdleGuest } from './failure.ts'
 import { pathOf } from './processes.ts'
+import { wakeSandbox } from './wake.ts'
 
 export type ProcessOutput = AsyncGenerator<Exclude<ProcessFrame, { type: 'heartbeat' }>, void>
 
@@ -34,8 +35,9 @@ export async function openProcessOutput(
   signal: AbortSignal,
 ): Promise<ProcessOutput> {
   const below = `${pathOf(processId)}/connect`
-  return withIdleGuest(deps, sandbox, async () => {
-    const host = await deps.hosts.get(sandbox.host_id)
+  const running = await wakeSandbox(deps, sandbox, signal, checkRunningState)
+  return withIdleGuest(deps, running, async () => {
+    const host = await deps.hosts.get(running.host_id)
     const query = { after: String(after) }
     const stream = host.openGuest(sandbox.id, { method: 'GET', route: 'processes', below, query }, signal)
     try {

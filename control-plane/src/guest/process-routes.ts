@@ -51,7 +51,7 @@ export function processRoutes(app: App, deps: Deps): void {
         response: { 200: success(ProcessView) },
       },
     },
-    async (request) => ok(await startProcess(deps, request.sandbox, request.body)),
+    async (request, reply) => ok(await startProcess(deps, request.sandbox, request.body, callerGone(reply))),
   )
 
   app.get(

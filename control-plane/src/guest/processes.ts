@@ -22,13 +22,15 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import type { GuestRequest } from '../hosts/client.ts'
 import { askGuest } from './ask.ts'
-import { checkRunningState, withIdleGuest } from './failure.ts'
+import { checkRunningState, withIdleGuest, withUsedGuest } from './failure.ts'
+import { wakeSandbox } from './wake.ts'
 
 const ANSWER_LIMIT_MS = 15_000
 /** A guest that was asked to wait says itself when the time is over; this is for one that does not. */
 const GRACE_MS = 10_000
 /** Clients give up at 60 s; before that they hear that the program does not read. */
 const INPUT_LIMIT_MS = 50_000
+const NEVER = new AbortController().signal
 
 export const listProcesses = (deps: Deps, sandbox: SandboxRow): Promise<ProcessListView> =>
   ask(deps, sandbox, { method: 'GET', route: 'processes' }, ProcessListView)
@@ -75,18 +77,17 @@ export async function writeInput(
 ): Promise<ProcessInputView> {
   const fault = checkProcessInput(dataBase64)
   if (fault) throw badField({ data_base64: fault })
-  const limit = AbortSignal.timeout(INPUT_LIMIT_MS)
   const request: GuestRequest & { body: Uint8Array } = {
     method: 'POST',
     route: 'processes',
     below: `${pathOf(id)}/input`,
     body: decodeBase64(dataBase64)!, // Checked above.
   }
-  checkRunningState(sandbox)
-  using _ = deps.activity.during(sandbox.id)
-  return withIdleGuest(deps, sandbox, async () => {
+  const running = await wakeSandbox(deps, sandbox, signal, checkRunningState)
+  const limit = AbortSignal.timeout(INPUT_LIMIT_MS)
+  return withUsedGuest(deps, running, async () => {
     try {
-      return await askGuest(deps, sandbox, request, ProcessInputView, AbortSignal.any([limit, signal]))
+      return await askGuest(deps, running, request, ProcessInputView, AbortSignal.any([limit, signal]))
     } catch (error) {
       if (limit.aborted) throw failure('wait_timeout', 'the process does not read its input')
       throw error
@@ -116,7 +117,8 @@ async function ask<Answer extends TSchema>(
   answer: Answer,
   limit: { ms: number; signal?: AbortSignal } = { ms: ANSWER_LIMIT_MS },
 ): Promise<Static<Answer>> {
+  const running = await wakeSandbox(deps, sandbox, limit.signal ?? NEVER, checkRunningState)
   const deadline = AbortSignal.timeout(limit.ms)
   const signal = limit.signal ? AbortSignal.any([deadline, limit.signal]) : deadline
-  return withIdleGuest(deps, sandbox, () => askGuest(deps, sandbox, request, answer, signal))
+  return withIdleGuest(deps, running, () => askGuest(deps, running, request, answer, signal))
 }

@@ -12,7 +12,8 @@ import type { Deps } from '../deps.ts'
 import { parseJson, readAll, responseOf } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
 import { limitBytes } from '../http/body.ts'
-import { checkGuestAnswer, checkRunning, withGuest } from './failure.ts'
+import { checkGuestAnswer, withGuest } from './failure.ts'
+import { wakeSandbox } from './wake.ts'
 
 const ANSWER_MAX_BYTES = 1024
 
@@ -25,9 +26,9 @@ export async function putFile(
 ): Promise<void> {
   checkPath(path)
   if (Number(body.headers['content-length'] ?? 0) > FILE_MAX_BYTES) throw tooLarge()
-  checkRunning(sandbox)
-  await withGuest(deps, sandbox, async () => {
-    const host = await deps.hosts.get(sandbox.host_id)
+  const running = await wakeSandbox(deps, sandbox, signal)
+  await withGuest(deps, running, async () => {
+    const host = await deps.hosts.get(running.host_id)
     const stream = host.openGuest(sandbox.id, { method: 'PUT', route: 'files', query: { path } }, signal)
     const counter = { bytes: 0 }
     try {

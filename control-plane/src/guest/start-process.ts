@@ -11,19 +11,24 @@ import {
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { askGuest } from './ask.ts'
-import { checkRunningState, withIdleGuest } from './failure.ts'
+import { checkRunningState, withUsedGuest } from './failure.ts'
+import { wakeSandbox } from './wake.ts'
 
 /** A guest under load may take seconds for a fork and exec, not more. */
 const START_LIMIT_MS = 30_000
 
-export async function startProcess(deps: Deps, sandbox: SandboxRow, body: ProcessCreateBody): Promise<ProcessView> {
+export async function startProcess(
+  deps: Deps,
+  sandbox: SandboxRow,
+  body: ProcessCreateBody,
+  signal: AbortSignal,
+): Promise<ProcessView> {
   const start = parseStart(deps, body)
-  checkRunningState(sandbox)
-  deps.activity.note(sandbox.id)
-  return withIdleGuest(deps, sandbox, () =>
+  const running = await wakeSandbox(deps, sandbox, signal, checkRunningState)
+  return withUsedGuest(deps, running, () =>
     askGuest(
       deps,
-      sandbox,
+      running,
       { method: 'POST', route: 'processes', body: start },
       ProcessView,
       AbortSignal.timeout(START_LIMIT_MS),
