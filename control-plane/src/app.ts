@@ -27,6 +27,7 @@ import { type Claim, honourIdempotencyKeys } from './http/idempotency.ts'
 import { routeUpgrades, shouldUpgrade } from './http/upgrade.ts'
 import { parseQuery, stripPrefix } from './http/urls.ts'
 import { compileValidator } from './http/validation.ts'
+import { mcpRoutes } from './mcp/routes.ts'
 import { observeRequests } from './observe/request-log.ts'
 import type { Tracing } from './observe/tracing.ts'
 import { sandboxRoutes } from './sandboxes/routes.ts'
@@ -95,6 +96,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   processRoutes(app, deps)
   shellRoutes(app, deps)
   accessTokenRoutes(app, deps)
+  mcpRoutes(app, deps, VERSION)
   docsRoutes(app)
 
   const upgrades = routeUpgrades(app.server, (request, response) => app.routing(request, response))

@@ -12,6 +12,7 @@ import { createHostedApp } from '../testing/with-host.ts'
  *   operator no ordinary user and no token
  *   owner    the owner of the sandbox; its own token is forbidden, all others find nothing
  *   token    the owner and the sandbox's own token; all others find nothing
+ *   tools    anyone with a credential; each sees the tools it may use
  *   byIp     as account, but what is another's is not found
  */
 const MATRIX: Record<string, keyof typeof EXPECTED> = {
@@ -21,6 +22,10 @@ const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'GET /v1/rootfs': 'public',
   'GET /openapi.json': 'public',
   'GET /docs': 'public',
+  // What its tools allow is in mcp.test.ts.
+  'POST /mcp': 'tools',
+  'GET /mcp': 'tools',
+  'DELETE /mcp': 'tools',
   'GET /v1/whoami': 'account',
   'GET /v1/hosts': 'operator',
   'POST /v1/sandboxes': 'account',
@@ -62,6 +67,7 @@ const FORBIDDEN = '403 token_not_allowed'
 const ABSENT = '404 not_found'
 const EXPECTED = {
   public: { none: ALLOWED, foreign: ALLOWED, otherToken: ALLOWED, ownToken: ALLOWED, owner: ALLOWED },
+  tools: { none: NONE, foreign: ALLOWED, otherToken: ALLOWED, ownToken: ALLOWED, owner: ALLOWED },
   account: { none: NONE, foreign: ALLOWED, otherToken: FORBIDDEN, ownToken: FORBIDDEN, owner: ALLOWED },
   operator: {
     none: NONE,

@@ -3,6 +3,7 @@ import {
   ExecBody,
   ExecQuery,
   ExecResult,
+  FILE_MAX_BYTES,
   FileQuery,
   ok,
   SandboxParams,
@@ -13,7 +14,7 @@ import {
 import { Type } from 'typebox'
 import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
-import { acceptRawBodies } from '../http/body.ts'
+import { acceptRawBodies, limitBytes } from '../http/body.ts'
 import { callerGone } from '../http/caller-gone.ts'
 import { ownSandbox } from '../http/own-sandbox.ts'
 import { addSshKeys } from './add-ssh-keys.ts'
@@ -103,7 +104,9 @@ export function guestRoutes(app: App, deps: Deps): void {
       async (request, reply) => {
         const { path } = request.query as { path: string } // Checked by the schema; a scope has no types of it.
         try {
-          await putFile(deps, request.sandbox, path, request.raw, callerGone(reply))
+          const bytes = limitBytes(request.raw, FILE_MAX_BYTES)
+          const announced = Number(request.headers['content-length'] ?? 0)
+          await putFile(deps, request.sandbox, path, { bytes, announced }, callerGone(reply))
         } catch (error) {
           // What is still on its way must be read, or the answer could be lost with the connection.
           request.raw.resume()
