@@ -15,6 +15,7 @@ import { type Config, readControlPlaneConfig } from './config.ts'
 import { connectDatabase } from './db/connect.ts'
 import { migrate } from './db/migrate.ts'
 import { createDeps } from './deps.ts'
+import { watchHosts } from './hosts/heartbeat.ts'
 import { CredentialCache } from './http/credential-cache.ts'
 import { hearCredentialChanges } from './http/hear-credentials.ts'
 import { JOBS, SWEEPS } from './jobs/registry.ts'
@@ -78,6 +79,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ base
   const worker = await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
   stack.add('worker', () => worker.stop())
 
+  // Ready means that a create can be placed: every host is asked once before the door opens.
+  await watchHosts.run(deps)
   await app.listen({ host: config.host, port: config.port })
   stack.add('http', () => closeApp(app))
   const { port } = app.server.address() as AddressInfo

@@ -41,14 +41,16 @@
  *   stdout, stderr, pty  8 bytes big-endian `seq`, then the bytes (1 to 32 KiB); `seq` rises by exactly 1
  *   exit                 JSON GuestProcessExit; the last frame. When all output has come, at latest 2 s after the leader
  *   error                JSON GuestFailure; the last frame. `output_offset_expired`: the reader was too slow, with
- *                        `oldest_available_seq`. `process_failed`: a `failed` record, there is no exit
+ *                        `oldest_available_seq`. `process_failed`: a `failed` record, there is no exit.
+ *                        `process_not_found`: the record made room for a newer one while it was read
  *
  * A stream that ends without exit or error was cut: connect again with the last `seq`. `after` absent or 0 replays all
  * that is kept and never fails; an older `after` than is kept is the 410; a newer one than there is just waits. No
  * heartbeats come from the guest: whoever speaks to the client makes them. Any number of readers; the window of the
  * stream is the only buffer of a slow one. What descendants write after the exit is still kept and replayed.
  *
- * LIMITS. The host gives those that are configurable with each start; without them those of process.ts hold.
+ * LIMITS. The host gives those that are configurable with each start; without them those of process.ts hold. A list of
+ * 256 records is at most some 5 MiB.
  */
 import { type Static, Type } from 'typebox'
 import { createGuestFrameReader, type GuestFrame } from './guest-frames.ts'

@@ -6,11 +6,12 @@
  *   GET  /signals          → 200, NDJSON of GuestSignal, as long as the host listens
  *   POST /signals/ack      GuestSignalAck → {}
  *
- * SHELL. The body is exactly what a client of spec 4.11 sends (shell-frames.ts): the bytes may be passed on unread. It
- * begins at 24 rows and 80 columns, also before the first frame has come. The answer ends when the shell has ended and
- * its output is sent; a frame that cannot be understood is answered by a reset. The end of the body types Ctrl-D. A
- * reset, or the end of the session, hangs up the terminal: SIGHUP, and SIGKILL for a shell that is still there after
- * 2 s; what was started with nohup or setsid lives on, as after ssh. 502 `shell_failed` when no shell can be started.
+ * SHELL. The body is exactly what a client of spec 4.11 sends (shell-frames.ts): the bytes may be passed on unread.
+ * It begins at 24 rows and 80 columns, also before the first frame has come. The answer ends when the shell has ended
+ * and its output is sent; a frame that cannot be understood is answered by a reset. The end of the body types Ctrl-D,
+ * once a second until the shell has ended. A reset, or the end of the session, hangs up the terminal: SIGHUP, and
+ * SIGKILL for a shell that is still there after 2 s; what was started with nohup or setsid lives on, as after ssh.
+ * 502 `shell_failed` when no shell can be started.
  *
  * TUNNEL. The head of the answer comes when the connection stands: to 127.0.0.1, or if that refuses to ::1, or else to
  * the external address of the guest. 502 `connect_refused` when all refuse, 502 `connect_timeout` after 10 s. Bytes
