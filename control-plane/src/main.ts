@@ -79,7 +79,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ base
   const worker = await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
   stack.add('worker', () => worker.stop())
 
-  // Ready means that a create can be placed: every host is asked once before the door opens.
+  // Before anybody is let in: a create right after the start must not find that there is no host.
   await watchHosts.run(deps)
   await app.listen({ host: config.host, port: config.port })
   stack.add('http', () => closeApp(app))

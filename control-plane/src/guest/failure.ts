@@ -15,6 +15,7 @@ import { Value } from 'typebox/value'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, type ResponseHeaders, readAll } from '../hosts/client.ts'
+import { CallerGone } from '../http/caller-gone.ts'
 import { hold } from './activity.ts'
 
 const FAILURE_MAX_BYTES = 64 * 1024
@@ -92,37 +93,62 @@ function toFailure({ code, message, oldest_available_seq: oldest }: GuestFailure
 
 /**
  * Runs what talks to a guest. What the caller can mend passes; all else is an unreachable guest, unless the sandbox
- * has stopped running meanwhile: then that is the reason.
+ * has stopped running meanwhile: then that is the reason. A caller that hangs up is no news of the guest.
  */
-export async function withGuest<T>(deps: Deps, sandbox: SandboxRow, talk: () => Promise<T>): Promise<T> {
-  return use(deps, sandbox, checkRunning, talk)
-}
+export const withGuest = <T>(
+  deps: Deps,
+  sandbox: SandboxRow,
+  talk: () => Promise<T>,
+  caller?: AbortSignal,
+): Promise<T> => use(deps, sandbox, checkRunning, talk, caller)
 
 /** The same for processes, shells and tunnels, where not running is 409. */
-export const withUsedGuest = <T>(deps: Deps, sandbox: SandboxRow, talk: () => Promise<T>): Promise<T> =>
-  use(deps, sandbox, checkRunningState, talk)
+export const withUsedGuest = <T>(
+  deps: Deps,
+  sandbox: SandboxRow,
+  talk: () => Promise<T>,
+  caller?: AbortSignal,
+): Promise<T> => use(deps, sandbox, checkRunningState, talk, caller)
 
 /** For what is no activity, or only at times: whoever calls notes it. */
-export async function withIdleGuest<T>(deps: Deps, sandbox: SandboxRow, talk: () => Promise<T>): Promise<T> {
+export async function withIdleGuest<T>(
+  deps: Deps,
+  sandbox: SandboxRow,
+  talk: () => Promise<T>,
+  caller?: AbortSignal,
+): Promise<T> {
   checkRunningState(sandbox)
-  return explainTrouble(deps, sandbox, checkRunningState, talk)
+  return explainTrouble(deps, sandbox, checkRunningState, talk, caller)
 }
 
-async function use<T>(deps: Deps, sandbox: SandboxRow, check: Check, talk: () => Promise<T>): Promise<T> {
+async function use<T>(
+  deps: Deps,
+  sandbox: SandboxRow,
+  check: Check,
+  talk: () => Promise<T>,
+  caller: AbortSignal | undefined,
+): Promise<T> {
   check(sandbox)
   using _ = deps.activity.during(sandbox.id)
   // Idle for nearly too long: held before anything is asked of the guest, or refused (activity.ts).
   if (!(await hold(deps, sandbox))) check(await reload(deps, sandbox))
-  return explainTrouble(deps, sandbox, check, talk)
+  return explainTrouble(deps, sandbox, check, talk, caller)
 }
 
-async function explainTrouble<T>(deps: Deps, sandbox: SandboxRow, check: Check, talk: () => Promise<T>): Promise<T> {
+async function explainTrouble<T>(
+  deps: Deps,
+  sandbox: SandboxRow,
+  check: Check,
+  talk: () => Promise<T>,
+  caller: AbortSignal | undefined,
+): Promise<T> {
   try {
     return await talk()
   } catch (error) {
     if (error instanceof Failure || error instanceof Fault) throw error
     check(await reload(deps, sandbox))
-    deps.log.warn({ err: error, sandbox: sandbox.id }, 'a guest does not answer')
+    if (caller?.reason instanceof CallerGone) deps.log.debug({ sandbox: sandbox.id }, caller.reason.message)
+    else deps.log.warn({ err: error, sandbox: sandbox.id }, 'a guest does not answer')
     throw guestUnreachable(error)
   }
 }

@@ -24,22 +24,27 @@ export async function openPipe(
   gone: AbortSignal,
 ): Promise<ClientHttp2Stream> {
   const running = await wakeSandbox(deps, sandbox, gone, checkRunningState)
-  return withUsedGuest(deps, running, async () => {
-    const host = await deps.hosts.get(running.host_id)
-    const late = new AbortController()
-    const timer = setTimeout(() => late.abort(new Error('the guest did not open it in time')), OPEN_LIMIT_MS)
-    const signal = AbortSignal.any([gone, late.signal])
-    const stream = host.openGuest(sandbox.id, { method: 'POST', ...request }, signal)
-    try {
-      await checkGuestAnswer(stream, await responseOf(stream, signal), signal)
-      return stream
-    } catch (error) {
-      resetStream(stream)
-      throw error
-    } finally {
-      clearTimeout(timer)
-    }
-  })
+  return withUsedGuest(
+    deps,
+    running,
+    async () => {
+      const host = await deps.hosts.get(running.host_id)
+      const late = new AbortController()
+      const timer = setTimeout(() => late.abort(new Error('the guest did not open it in time')), OPEN_LIMIT_MS)
+      const signal = AbortSignal.any([gone, late.signal])
+      const stream = host.openGuest(sandbox.id, { method: 'POST', ...request }, signal)
+      try {
+        await checkGuestAnswer(stream, await responseOf(stream, signal), signal)
+        return stream
+      } catch (error) {
+        resetStream(stream)
+        throw error
+      } finally {
+        clearTimeout(timer)
+      }
+    },
+    gone,
+  )
 }
 
 /**

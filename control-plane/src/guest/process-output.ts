@@ -36,18 +36,23 @@ export async function openProcessOutput(
 ): Promise<ProcessOutput> {
   const below = `${pathOf(processId)}/connect`
   const running = await wakeSandbox(deps, sandbox, signal, checkRunningState)
-  return withIdleGuest(deps, running, async () => {
-    const host = await deps.hosts.get(running.host_id)
-    const query = { after: String(after) }
-    const stream = host.openGuest(sandbox.id, { method: 'GET', route: 'processes', below, query }, signal)
-    try {
-      await checkGuestAnswer(stream, await responseOf(stream, signal), signal)
-    } catch (error) {
-      resetStream(stream)
-      throw error
-    }
-    return readOutput(deps, sandbox, stream, after, signal)
-  })
+  return withIdleGuest(
+    deps,
+    running,
+    async () => {
+      const host = await deps.hosts.get(running.host_id)
+      const query = { after: String(after) }
+      const stream = host.openGuest(sandbox.id, { method: 'GET', route: 'processes', below, query }, signal)
+      try {
+        await checkGuestAnswer(stream, await responseOf(stream, signal), signal)
+      } catch (error) {
+        resetStream(stream)
+        throw error
+      }
+      return readOutput(deps, sandbox, stream, after, signal)
+    },
+    signal,
+  )
 }
 
 async function* readOutput(

@@ -85,14 +85,19 @@ export async function writeInput(
   }
   const running = await wakeSandbox(deps, sandbox, signal, checkRunningState)
   const limit = AbortSignal.timeout(INPUT_LIMIT_MS)
-  return withUsedGuest(deps, running, async () => {
-    try {
-      return await askGuest(deps, running, request, ProcessInputView, AbortSignal.any([limit, signal]))
-    } catch (error) {
-      if (limit.aborted) throw failure('wait_timeout', 'the process does not read its input')
-      throw error
-    }
-  })
+  return withUsedGuest(
+    deps,
+    running,
+    async () => {
+      try {
+        return await askGuest(deps, running, request, ProcessInputView, AbortSignal.any([limit, signal]))
+      } catch (error) {
+        if (limit.aborted) throw failure('wait_timeout', 'the process does not read its input')
+        throw error
+      }
+    },
+    signal,
+  )
 }
 
 export const closeStdin = (deps: Deps, sandbox: SandboxRow, id: string): Promise<object> =>
@@ -120,5 +125,5 @@ async function ask<Answer extends TSchema>(
   const running = await wakeSandbox(deps, sandbox, limit.signal ?? NEVER, checkRunningState)
   const deadline = AbortSignal.timeout(limit.ms)
   const signal = limit.signal ? AbortSignal.any([deadline, limit.signal]) : deadline
-  return withIdleGuest(deps, running, () => askGuest(deps, running, request, answer, signal))
+  return withIdleGuest(deps, running, () => askGuest(deps, running, request, answer, signal), limit.signal)
 }
