@@ -91,6 +91,9 @@ impl Processes {
             journals.add(process.key);
             dropped.iter().for_each(|old| journals.remove(old.key));
         });
+        if !dropped.is_empty() {
+            sys::give_memory_back();
+        }
         Ok(process)
     }
 

@@ -63,7 +63,7 @@ async function route(deps: Deps, vms: Vms, stream: ServerHttp2Stream, headers: I
 
   const [, subject, operation] = /^POST \/v1\/vms\/([^/]+)\/(pause|resume|forks)$/.exec(call) ?? []
   if (subject !== undefined) return answer(stream, await operate(vms, subject, operation!, await readJson(stream)))
-  const [, id, rest] = /^\/v1\/vms\/([^/]+)(?:\/guest\/(\w+))?$/.exec(url.pathname) ?? []
+  const [, id, rest] = /^\/v1\/vms\/([^/]+)(?:\/guest\/(\w+(?:\/\w+)*))?$/.exec(url.pathname) ?? []
   if (id !== undefined && rest !== undefined) return pass(vms, stream, headers, { id, rest, search: url.search })
   if (id !== undefined && headers[':method'] === 'DELETE') {
     const query = { fence: Number(url.searchParams.get('fence')) }
@@ -110,9 +110,10 @@ async function pass(
   headers: IncomingHttpHeaders,
   to: { id: string; rest: string; search: string },
 ): Promise<void> {
-  const methods: readonly string[] | undefined = HOST_GUEST_ROUTES[to.rest as HostGuestRoute]
+  const name = to.rest.split('/')[0]!
+  const methods: readonly string[] | undefined = HOST_GUEST_ROUTES[name as HostGuestRoute]
   const method = headers[':method'] ?? ''
-  if (!Object.hasOwn(HOST_GUEST_ROUTES, to.rest) || !methods?.includes(method)) {
+  if (!Object.hasOwn(HOST_GUEST_ROUTES, name) || !methods?.includes(method)) {
     throw new HostError('not_found', `no route ${method} ${to.rest} of the guest`)
   }
   const { session } = await vms

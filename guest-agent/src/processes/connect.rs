@@ -70,7 +70,7 @@ fn first(agent: &Agent, process: &Process, after: u64) -> Done<u64> {
     if after == 0 {
         return Ok(oldest - 1);
     }
-    if after + 1 < oldest {
+    if after.saturating_add(1) < oldest {
         return Err(expired(oldest).into());
     }
     Ok(after)
