@@ -21,6 +21,8 @@ import { passToGuest } from './guest/pass.ts'
 import { HostError } from './host-error.ts'
 import type { Vms } from './vms/vms.ts'
 
+/** Nothing is between being written and being named for longer. */
+const SAVING_MAX_MS = 60 * 60_000
 const BODY_MAX_BYTES = 1024 * 1024
 
 export type HostApp = { listen(path: string): Promise<void>; close(): Promise<void> }
@@ -60,6 +62,7 @@ async function route(deps: Deps, vms: Vms, stream: ServerHttp2Stream, headers: I
   const call = `${headers[':method']} ${url.pathname}`
   if (call === 'GET /v1/host') return answer(stream, await describeHost(deps, vms))
   if (call === 'POST /v1/vms') return createOne(vms, stream)
+  if (call === 'POST /v1/snapshots/collect') return answer(stream, await deps.snapshots.collect(SAVING_MAX_MS))
 
   const [, subject, operation] = /^POST \/v1\/vms\/([^/]+)\/(pause|resume|forks)$/.exec(call) ?? []
   if (subject !== undefined) return answer(stream, await operate(vms, subject, operation!, await readJson(stream)))
