@@ -92,9 +92,9 @@ const bodyOf = (deps: Deps, row: SandboxRow, envs: Record<string, string>) => ({
 const isOverdue = (deps: Deps, row: SandboxRow): boolean =>
   deps.now().getTime() - row.status_since.getTime() > SILENCE_LIMIT_S * 1000
 
-/** Going on from an older state is not what was asked for: it is said. */
+/** Going on from an older state, or from none, is not what was asked for: it is said. */
 function older(row: SandboxRow, { generation, saved_at }: HostVmResumed): string | undefined {
-  if (generation === undefined) return row.generation === null ? undefined : 'booted anew from its disk'
+  if (generation === undefined) return 'booted anew from its disk'
   if (row.generation === null || generation >= row.generation) return undefined
   return `went on from generation ${generation}${saved_at ? `, saved at ${saved_at}` : ''}`
 }
