@@ -16,6 +16,7 @@ import { connectDatabase } from './db/connect.ts'
 import { listen } from './db/listen.ts'
 import { migrate } from './db/migrate.ts'
 import { createDeps, type Deps } from './deps.ts'
+import { watchHosts } from './hosts/heartbeat.ts'
 import { CredentialCache } from './http/credential-cache.ts'
 import { JOBS, SWEEPS } from './jobs/registry.ts'
 import { startWorker } from './jobs/worker.ts'
@@ -77,6 +78,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ base
   const worker = await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
   stack.add('worker', () => worker.stop())
 
+  // Before anybody is let in: a create right after the start must not find that there is no host.
+  await watchHosts.run(deps)
   await app.listen({ host: config.host, port: config.port })
   stack.add('http', () => closeApp(app))
   const { port } = app.server.address() as AddressInfo

@@ -9,6 +9,7 @@ import { Value } from 'typebox/value'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, type ResponseHeaders, readAll } from '../hosts/client.ts'
+import { CallerGone } from '../http/caller-gone.ts'
 import { hold } from './activity.ts'
 
 const FAILURE_MAX_BYTES = 64 * 1024
@@ -41,9 +42,14 @@ export async function checkGuestAnswer(
 
 /**
  * Runs what talks to a guest. What the caller can mend passes; all else is an unreachable guest, unless the sandbox
- * has stopped running meanwhile: then that is the reason.
+ * has stopped running meanwhile: then that is the reason. A caller that hangs up is no news of the guest.
  */
-export async function withGuest<T>(deps: Deps, sandbox: SandboxRow, talk: () => Promise<T>): Promise<T> {
+export async function withGuest<T>(
+  deps: Deps,
+  sandbox: SandboxRow,
+  talk: () => Promise<T>,
+  caller?: AbortSignal,
+): Promise<T> {
   checkRunning(sandbox)
   using _ = deps.activity.during(sandbox.id)
   // Idle for nearly too long: held before anything is asked of the guest, or refused (activity.ts).
@@ -53,7 +59,8 @@ export async function withGuest<T>(deps: Deps, sandbox: SandboxRow, talk: () => 
   } catch (error) {
     if (error instanceof Failure) throw error
     checkRunning(await reload(deps, sandbox))
-    deps.log.warn({ err: error, sandbox: sandbox.id }, 'a guest does not answer')
+    if (caller?.reason instanceof CallerGone) deps.log.debug({ sandbox: sandbox.id }, caller.reason.message)
+    else deps.log.warn({ err: error, sandbox: sandbox.id }, 'a guest does not answer')
     throw guestUnreachable(error)
   }
 }

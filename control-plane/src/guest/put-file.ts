@@ -27,27 +27,32 @@ export async function putFile(
   checkPath(path)
   if (Number(body.headers['content-length'] ?? 0) > FILE_MAX_BYTES) throw tooLarge()
   const running = await wakeSandbox(deps, sandbox, signal)
-  await withGuest(deps, running, async () => {
-    const host = await deps.hosts.get(running.host_id)
-    const stream = host.openGuest(sandbox.id, { method: 'PUT', route: 'files', query: { path } }, signal)
-    const counter = { bytes: 0 }
-    try {
-      const answered = responseOf(stream, signal)
-      answered.catch(() => {}) // The upload may fail first; then that is the reason.
-      const uploaded = pipeline(limitBytes(body, FILE_MAX_BYTES, counter), stream)
-      // A guest may refuse (a directory, a full disk) long before the end of the body.
-      await Promise.race([uploaded, answered])
-      await checkGuestAnswer(stream, await answered, signal)
-      await uploaded
-      const answer = parseJson(await readAll(stream, ANSWER_MAX_BYTES, signal))
-      if (!Value.Check(GuestUploadAnswer, answer) || answer.bytes !== counter.bytes) {
-        throw new Error(`the guest says it wrote ${JSON.stringify(answer)} of ${counter.bytes} bytes`)
+  await withGuest(
+    deps,
+    running,
+    async () => {
+      const host = await deps.hosts.get(running.host_id)
+      const stream = host.openGuest(sandbox.id, { method: 'PUT', route: 'files', query: { path } }, signal)
+      const counter = { bytes: 0 }
+      try {
+        const answered = responseOf(stream, signal)
+        answered.catch(() => {}) // The upload may fail first; then that is the reason.
+        const uploaded = pipeline(limitBytes(body, FILE_MAX_BYTES, counter), stream)
+        // A guest may refuse (a directory, a full disk) long before the end of the body.
+        await Promise.race([uploaded, answered])
+        await checkGuestAnswer(stream, await answered, signal)
+        await uploaded
+        const answer = parseJson(await readAll(stream, ANSWER_MAX_BYTES, signal))
+        if (!Value.Check(GuestUploadAnswer, answer) || answer.bytes !== counter.bytes) {
+          throw new Error(`the guest says it wrote ${JSON.stringify(answer)} of ${counter.bytes} bytes`)
+        }
+      } catch (error) {
+        resetStream(stream)
+        throw error
       }
-    } catch (error) {
-      resetStream(stream)
-      throw error
-    }
-  })
+    },
+    signal,
+  )
 }
 
 export function checkPath(path: string): void {

@@ -14,6 +14,8 @@ import { HostError } from './failure.ts'
 
 const BEAT_MS = 1_000
 export const HOST_DEAD_AFTER_S = 5
+/** Of the images that operators name, in the order of the catalog. */
+const AFTER_OURS = 1_000
 
 export const watchHosts: Sweep = {
   name: 'watch-hosts',
@@ -60,8 +62,18 @@ export async function recordHost(db: Db, state: HostState, address: string): Pro
   await followImages(db)
 }
 
-/** What an operator enables by an import (`enable_with`) is in the catalog while some host has it. */
+/**
+ * What an operator enables by an import (`enable_with`) is in the catalog while some host has it. A name that nobody
+ * foresaw gets an entry of its own, after all others; it stays, disabled, when the last host has lost it, so that a
+ * create which names it is told what to do.
+ */
 async function followImages(db: Db): Promise<void> {
+  await sql`insert into rootfs (name, description, enabled, enable_with, position)
+    select distinct image.name, 'Imported by the operator', true,
+      'warren images import <oci-reference or tarball> --name ' || image.name, ${AFTER_OURS}::integer
+    from hosts cross join unnest(hosts.rootfses) as image (name)
+    where not exists (select from rootfs where rootfs.name = image.name)
+    on conflict do nothing`.execute(db)
   await sql`update rootfs set enabled = not enabled
     where enable_with is not null and enabled <> exists (select from hosts where rootfs.name = any (rootfses))`.execute(
     db,

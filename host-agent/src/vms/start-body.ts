@@ -86,9 +86,15 @@ export async function startBody(deps: Deps, plan: BodyPlan, undo: Undo, signal: 
   return body
 }
 
+/**
+ * Where the base's memory is a sealed copy in memory (net/sealed.ts), every page of it that a guest is the first to
+ * touch is charged to that guest, on top of its own: the kernel fills the copy's holes when they are read. A limit
+ * without room for both would kill a sandbox that uses all of its memory.
+ */
 async function createCgroup(deps: Deps, id: string, memMib: number, undo: Undo): Promise<string[]> {
   undo.add('cgroup', () => deps.cgroups.remove(id))
-  const memoryBytes = (memMib + QEMU_NEEDS_MIB) * 1024 * 1024
+  const guestMib = deps.machine.readOnlyRam ? memMib : 2 * memMib
+  const memoryBytes = (guestMib + QEMU_NEEDS_MIB) * 1024 * 1024
   return (await deps.cgroups.create(id, { memoryBytes })).procs
 }
 

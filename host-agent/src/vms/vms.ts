@@ -110,7 +110,7 @@ export class Vms {
         delete entry.body
         Object.assign(record, { state: 'paused', generation: paused.generation } satisfies Partial<VmRecord>)
         await this.#settle(record, 'pause', fence, paused)
-        await crashPoint('pause.recorded')
+        await crashPoint('host.pause.recorded')
         // Nobody waits for it to be kept or gone, except whoever resumes or deletes the sandbox.
         const about = { ip: record.ip, dirtyBytes: paused.dirty_bytes, diskMib: record.disk_mib }
         entry.settling = this.#deps.standby.add(memory, body, about)
@@ -196,9 +196,9 @@ export class Vms {
     const memory = this.#deps.snapshots.newest(id)?.manifest.memory.id
     if (memory !== undefined && record.state === 'paused') await this.#deps.standby.drop(memory)
     if (record.body) await endBody(this.#deps, record.body, entry.body)
-    await crashPoint('delete.ended')
+    await crashPoint('host.delete.ended')
     await this.#deps.registry.remove(id)
-    await crashPoint('delete.unrecorded')
+    await crashPoint('host.delete.unrecorded')
     await this.#deps.snapshots.deleteAll(id)
     this.#entries.delete(id)
   }
