@@ -38,6 +38,8 @@ export type FakeVm = Omit<HostVm, 'generation'> & {
   damaged: Set<number>
   /** Operations by kind and fence: the same answer for who asks again. */
   done: Map<string, Promise<unknown>>
+  /** One at a time; others are refused meanwhile. */
+  doing?: string
 }
 
 type Awaitable = Promise<void> | void
@@ -166,7 +168,7 @@ export class FakeVms {
     if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
     for (const child of body.children) this.#checkFence(child.id, child.fence, false)
     const key = `fork ${body.children.map((child) => `${child.id} ${child.fence}`).join()}`
-    return this.#once(vm, key, async (alive) => {
+    const work = async (alive: Alive): Promise<HostVmForked> => {
       if (vm.state !== 'running' && body.live) throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
       const generation = body.live ? (vm.generations.at(-1) ?? 0) + 1 : (body.generation ?? vm.generations.at(-1))
       if (!body.live && (generation === undefined || !vm.generations.includes(generation))) {
@@ -178,7 +180,9 @@ export class FakeVms {
       if (body.live) vm.generations = [...vm.generations.slice(-1), generation!]
       await this.hooks.afterFork?.(id, body)
       return { generation: 1, ...(body.live ? { stopped_ms: 1 } : {}) }
-    })
+    }
+    // What is saved can be copied whatever the VM does; a live one has to stand still.
+    return this.#once(vm, key, work, body.live === true)
   }
 
   async deleteVm(id: string, fence: number): Promise<object> {
@@ -215,6 +219,7 @@ export class FakeVms {
     this.#life++
     for (const vm of this.vms.values()) {
       vm.done.clear()
+      delete vm.doing
       if (vm.state === 'pausing') vm.state = 'running'
       if (vm.state === 'resuming') vm.state = vm.generations.length > 0 ? 'paused' : 'dead'
     }
@@ -228,7 +233,7 @@ export class FakeVms {
     return vm
   }
 
-  async #once<Answer>(vm: FakeVm, key: string, work: (alive: Alive) => Promise<Answer>): Promise<Answer> {
+  async #once<Answer>(vm: FakeVm, key: string, work: (alive: Alive) => Promise<Answer>, alone = true): Promise<Answer> {
     const life = this.#life
     const alive = Object.assign(
       () => {
@@ -236,10 +241,18 @@ export class FakeVms {
       },
       { is: () => life === this.#life },
     )
-    const under = vm.done.get(key) ?? work(alive)
+    const known = vm.done.get(key)
+    if (known) return known as Promise<Answer>
+    if (alone && vm.doing) {
+      throw new FakeHostFailure('wrong_state', `VM ${vm.id} is ${vm.state}: ${vm.doing} is under way`)
+    }
+    if (alone) vm.doing = key
+    const under = work(alive).finally(() => {
+      if (vm.doing === key) delete vm.doing
+    })
     vm.done.set(key, under)
     under.catch(() => vm.done.delete(key))
-    return under as Promise<Answer>
+    return under
   }
 
   #pickGeneration(vm: FakeVm): number | undefined {
