@@ -25,10 +25,12 @@ import { pruneImages } from './prune-images.ts'
 import { openSnapshotStore } from './snapshots/store.ts'
 import { startWorkers } from './snapshots/workers.ts'
 import { adoptAll } from './vms/adopt.ts'
+import { createCompactor } from './vms/compact.ts'
 import { createGate } from './vms/gate.ts'
 import { createPool } from './vms/pool.ts'
 import { detectMachine } from './vms/qemu/machine.ts'
 import { openRegistry } from './vms/registry.ts'
+import { createStandby } from './vms/standby.ts'
 import { Vms } from './vms/vms.ts'
 
 const STOP_LIMIT_MS = 2_000
@@ -97,6 +99,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     snapshots: await openSnapshotStore(path.join(config.dataDir, 'snapshots')),
     workers: startWorkers(Math.max(availableParallelism(), 2)),
     pool: createPool(() => deps, config.poolMib),
+    standby: createStandby(() => deps, config.standbyMib),
+    compactor: createCompactor(() => deps),
     uidOf: (slot) => FIRST_UID + (Number.parseInt(config.instance.slice(0, 3), 16) << 16) + (slot & 0xffff),
     stopping: stopping.signal,
     restoreGate: createGate(availableParallelism()),
@@ -111,6 +115,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
 
   deps.pool.start()
   stack.add('pool', () => deps.pool.close())
+  stack.add('standby', () => deps.standby.close())
+  stack.add('merging', () => deps.compactor.close())
   const app = createHostApp(deps, vms)
   await rm(config.socket, { force: true })
   await app.listen(config.socket)

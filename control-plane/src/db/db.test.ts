@@ -20,7 +20,7 @@ test('several processes may migrate an empty database at the same moment', async
     const { rows } = await databases[0]!.pool.query('select name from kysely_migration')
     assert.deepEqual(
       rows.map((row) => row.name),
-      ['0001_house', '0002_create'],
+      ['0001_house', '0002_create', '0003_lifecycle'],
     )
   } finally {
     for (const database of databases) await database.close()

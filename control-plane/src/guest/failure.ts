@@ -10,6 +10,7 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, type ResponseHeaders, readAll } from '../hosts/client.ts'
 import { CallerGone } from '../http/caller-gone.ts'
+import { hold } from './activity.ts'
 
 const FAILURE_MAX_BYTES = 64 * 1024
 export const GUEST_TEXT_MAX_BYTES = 1024
@@ -43,22 +44,21 @@ export async function checkGuestAnswer(
  * Runs what talks to a guest. What the caller can mend passes; all else is an unreachable guest, unless the sandbox
  * has stopped running meanwhile: then that is the reason. A caller that hangs up is no news of the guest.
  */
-export async function withGuest<T>(
-  deps: Deps,
-  sandbox: SandboxRow,
-  talk: () => Promise<T>,
-  caller?: AbortSignal,
-): Promise<T> {
+export async function withGuest<T>(deps: Deps, sandbox: SandboxRow, talk: () => Promise<T>): Promise<T> {
   checkRunning(sandbox)
   using _ = deps.activity.during(sandbox.id)
+  // Idle for nearly too long: held before anything is asked of the guest, or refused (activity.ts).
+  if (!(await hold(deps, sandbox))) checkRunning(await reload(deps, sandbox))
   try {
     return await talk()
   } catch (error) {
     if (error instanceof Failure) throw error
-    const now = await deps.loaders.sandbox(sandbox.id)
-    if (now) checkRunning(now)
-    if (caller?.reason instanceof CallerGone) deps.log.debug({ sandbox: sandbox.id }, caller.reason.message)
+    checkRunning(await reload(deps, sandbox))
+    if (error instanceof CallerGone) deps.log.debug({ sandbox: sandbox.id }, error.message)
     else deps.log.warn({ err: error, sandbox: sandbox.id }, 'a guest does not answer')
     throw guestUnreachable(error)
   }
 }
+
+const reload = async (deps: Deps, sandbox: SandboxRow): Promise<SandboxRow> =>
+  (await deps.loaders.sandbox(sandbox.id)) ?? sandbox

@@ -1,13 +1,15 @@
 /**
  * Asks every host for its state each second and writes what it says. A host that no process could reach for some
  * seconds is dead: nothing is placed there. Its VMs may well run on (QEMU outlives its agent), so its sandboxes keep
- * their status until it is back and says what became of them (sandboxes/reconcile.ts).
+ * their status until it is back and says what became of them (sandboxes/reconcile.ts). What sandboxes ask for
+ * themselves comes along with the state (sandboxes/self-signals.ts).
  */
 import type { HostState } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Db } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import type { Sweep } from '../jobs/sweep.ts'
+import { obeySignals } from '../sandboxes/self-signals.ts'
 
 const BEAT_MS = 1_000
 export const HOST_DEAD_AFTER_S = 5
@@ -32,9 +34,11 @@ export const hostAddresses = (deps: Deps): string[] =>
 
 async function watchHost(deps: Deps, address: string): Promise<void> {
   try {
-    const state = await deps.hosts.at(address).getState()
+    const host = deps.hosts.at(address)
+    const state = await host.getState()
     deps.hosts.learn(state.id, address)
     await recordHost(deps.db, state, address)
+    await obeySignals(deps, state, host)
   } catch (error) {
     deps.log.debug({ err: error, address }, 'a host does not answer')
   }

@@ -1,5 +1,5 @@
 /**
- * Takes back a create that failed, or whose process died.
+ * Takes back a create or a fork that failed, or whose process died.
  *
  * The fence rises first: whoever still works on it is locked out, and the host refuses a request that was on its way.
  * Then the host deletes what it made of it, then the row ends in `failed`. Its memory is given back when the host has
@@ -14,12 +14,17 @@ import { releasePlace } from './place.ts'
 const DELETE_LIMIT_MS = 5_000
 
 /** Gives whether it was ours to take back: an operation that somebody else holds by now is theirs. */
-export async function abandonCreate(deps: Deps, seen: SandboxRow, reason: string): Promise<boolean> {
+export async function abandon(
+  deps: Deps,
+  seen: SandboxRow,
+  move: 'createFailed' | 'forkAbandoned',
+  reason: string,
+): Promise<boolean> {
   const row = await takeOver(deps.db, seen, deps.processId)
   if (!row) return false
   const confirmed = await deleteVm(deps, row)
   await deps.db.transaction().execute(async (tx) => {
-    await endMove(tx, row.id, 'createFailed', row.fence, { reason })
+    await endMove(tx, row.id, move, row.fence, { reason })
     if (confirmed) await releasePlace(tx, row.id)
   })
   return true

@@ -129,6 +129,30 @@ export async function openSnapshotStore(root: string) {
       generations.set(id, [{ generation, manifest }, ...listOf(id)])
     },
 
+    /** The same generation said with other objects; false when it is no longer the one that was read. */
+    async replace(old: Manifest, manifest: Manifest): Promise<boolean> {
+      const { sandbox: id, generation } = manifest
+      const current = () => listOf(id).find((one) => one.generation === generation && one.manifest === old)
+      if (!current() || current()?.damage !== undefined) return false
+      use(manifest, `${id}/`)
+      await syncFolder(objects)
+      await writeFileDurably(fileOf(id, generation), renderManifest(manifest))
+      const kept = new Set(objectsOf(manifest).map((object) => object.id))
+      const gone = objectsOf(old).flatMap((object) => (kept.has(object.id) ? [] : object.id))
+      if (!current()) {
+        // Deleted while we wrote: so is what we wrote.
+        await rm(fileOf(id, generation), { force: true })
+        await dropUser(`${id}/${generation}`, [...kept, ...gone])
+        return false
+      }
+      generations.set(
+        id,
+        listOf(id).map((one) => (one.manifest === old ? { generation, manifest } : one)),
+      )
+      await dropUser(`${id}/${generation}`, gone)
+      return true
+    },
+
     async dropOld(id: string): Promise<void> {
       const whole = listOf(id).filter((one) => one.damage === undefined)
       const kept = new Set<Generation>(whole.slice(0, KEPT))

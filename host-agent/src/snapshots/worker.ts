@@ -1,6 +1,7 @@
 /** One of the threads of workers.ts: does one job at a time and answers. */
 import { closeSync, fdatasyncSync, openSync } from 'node:fs'
 import { parentPort } from 'node:worker_threads'
+import { mergeLayers } from '../vms/qemu/qcow2/merge.ts'
 import { loadMemory } from './memory/load.ts'
 import { saveMemory } from './memory/save.ts'
 import { checkFile, type Sums, sumFile } from './sums.ts'
@@ -28,7 +29,7 @@ function withFile<T>(file: string, use: (fd: number) => T): T {
   }
 }
 
-const JOBS = { saveMemory, loadMemory, seal, sync, check }
+const JOBS = { saveMemory, loadMemory, mergeLayers, seal, sync, check }
 export type Jobs = typeof JOBS
 export type JobName = keyof Jobs
 export type JobRequest = { id: number; job: JobName; options: never }

@@ -40,7 +40,7 @@ import type { Image } from '../images/index.ts'
 import { proveBase } from './base-proof.ts'
 import { launchQemu, socketDirOf, socketsIn } from './launch.ts'
 import { diskFile, inWork, renderArgs, type Shape, STATE_FILE } from './qemu/args.ts'
-import { createOverlay } from './qemu/overlay.ts'
+import { createOverlay } from './qemu/qcow2/overlay.ts'
 
 export type Base = {
   key: string

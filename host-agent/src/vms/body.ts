@@ -28,6 +28,8 @@ export type BodyRecord = {
   type: string
   /** Objects between the base's disk and its own. */
   layers: string[]
+  /** The first of its disks that is not part of the generation it goes on from; 0 unless it was kept (standby.ts). */
+  firstDisk?: number
   /** It is dead, and all it held has been given back, except its disk. */
   released?: true
 }

@@ -21,7 +21,7 @@ export async function rescueDisk(
   const base = body && (await findBase(deps, body.base))
   if (!body || !base) throw new HostError('snapshot_missing', `nothing of ${record.id} is left to start from`)
   const layers = [...body.layers]
-  for (let n = 0; ; n++) {
+  for (let n = body.firstDisk ?? 0; ; n++) {
     const file = path.join(workOf(deps, body.id), diskFile(n))
     if (!existsSync(file)) break
     const object = diskObject(body.id, n)

@@ -6,7 +6,7 @@
  * frozen and a new layer put over it, and it goes on. What it says to the outside at that moment it says only once: a
  * child's first greeting ends every stream that was open in its memory (guest-api.ts).
  */
-import { chown, rm } from 'node:fs/promises'
+import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import { crashPoint } from '@warren/kit/crash-point'
 import type { Deps } from '../deps.ts'
@@ -14,9 +14,9 @@ import { HostError } from '../host-error.ts'
 import type { Manifest } from '../snapshots/manifest.ts'
 import { type Body, workOf } from './body.ts'
 import { diskFile } from './qemu/args.ts'
-import { createOverlay } from './qemu/overlay.ts'
 import type { VmRecord } from './registry.ts'
 import { type Saved, saveBody } from './save.ts'
+import { addDisk } from './standby.ts'
 
 /** Every child's first. */
 export const FIRST_GENERATION = 1
@@ -50,14 +50,9 @@ export async function captureLive(
   record: VmRecord,
   body: Body,
 ): Promise<{ saved: Saved; stopped_ms: number }> {
-  const { id, uid, layers } = body.record
   const next = (await body.newestDisk()) + 1
-  const work = workOf(deps, id)
-  const file = path.join(work, diskFile(next))
-  await rm(file, { force: true }) // Of a try that failed.
-  const backing = { file: path.join(work, diskFile(next - 1)), format: 'qcow2' as const }
-  await createOverlay(file, { sizeMib: record.disk_mib, backing })
-  await chown(file, uid, uid)
+  await rm(path.join(workOf(deps, body.record.id), diskFile(next)), { force: true }) // Of a try that failed.
+  await addDisk(deps, body, next, record.disk_mib)
 
   let stoppedAt = 0
   let stopped_ms = 0
@@ -72,8 +67,7 @@ export async function captureLive(
     stoppedAt = performance.now()
     await body.stop()
     await crashPoint('fork.stopped')
-    const saved = await saveBody(deps, body, record.disk_mib, goOn)
-    deps.log.debug({ sandbox: record.id, layers: layers.length + next, stopped_ms }, 'forked while it ran')
+    const saved = await saveBody(deps, record, body, goOn)
     return { saved, stopped_ms }
   } finally {
     if (standing) await body.go()

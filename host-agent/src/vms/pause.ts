@@ -5,7 +5,7 @@
  *   2. `stop`: memory, processors and disk are one instant
  *   3. memory, device state and disk into the store, on disk and checksummed (save.ts)
  *   4. the manifest, renamed into place: from here on it is paused, whatever happens
- *   5. the record; then the body ends, and with it slot, cgroup and memory
+ *   5. the record; then the body stands by for a while (standby.ts) or ends, and with it slot, cgroup and memory
  *
  * Whatever fails before 4 lets the body go on as if nothing had been. A host agent that dies between 4 and 5 finds the
  * generation at its next start and ends the body then (adopt.ts).
@@ -19,7 +19,12 @@ import type { Body } from './body.ts'
 import type { VmRecord } from './registry.ts'
 import { type Saved, saveBody } from './save.ts'
 
-export async function pauseVm(deps: Deps, record: VmRecord, body: Body): Promise<HostVmPaused> {
+/** Step 5 is the caller's. `memory`: the object the memory was saved as. */
+export async function pauseVm(
+  deps: Deps,
+  record: VmRecord,
+  body: Body,
+): Promise<{ paused: HostVmPaused; memory: string }> {
   const startedAt = performance.now()
   const generation = deps.snapshots.nextNumber(record.id)
   let saved: Saved | undefined
@@ -28,7 +33,7 @@ export async function pauseVm(deps: Deps, record: VmRecord, body: Body): Promise
     await crashPoint('pause.closed')
     await body.stop()
     await crashPoint('pause.stopped')
-    saved = await saveBody(deps, body, record.disk_mib)
+    saved = await saveBody(deps, record, body)
     await crashPoint('pause.saved')
     await deps.snapshots.add({ ...saved, sandbox: record.id, generation })
   } catch (error) {
@@ -38,7 +43,9 @@ export async function pauseVm(deps: Deps, record: VmRecord, body: Body): Promise
   }
   await crashPoint('pause.committed')
   await deps.snapshots.dropOld(record.id)
+  deps.compactor.add(record.id)
   const written_bytes = saved.memory.bytes + saved.state.bytes + (saved.disk.at(-1)?.bytes ?? 0)
   const took_ms = Math.round((performance.now() - startedAt) * 10) / 10
-  return { generation, took_ms, dirty_bytes: saved.memory.dirty_bytes, written_bytes }
+  const paused = { generation, took_ms, dirty_bytes: saved.memory.dirty_bytes, written_bytes }
+  return { paused, memory: saved.memory.id }
 }

@@ -9,13 +9,13 @@
  *
  * No record names a pooled body: after a restart of the host agent it is a stray like any other, and is removed.
  */
-import { readFileSync } from 'node:fs'
 import { setTimeout as delay } from 'node:timers/promises'
 import { Undo } from '@warren/kit/undo'
 import type { Deps } from '../deps.ts'
 import { runInGuest } from '../guest/exec.ts'
 import type { Base } from './base.ts'
 import { type Body, bodyHomeOf, endBody, newBodyId } from './body.ts'
+import { shortOfMemory } from './memory-pressure.ts'
 import { startBody } from './start-body.ts'
 import { wakeGuest } from './wake.ts'
 
@@ -27,8 +27,6 @@ const WATCH_MS = 2_000
 /** Creates that come within this time of each other come at once. */
 const BURST_MS = 10_000
 const REMEMBERED_MS = 10 * 60_000
-/** Below this share of the machine's memory the pool has no place. */
-const SHORT_OF_MEMORY = 0.08
 
 type Line = { base: Base; bodies: Body[]; asked: number[]; atLeast: number }
 
@@ -139,12 +137,6 @@ function mostWanted(lines: ReadonlyMap<string, Line>): Line | undefined {
     if (line.bodies.length < wanted(line) && its < share) [found, share] = [line, its]
   }
   return found
-}
-
-function shortOfMemory(): boolean {
-  const text = readFileSync('/proc/meminfo', 'utf8')
-  const read = (name: string) => Number(new RegExp(`^${name}:\\s*(\\d+)`, 'm').exec(text)?.[1] ?? 0)
-  return read('MemAvailable') < read('MemTotal') * SHORT_OF_MEMORY
 }
 
 /** What every sandbox does first, done here, and then it stands still until somebody takes it. */

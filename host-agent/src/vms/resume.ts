@@ -10,6 +10,8 @@
  * Whatever fails takes the new body back and leaves every generation as it was. One that is damaged is set aside, so
  * that the next resume takes the one before it; which one that is, the error says: nobody goes back in time unasked.
  *
+ * A body that still stands there from the pause (standby.ts) goes on with step 4.
+ *
  * A machine that died and was never saved still has its disk: it is booted from it, as after a power cut.
  */
 import { existsSync } from 'node:fs'
@@ -21,7 +23,7 @@ import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import { type Manifest, objectsOf } from '../snapshots/manifest.ts'
 import { type Base, findBase } from './base.ts'
-import { type Body, bodyHomeOf, newBodyId } from './body.ts'
+import { type Body, bodyHomeOf, endBody, newBodyId } from './body.ts'
 import { rescueDisk } from './boot.ts'
 import { refuse } from './needs.ts'
 import type { VmRecord } from './registry.ts'
@@ -39,6 +41,12 @@ export async function resumeVm(
 ): Promise<Risen> {
   const startedAt = performance.now()
   const source = await chooseSource(deps, record)
+  const kept = await takeStandby(deps, record, source, request, signal)
+  if (kept && source.manifest) {
+    const { generation, saved_at } = source.manifest
+    const took_ms = Math.round((performance.now() - startedAt) * 10) / 10
+    return { body: kept, resumed: { generation, saved_at, took_ms, how: 'standby' } }
+  }
   const undo = new Undo()
   try {
     const body = await deps.restoreGate(() => restore(deps, record, source, request, undo, signal), signal)
@@ -50,6 +58,39 @@ export async function resumeVm(
     await undo.run(deps.log)
     throw await explain(deps, record, source, error)
   }
+}
+
+/** The process that was paused, if it still stands there. One that does not wake is no loss: everything is on disk. */
+async function takeStandby(
+  deps: Deps,
+  record: VmRecord,
+  { manifest }: Source,
+  request: HostVmResumeBody,
+  signal: AbortSignal,
+): Promise<Body | undefined> {
+  const body = manifest && !record.unborn ? deps.standby.take(manifest.memory.id, request.ip) : undefined
+  if (!body) return undefined
+  try {
+    await body.go()
+    await wake(deps, record, body, request, signal)
+    return body
+  } catch (error) {
+    deps.log.warn({ err: error, sandbox: record.id }, 'a body on standby did not wake; resuming from disk')
+    await endBody(deps, body.record, body)
+    return undefined
+  }
+}
+
+async function wake(
+  deps: Deps,
+  record: VmRecord,
+  body: Body,
+  { hostname, envs, ssh_pubkeys, cpu_quota_pct }: HostVmResumeBody,
+  signal: AbortSignal,
+): Promise<void> {
+  await wakeGuest(body, { hostname, envs, ssh_pubkeys }, { born: record.unborn === true }, signal)
+  await crashPoint('resume.awake')
+  await deps.cgroups.limitCpu(body.record.id, cpu_quota_pct)
 }
 
 async function chooseSource(deps: Deps, record: VmRecord): Promise<Source> {
@@ -87,10 +128,7 @@ async function restore(
   await crashPoint('resume.loaded')
   await deps.network.slots.give(body.record.slot, request.ip)
   await body.go()
-  const { hostname, envs, ssh_pubkeys } = request
-  await wakeGuest(body, { hostname, envs, ssh_pubkeys }, { born: record.unborn === true }, signal)
-  await crashPoint('resume.awake')
-  await deps.cgroups.limitCpu(id, request.cpu_quota_pct)
+  await wake(deps, record, body, request, signal)
   return body
 }
 

@@ -13,27 +13,28 @@ import type { Manifest, StoredObject } from '../snapshots/manifest.ts'
 import { type Body, workOf } from './body.ts'
 import { describeNeeds } from './needs.ts'
 import { diskFile, FDS, STATE_FILE } from './qemu/args.ts'
+import type { VmRecord } from './registry.ts'
 
 export type Saved = Omit<Manifest, 'sandbox' | 'generation'>
 
 export async function saveBody(
   deps: Deps,
+  record: VmRecord,
   body: Body,
-  diskMib: number,
   goOn?: (newestDisk: number) => Promise<void>,
 ): Promise<Saved> {
-  const { id, layers, over } = body.record
+  const { id, over } = body.record
   const stamp = Date.now().toString(36)
   const memoryId = `${id}-m${stamp}`
   const stateId = `${id}-s${stamp}`
   const work = workOf(deps, id)
   const newestDisk = await body.newestDisk()
+  const { firstDisk = 0 } = body.record
+  const ownDisks = Array.from({ length: newestDisk + 1 - firstDisk }, (_, i) => firstDisk + i)
   const sealDisks = () =>
     settleAll([
-      ...layers.map((layer) => sealObject(deps, deps.snapshots.fileOf(layer), layer)),
-      ...Array.from({ length: newestDisk + 1 }, (_, n) =>
-        sealObject(deps, path.join(work, diskFile(n)), diskObject(id, n)),
-      ),
+      ...layersUnder(deps, record, body).map((layer) => sealObject(deps, deps.snapshots.fileOf(layer), layer)),
+      ...ownDisks.map((n) => sealObject(deps, path.join(work, diskFile(n)), diskObject(id, n))),
     ])
   try {
     const captured = settleAll([saveMemory(deps, body, memoryId, !goOn), saveState(body, work)])
@@ -46,11 +47,28 @@ export async function saveBody(
     const state = await sealObject(deps, path.join(work, STATE_FILE), stateId)
     const needs = describeNeeds(deps, body.record)
     const saved_at = new Date().toISOString()
-    return { format: 1, saved_at, needs, disk_mib: diskMib, memory: { id: memoryId, over, ...memory }, state, disk }
+    return {
+      format: 1,
+      saved_at,
+      needs,
+      disk_mib: record.disk_mib,
+      memory: { id: memoryId, over, ...memory },
+      state,
+      disk,
+    }
   } catch (error) {
     await deps.snapshots.discard([memoryId, stateId, diskObject(id, newestDisk)])
     throw error
   }
+}
+
+/**
+ * What lies under the disk it writes to: the layers of the generation it was resumed from. They may have been merged
+ * since, and say the same; without one, those it was started with.
+ */
+function layersUnder(deps: Deps, record: VmRecord, body: Body): string[] {
+  const from = record.generation === undefined ? undefined : deps.snapshots.find(record.id, record.generation)
+  return from?.manifest?.disk.map((layer) => layer.id) ?? body.record.layers
 }
 
 function saveMemory(deps: Deps, body: Body, memoryId: string, sync: boolean) {

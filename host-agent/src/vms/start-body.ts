@@ -14,7 +14,7 @@ import type { Base } from './base.ts'
 import { Body, type BodyRecord } from './body.ts'
 import { type LaunchFiles, launchQemu } from './launch.ts'
 import { diskFile, FDS, INCOMING_STATE } from './qemu/args.ts'
-import { createOverlay } from './qemu/overlay.ts'
+import { createOverlay } from './qemu/qcow2/overlay.ts'
 
 export type BodyPlan = {
   id: string

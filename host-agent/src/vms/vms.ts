@@ -27,7 +27,7 @@ import type { VmRecord } from './registry.ts'
 import { resumeVm } from './resume.ts'
 
 type Operation = { name: string; fence: number; abort: AbortController; done: Promise<object> }
-type Entry = { record: VmRecord; body?: Body; doing?: Operation; buried?: Promise<void> }
+type Entry = { record: VmRecord; body?: Body; doing?: Operation; settling?: Promise<void> }
 
 /** Long enough for any request that was under way when its sandbox was deleted to have come and gone. */
 const TOMBSTONE_MS = 10 * 60_000
@@ -104,15 +104,16 @@ export class Vms {
     return this.#do(entry, 'pause', fence, async () => {
       record.state = 'pausing'
       try {
-        const paused = await pauseVm(this.#deps, record, body)
+        const { paused, memory } = await pauseVm(this.#deps, record, body)
         body.ending = true
         delete record.body
         delete entry.body
         Object.assign(record, { state: 'paused', generation: paused.generation } satisfies Partial<VmRecord>)
         await this.#settle(record, 'pause', fence, paused)
         await crashPoint('pause.recorded')
-        // Nobody waits for it to be gone; whoever deletes the sandbox does.
-        entry.buried = this.#end(body)
+        // Nobody waits for it to be kept or gone, except whoever resumes or deletes the sandbox.
+        const about = { ip: record.ip, dirtyBytes: paused.dirty_bytes, diskMib: record.disk_mib }
+        entry.settling = this.#deps.standby.add(memory, body, about)
         return paused
       } catch (error) {
         if (record.state === 'pausing') record.state = 'running'
@@ -132,12 +133,14 @@ export class Vms {
     return this.#do(entry, 'resume', fence, async (abort) => {
       record.state = 'resuming'
       try {
+        await entry.settling
         const limit = AbortSignal.any([abort, AbortSignal.timeout(request.limit_ms)])
         const { body, resumed } = await resumeVm(this.#deps, record, request, limit)
         const dead = record.body
         delete record.reason
         delete record.unborn
         Object.assign(record, { state: 'running', ip: request.ip, body: body.record } satisfies Partial<VmRecord>)
+        if (resumed.generation !== undefined) record.generation = resumed.generation
         await this.#settle(record, 'resume', fence, resumed)
         this.#watch(entry, body)
         if (dead) await endBody(this.#deps, dead)
@@ -188,8 +191,10 @@ export class Vms {
       await entry.doing.done.catch(() => {}) // Its caller is told.
     }
     if (this.#entries.get(id) !== entry) return
-    await entry.buried
+    await entry.settling
     const { record } = entry
+    const memory = this.#deps.snapshots.newest(id)?.manifest.memory.id
+    if (memory !== undefined && record.state === 'paused') await this.#deps.standby.drop(memory)
     if (record.body) await endBody(this.#deps, record.body, entry.body)
     await crashPoint('delete.ended')
     await this.#deps.registry.remove(id)
@@ -260,12 +265,6 @@ export class Vms {
   async #settle(record: VmRecord, operation: string, fence: number, answer: object): Promise<void> {
     record.done = { operation, fence, answer }
     await this.#deps.registry.writeDurably(record)
-  }
-
-  #end(body: Body): Promise<void> {
-    return endBody(this.#deps, body.record, body).catch((error) =>
-      this.#deps.log.error({ err: error, body: body.record.id }, 'a body would not end'),
-    )
   }
 
   #watch(entry: Entry, body: Body): void {

@@ -1,6 +1,6 @@
 /** Writes a stopped machine's own pages into a file. Synchronous and busy: for a worker (workers.ts). */
-import { closeSync, fdatasyncSync, openSync, readSync, writeSync } from 'node:fs'
-import { crc32 } from 'node:zlib'
+import { closeSync, openSync, readSync } from 'node:fs'
+import { createSummingWriter } from '../summing-writer.ts'
 import { CHUNK_BYTES, type Sums } from '../sums.ts'
 import { renderIndex, type SavedRun } from './format.ts'
 import { findMappings, findOwnRuns, PAGE_BYTES } from './pages.ts'
@@ -27,7 +27,7 @@ export function saveMemory(options: {
   const mapped = mappings.reduce((sum, { pages }) => sum + pages * PAGE_BYTES, 0)
   if (mapped !== memBytes) throw new Error(`${mapped} bytes of memory are mapped instead of ${memBytes}`)
   const memory = openSync(`/proc/${pid}/mem`, 'r')
-  const writer = createWriter(options.file)
+  const writer = createSummingWriter(options.file)
   const runs: SavedRun[] = []
   const buffer = Buffer.allocUnsafe(CHUNK_BYTES)
   let dirtyPages = 0
@@ -86,43 +86,4 @@ function addRun(runs: SavedRun[], run: SavedRun): void {
   const last = runs.at(-1)
   if (last && last.zero === run.zero && last.page + last.pages === run.page) last.pages += run.pages
   else runs.push(run)
-}
-
-/** Sums up and writes by the chunk. */
-function createWriter(file: string) {
-  const fd = openSync(file, 'wx', 0o400)
-  const chunk = Buffer.allocUnsafe(CHUNK_BYTES)
-  const crcs: number[] = []
-  let filled = 0
-  let bytes = 0
-  let closed = false
-  const flush = () => {
-    if (filled === 0) return
-    const full = chunk.subarray(0, filled)
-    crcs.push(crc32(full))
-    for (let done = 0; done < full.length; ) done += writeSync(fd, full, done, full.length - done)
-    filled = 0
-  }
-  return {
-    write(data: Buffer) {
-      for (let done = 0; done < data.length; ) {
-        const piece = Math.min(data.length - done, CHUNK_BYTES - filled)
-        data.copy(chunk, filled, done, done + piece)
-        filled += piece
-        done += piece
-        bytes += piece
-        if (filled === CHUNK_BYTES) flush()
-      }
-    },
-    written: () => bytes,
-    finish(sync: boolean): Sums {
-      flush()
-      if (sync) fdatasyncSync(fd)
-      return { bytes, crcs }
-    },
-    close() {
-      if (!closed) closeSync(fd)
-      closed = true
-    },
-  }
 }
