@@ -2,17 +2,10 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { test } from 'node:test'
-import {
-  encodeLine,
-  GUEST_CONNECT_FRAME,
-  guestFrame,
-  NdjsonDecoder,
-  PROCESS_EVENT_MAX_BYTES,
-  ProcessFrame,
-} from '@warren/protocol'
+import { encodeLine, GUEST_CONNECT_FRAME, guestFrame, NdjsonDecoder, type ProcessFrame } from '@warren/protocol'
 import fc from 'fast-check'
-import { Value } from 'typebox/value'
 import { listenOn } from '../testing/app.ts'
+import { type ProcessLine as Line, outputOf, readProcessLines as read } from '../testing/process-lines.ts'
 import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
@@ -42,42 +35,7 @@ async function open(process: string, query = '') {
   return response
 }
 
-type Line = Exclude<ProcessFrame, { type: 'heartbeat' }>
-
-/** As the strictest client reads: every line fits, `seq` has no gap, base64 is padded, nothing follows the end. */
-async function read(response: AsyncIterable<Buffer>, after = 0, limit = Number.POSITIVE_INFINITY) {
-  const lines: Line[] = []
-  const decoder = new NdjsonDecoder()
-  let seq = after
-  let bytes = 0
-  for await (const chunk of response) {
-    bytes += chunk.length
-    for (const value of decoder.push(chunk)) {
-      assert.ok(Value.Check(ProcessFrame, value), JSON.stringify(value))
-      assert.ok(lines.length === 0 || lines.at(-1)!.type === 'data', 'a line after the end')
-      if (value.type === 'heartbeat') continue
-      if (value.type === 'data') {
-        if (seq !== 0) assert.equal(value.seq, seq + 1)
-        seq = value.seq
-        const data = Buffer.from(value.data_base64, 'base64')
-        assert.ok(data.length <= PROCESS_EVENT_MAX_BYTES)
-        assert.equal(data.toString('base64'), value.data_base64)
-      }
-      lines.push(value)
-    }
-    if (bytes >= limit) break
-  }
-  return { lines, seq }
-}
-
-const bytesOf = (lines: Line[], stream?: string) =>
-  Buffer.concat(
-    lines.flatMap((line) =>
-      line.type === 'data' && (stream === undefined || line.stream === stream)
-        ? [Buffer.from(line.data_base64, 'base64')]
-        : [],
-    ),
-  ).toString()
+const bytesOf = (lines: Line[], stream?: string) => outputOf(lines, stream).toString()
 
 test('output of both streams, then the exit, then the end; the head says what it is', async () => {
   const process = await sh('echo out; echo err >&2; exit 3')

@@ -34,7 +34,7 @@ export { FakeHostFailure }
 export type Hooks = VmHooks & {
   state?: () => Promise<void> | void
   /** Takes the place of the guest for what passes through. */
-  guest?: (stream: ServerHttp2Stream, url: URL) => Promise<void> | void
+  guest?: (stream: ServerHttp2Stream, url: URL, method: string) => Promise<void> | void
 }
 
 const DEFAULT_IMAGES: HostImage[] = [
@@ -142,7 +142,7 @@ export class FakeHost extends FakeVms {
     const vm = this.vms.get(id)
     if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
     if (vm.state !== 'running') throw new FakeHostFailure('guest_unreachable', `VM ${id} is ${vm.state}`)
-    if (this.hooks.guest) return this.hooks.guest(stream, url)
+    if (this.hooks.guest) return this.hooks.guest(stream, url, method)
     await serveGuest(vm.guest, method, url, stream)
   }
 }
