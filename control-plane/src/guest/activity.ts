@@ -17,7 +17,7 @@ import type { Deps } from '../deps.ts'
 import type { Sweep } from '../jobs/sweep.ts'
 
 const FLUSH_MS = 2_000
-/** Covers the time between reading a row and using it, a late flush, and clocks that differ. */
+/** Covers the time between reading a row and using it, and a late flush. */
 const NEAR_MS = 20_000
 
 export type Activity = {
@@ -28,6 +28,8 @@ export type Activity = {
   take(): Map<string, number>
   /** What was taken and could not be written. */
   putBack(taken: Map<string, number>): void
+  /** How far the clock of the database is ahead of ours, as of the last flush. */
+  clockAheadMs: number
 }
 
 export function createActivity(): Activity {
@@ -35,6 +37,7 @@ export function createActivity(): Activity {
   const underWay = new Map<string, number>()
   const note = (sandboxId: string) => void noted.set(sandboxId, performance.now())
   return {
+    clockAheadMs: 0,
     note,
     during(sandboxId) {
       underWay.set(sandboxId, (underWay.get(sandboxId) ?? 0) + 1)
@@ -69,7 +72,8 @@ export async function hold(deps: Deps, sandbox: SandboxRow): Promise<boolean> {
   const { auto_pause_after_seconds: limit, last_active_at: since } = sandbox
   if (limit === null) return true
   const endsAt = (since?.getTime() ?? 0) + limit * 1000
-  if (deps.now().getTime() < endsAt - NEAR_MS) return true
+  const now = deps.now().getTime() + deps.activity.clockAheadMs
+  if (now < endsAt - NEAR_MS) return true
   const held = await deps.db
     .updateTable('sandboxes')
     .set({ last_active_at: sql<Date>`now()` })
@@ -83,10 +87,12 @@ export const writeActivity: Sweep = {
   name: 'write-activity',
   everyMs: FLUSH_MS,
   async run(deps: Deps) {
-    const { rows } = await sql<{ at: string }>`select now()::text as at`.execute(deps.db)
+    const { rows } = await sql<{ at: string; clock: Date }>`select now()::text as at, now() as clock`.execute(deps.db)
+    const { at, clock } = rows[0]!
+    deps.activity.clockAheadMs = clock.getTime() - deps.now().getTime()
     const taken = deps.activity.take()
     try {
-      await write(deps, rows[0]!.at, taken)
+      await write(deps, at, taken)
     } catch (error) {
       deps.activity.putBack(taken)
       throw error

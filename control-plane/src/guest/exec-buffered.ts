@@ -15,27 +15,32 @@ export async function execBuffered(
   checkCommand(sandbox, body)
   const running = await wakeSandbox(deps, sandbox, signal)
   const startedAt = performance.now()
-  return withGuest(deps, running, async () => {
-    const stdout = new CappedText()
-    const stderr = new CappedText()
-    for await (const event of runCommand(deps, running, body, signal)) {
-      if (event.type === 'stdout') stdout.push(event.bytes)
-      else if (event.type === 'stderr') stderr.push(event.bytes)
-      else if (event.type !== 'started') {
-        if (event.type === 'exit' && event.timedOut) stderr.addLine(limitNotice(deps))
-        return {
-          result: {
-            stdout: stdout.end(),
-            stderr: stderr.end(),
-            exit_code: event.exitCode,
-            ...(event.type === 'error' ? { error: event.message } : {}),
-          },
-          exec_ms: Math.round((performance.now() - startedAt) * 100) / 100,
+  return withGuest(
+    deps,
+    running,
+    async () => {
+      const stdout = new CappedText()
+      const stderr = new CappedText()
+      for await (const event of runCommand(deps, running, body, signal)) {
+        if (event.type === 'stdout') stdout.push(event.bytes)
+        else if (event.type === 'stderr') stderr.push(event.bytes)
+        else if (event.type !== 'started') {
+          if (event.type === 'exit' && event.timedOut) stderr.addLine(limitNotice(deps))
+          return {
+            result: {
+              stdout: stdout.end(),
+              stderr: stderr.end(),
+              exit_code: event.exitCode,
+              ...(event.type === 'error' ? { error: event.message } : {}),
+            },
+            exec_ms: Math.round((performance.now() - startedAt) * 100) / 100,
+          }
         }
       }
-    }
-    throw new Error('the command ended without an end')
-  })
+      throw new Error('the command ended without an end')
+    },
+    signal,
+  )
 }
 
 /** Output as text, up to the cap and not a byte further in memory. */

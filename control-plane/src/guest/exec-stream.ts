@@ -19,23 +19,28 @@ export async function execStream(deps: Deps, sandbox: SandboxRow, body: ExecBody
   checkCommand(sandbox, body)
   const gone = callerGone(reply)
   const running = await wakeSandbox(deps, sandbox, gone)
-  await withGuest(deps, running, async () => {
-    const events = runCommand(deps, running, body, gone)
-    const first = await events.next()
-    if (first.done) throw new Error('the command ended without an end')
-    const lines = openNdjson<ExecFrame>(reply)
-    const beat = setInterval(() => lines.writeIfIdle({ hb: true }), EXEC_HEARTBEAT_MS)
-    try {
-      await tell(deps, lines, first.value, events)
-      lines.end()
-    } catch (error) {
-      lines.cut()
-      if (!gone.aborted) deps.log.warn({ err: error, sandbox: sandbox.id }, 'an exec stream was cut')
-    } finally {
-      clearInterval(beat)
-      await events.return()
-    }
-  })
+  await withGuest(
+    deps,
+    running,
+    async () => {
+      const events = runCommand(deps, running, body, gone)
+      const first = await events.next()
+      if (first.done) throw new Error('the command ended without an end')
+      const lines = openNdjson<ExecFrame>(reply)
+      const beat = setInterval(() => lines.writeIfIdle({ hb: true }), EXEC_HEARTBEAT_MS)
+      try {
+        await tell(deps, lines, first.value, events)
+        lines.end()
+      } catch (error) {
+        lines.cut()
+        if (!gone.aborted) deps.log.warn({ err: error, sandbox: sandbox.id }, 'an exec stream was cut')
+      } finally {
+        clearInterval(beat)
+        await events.return()
+      }
+    },
+    gone,
+  )
 }
 
 async function tell(deps: Deps, lines: NdjsonReply<ExecFrame>, first: ExecEvent, events: AsyncGenerator<ExecEvent>) {

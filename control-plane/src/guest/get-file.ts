@@ -19,21 +19,26 @@ export type GuestFile = {
 export async function getFile(deps: Deps, sandbox: SandboxRow, path: string, signal: AbortSignal): Promise<GuestFile> {
   checkPath(path)
   const running = await wakeSandbox(deps, sandbox, signal)
-  return withGuest(deps, running, async () => {
-    const host = await deps.hosts.get(running.host_id)
-    const stream = host.openGuest(sandbox.id, { method: 'GET', route: 'files', query: { path } }, signal)
-    try {
-      const headers = await responseOf(stream, signal)
-      await checkGuestAnswer(stream, headers, signal)
-      const bytes = parseLength(headers['content-length'])
-      const activity = deps.activity.during(sandbox.id)
-      stream.once('close', () => activity[Symbol.dispose]())
-      return { bytes, content: Readable.from(exactly(stream, bytes), { objectMode: false }) }
-    } catch (error) {
-      resetStream(stream)
-      throw error
-    }
-  })
+  return withGuest(
+    deps,
+    running,
+    async () => {
+      const host = await deps.hosts.get(running.host_id)
+      const stream = host.openGuest(sandbox.id, { method: 'GET', route: 'files', query: { path } }, signal)
+      try {
+        const headers = await responseOf(stream, signal)
+        await checkGuestAnswer(stream, headers, signal)
+        const bytes = parseLength(headers['content-length'])
+        const activity = deps.activity.during(sandbox.id)
+        stream.once('close', () => activity[Symbol.dispose]())
+        return { bytes, content: Readable.from(exactly(stream, bytes), { objectMode: false }) }
+      } catch (error) {
+        resetStream(stream)
+        throw error
+      }
+    },
+    signal,
+  )
 }
 
 function parseLength(text: string | undefined): number | undefined {

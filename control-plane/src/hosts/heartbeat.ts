@@ -10,6 +10,7 @@ import type { Db } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import type { Sweep } from '../jobs/sweep.ts'
 import { obeySignals } from '../sandboxes/self-signals.ts'
+import { HostError } from './failure.ts'
 
 const BEAT_MS = 1_000
 export const HOST_DEAD_AFTER_S = 5
@@ -40,7 +41,11 @@ async function watchHost(deps: Deps, address: string): Promise<void> {
     await recordHost(deps.db, state, address)
     await obeySignals(deps, state, host)
   } catch (error) {
-    deps.log.debug({ err: error, address }, 'a host does not answer')
+    const silent = error instanceof HostError
+    deps.log[silent ? 'debug' : 'warn'](
+      { err: error, address },
+      silent ? 'a host does not answer' : 'could not watch a host',
+    )
   }
 }
 

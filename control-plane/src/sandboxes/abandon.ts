@@ -7,19 +7,17 @@
  */
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { endMove, takeOver } from './move.ts'
+import { endMove, FenceLost, takeOver } from './move.ts'
 import { releasePlace } from './place.ts'
 
 /** The caller waits; what takes longer is left to reconcile.ts. */
 const DELETE_LIMIT_MS = 5_000
+const AGAIN_MS = 1_000
+
+type Taken = 'createFailed' | 'forkAbandoned'
 
 /** Gives whether it was ours to take back: an operation that somebody else holds by now is theirs. */
-export async function abandon(
-  deps: Deps,
-  seen: SandboxRow,
-  move: 'createFailed' | 'forkAbandoned',
-  reason: string,
-): Promise<boolean> {
+export async function abandon(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<boolean> {
   const row = await takeOver(deps.db, seen, deps.processId)
   if (!row) return false
   const confirmed = await deleteVm(deps, row)
@@ -28,6 +26,33 @@ export async function abandon(
     if (confirmed) await releasePlace(tx, row.id)
   })
   return true
+}
+
+/**
+ * The same for one whose caller waits for another answer. A database that does not answer now is asked again until it
+ * does: while this process lives, nobody else would take the operation from it.
+ */
+export async function abandonSoon(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<void> {
+  try {
+    await abandon(deps, seen, move, reason)
+  } catch (error) {
+    if (error instanceof FenceLost) return // Deleted meanwhile.
+    deps.log.warn({ err: error, sandbox: seen.id }, 'could not take back an operation, trying again')
+    setTimeout(() => void abandonAgain(deps, seen, move, reason), AGAIN_MS).unref()
+  }
+}
+
+/** The first attempt may have come as far as to raise the fence. */
+async function abandonAgain(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<void> {
+  const row = await deps.db
+    .selectFrom('sandboxes')
+    .selectAll()
+    .where('id', '=', seen.id)
+    .where('status', '=', seen.status)
+    .where('owner', '=', deps.processId)
+    .executeTakeFirst()
+    .catch(() => seen)
+  if (row) await abandonSoon(deps, row, move, reason)
 }
 
 async function deleteVm(deps: Deps, row: SandboxRow): Promise<boolean> {

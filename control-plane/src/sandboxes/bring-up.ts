@@ -10,7 +10,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { crashPoint } from '@warren/kit/crash-point'
-import { findShape, type HostVmResumed } from '@warren/protocol'
+import { findShape, type HostVm, type HostVmResumed } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError, type HostErrorCode, reasonOf } from '../hosts/failure.ts'
@@ -68,6 +68,9 @@ async function tryResume(deps: Deps, row: SandboxRow, signal: AbortSignal): Prom
       const found = error.code === 'wrong_state' ? await findVm(deps, row) : undefined
       // Brought up by an operation that was given up before it ended: it is all there.
       if (found?.state === 'running') return { generation: found.generation, took_ms: 0, how: 'restore' }
+      // Such an operation is still under way: waited for, like a host that is silent.
+      if (found && BUSY.has(found.state))
+        throw new HostError('unreachable', `the VM is ${found.state}`, { cause: error })
       const fatal = HOPELESS.has(error.code) || OTHERS.has(error.code)
       if (fatal || attempt === ATTEMPTS) throw error
       deps.log.warn({ err: error, sandbox: row.id, attempt }, 'a resume failed, trying again')
@@ -75,6 +78,8 @@ async function tryResume(deps: Deps, row: SandboxRow, signal: AbortSignal): Prom
     }
   }
 }
+
+const BUSY: ReadonlySet<HostVm['state']> = new Set(['pausing', 'resuming'])
 
 /** Not attempts of ours: nobody answered, another operation is under way, or the child must not be. */
 const OTHERS: ReadonlySet<HostErrorCode> = new Set(['unreachable', 'fence_lost', 'identity_failed'])
@@ -92,9 +97,9 @@ const bodyOf = (deps: Deps, row: SandboxRow, envs: Record<string, string>) => ({
 const isOverdue = (deps: Deps, row: SandboxRow): boolean =>
   deps.now().getTime() - row.status_since.getTime() > SILENCE_LIMIT_S * 1000
 
-/** Going on from an older state is not what was asked for: it is said. */
+/** Going on from an older state, or from none, is not what was asked for: it is said. */
 function older(row: SandboxRow, { generation, saved_at }: HostVmResumed): string | undefined {
-  if (generation === undefined) return row.generation === null ? undefined : 'booted anew from its disk'
+  if (generation === undefined) return 'booted anew from its disk'
   if (row.generation === null || generation >= row.generation) return undefined
   return `went on from generation ${generation}${saved_at ? `, saved at ${saved_at}` : ''}`
 }

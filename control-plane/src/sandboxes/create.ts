@@ -17,7 +17,7 @@ import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError, type HostErrorCode, reasonOf } from '../hosts/failure.ts'
 import type { CallerUser } from '../http/callers.ts'
-import { abandon } from './abandon.ts'
+import { abandonSoon } from './abandon.ts'
 import { checkCaps, checkCredit, lockUser } from './caps.ts'
 import { keepEnvs } from './envs.ts'
 import { endMove, FenceLost } from './move.ts'
@@ -49,7 +49,7 @@ export async function createSandbox(
   } catch (error) {
     deps.log.warn({ err: error, sandbox: row.id }, 'could not create a sandbox')
     const { answer, reason } = explain(error, row, request, signal)
-    await abandon(deps, row, 'createFailed', reason)
+    await abandonSoon(deps, row, 'createFailed', reason)
     throw answer
   }
 }

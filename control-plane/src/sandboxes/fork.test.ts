@@ -308,3 +308,34 @@ test('the same Idempotency-Key is the same child', async () => {
   await until(async () => (await childrenOf(id)).every((child) => child.status === 'running'))
   await remove(id, ...(await childrenOf(id)).map((child) => child.id))
 })
+
+test('a pause that meets a live fork waits for it', async () => {
+  const { id } = (await create(ada)).body.data
+  const gate = Promise.withResolvers<void>()
+  host.hooks = { beforeFork: () => gate.promise }
+  const forked = fork(id, { live: true })
+  await until(() => host.vms.get(id)!.doing !== undefined)
+
+  const accepted = await send('POST', `/v1/sandboxes/${id}/pause`, ada)
+  await until(() => host.calls.filter((call) => call === `POST /v1/vms/${id}/pause`).length > 1)
+  gate.resolve()
+
+  assert.equal(accepted.status, 202)
+  await reaches(id, 'paused')
+  const child = (await forked).body.data
+  await reaches(child.id, 'running')
+  await assertNothingLeft()
+  await remove(id, child.id)
+})
+
+test('many may fork one source at the same moment', async () => {
+  const id = await paused()
+
+  const answers = await Promise.all(Array.from({ length: 6 }, () => fork(id)))
+  const ids = answers.map((answer) => answer.body.data.id)
+  for (const child of ids) await reaches(child, 'running')
+
+  assert.equal(new Set(ids).size, 6)
+  await assertNothingLeft()
+  await remove(id, ...ids)
+})

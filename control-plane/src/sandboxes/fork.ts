@@ -22,7 +22,7 @@ import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/failure.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
-import { abandon } from './abandon.ts'
+import { abandonSoon } from './abandon.ts'
 import { bringUp } from './bring-up.ts'
 import { checkCaps, checkCredit, lockUser } from './caps.ts'
 import { getEnvs, keepEnvs } from './envs.ts'
@@ -67,7 +67,7 @@ export async function forkSandbox(
     await letGo(deps, children, copied, request, commit)
   } catch (error) {
     deps.log.warn({ err: error, sandbox: source.id }, 'could not fork a sandbox')
-    await Promise.all(children.map((child) => abandon(deps, child, 'forkAbandoned', 'the copy was not made')))
+    await Promise.all(children.map((child) => abandonSoon(deps, child, 'forkAbandoned', 'the copy was not made')))
     throw error instanceof HostError ? await explain(deps, seen, request, error) : error
   }
   await crashPoint('fork.begun')

@@ -9,6 +9,7 @@
  * may have done either, so the job asks again, with the same fence, until it says which: what is done is not done
  * twice. A VM that is no longer there to be paused is found by reconcile.ts.
  */
+import { setTimeout as delay } from 'node:timers/promises'
 import { crashPoint } from '@warren/kit/crash-point'
 import type { EventActor } from '@warren/protocol'
 import type { Tx } from '../db/connect.ts'
@@ -23,6 +24,8 @@ import { releasePlace } from './place.ts'
 
 /** The largest memory, written at the pace of a slow disk. */
 const PAUSE_LIMIT_MS = 120_000
+const BUSY_MS = 100
+const BUSY_ATTEMPTS = 20
 
 export const pauseJob = defineJob({
   name: 'pause-sandbox',
@@ -33,21 +36,19 @@ export const pauseJob = defineJob({
     if (!row) return
     await crashPoint('pause.started')
     try {
-      const host = await deps.hosts.get(row.host_id)
-      const { generation } = await host.pauseVm(id, { fence, limit_ms: PAUSE_LIMIT_MS }, signal)
+      const generation = await save(deps, row, signal)
       await crashPoint('pause.saved')
       await finishPause(deps, row, generation)
     } catch (error) {
       if (!(error instanceof HostError) || UNDECIDED.has(error.code)) throw error
-      if (OTHER_STATE.has(error.code)) await look(deps, row, error)
-      else await failPause(deps, row, error)
+      await failPause(deps, row, error)
     }
     await crashPoint('pause.done')
   },
 })
 
-const UNDECIDED: ReadonlySet<string> = new Set(['unreachable', 'fence_lost'])
-const OTHER_STATE: ReadonlySet<string> = new Set(['not_found', 'wrong_state'])
+/** Not refusals: nobody answered, another operation is under way, or the VM is gone. */
+const UNDECIDED: ReadonlySet<string> = new Set(['unreachable', 'fence_lost', 'not_found'])
 
 export async function pauseSandbox(
   deps: Deps,
@@ -82,10 +83,23 @@ async function failPause(deps: Deps, row: SandboxRow, cause: HostError): Promise
   await deps.db.transaction().execute((tx) => endMove(tx, row.id, 'pauseFailed', row.fence, { reason }))
 }
 
-/** The host refuses because of the state that the VM is in: whatever that is. */
-async function look(deps: Deps, row: SandboxRow, cause: HostError): Promise<void> {
-  const vm = await findVm(deps, row)
-  if (vm?.state === 'running') return failPause(deps, row, cause)
-  if (vm?.state !== 'paused' || vm.generation === undefined) throw cause // For reconcile.ts, or on its way.
-  return finishPause(deps, row, vm.generation)
+/**
+ * The generation. A VM that runs and is refused nevertheless is busy, for a moment (a live fork saves it as well).
+ * One that does not run is saved already, or for reconcile.ts to find: then the job is tried again until it has.
+ */
+async function save(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<number> {
+  for (let attempt = 1; ; attempt++) {
+    try {
+      const host = await deps.hosts.get(row.host_id)
+      const { generation } = await host.pauseVm(row.id, { fence: row.fence, limit_ms: PAUSE_LIMIT_MS }, signal)
+      return generation
+    } catch (error) {
+      if (!(error instanceof HostError) || error.code !== 'wrong_state') throw error
+      const vm = await findVm(deps, row)
+      if (vm?.state === 'paused' && vm.generation !== undefined) return vm.generation
+      if (vm?.state !== 'running') throw new HostError('unreachable', `the VM is ${vm?.state}`, { cause: error })
+      if (attempt === BUSY_ATTEMPTS) throw error
+      await delay(BUSY_MS, undefined, { signal })
+    }
+  }
 }

@@ -7,17 +7,18 @@
  */
 import { cp, mkdtemp } from 'node:fs/promises'
 import path from 'node:path'
-import type {
-  HostFailureCode,
-  HostImage,
-  HostVm,
-  HostVmCreateBody,
-  HostVmForkBody,
-  HostVmForked,
-  HostVmPauseBody,
-  HostVmPaused,
-  HostVmResumeBody,
-  HostVmResumed,
+import {
+  type HostFailureCode,
+  type HostImage,
+  type HostVm,
+  type HostVmCreateBody,
+  type HostVmForkBody,
+  type HostVmForked,
+  type HostVmPauseBody,
+  type HostVmPaused,
+  type HostVmResumeBody,
+  type HostVmResumed,
+  PROCESS_JOURNAL_MAX_BYTES,
 } from '@warren/protocol'
 import type { FakeGuest } from './fake-guest.ts'
 
@@ -37,6 +38,8 @@ export type FakeVm = Omit<HostVm, 'generation'> & {
   damaged: Set<number>
   /** Operations by kind and fence: the same answer for who asks again. */
   done: Map<string, Promise<unknown>>
+  /** One at a time; others are refused meanwhile. */
+  doing?: string
 }
 
 type Awaitable = Promise<void> | void
@@ -153,6 +156,7 @@ export class FakeVms {
       delete vm.reason
       vm.body = { ...vm.body, ip: body.ip, envs: body.envs, hostname: body.hostname, ssh_pubkeys: body.ssh_pubkeys }
       vm.guest.envs = body.envs
+      vm.guest.sshPubkeys = body.ssh_pubkeys
       await this.hooks.afterResume?.(id, body)
       if (generation === undefined) return { took_ms: 1, how: 'boot' }
       return { generation, saved_at: new Date().toISOString(), took_ms: 1, how: 'restore' }
@@ -164,7 +168,7 @@ export class FakeVms {
     if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
     for (const child of body.children) this.#checkFence(child.id, child.fence, false)
     const key = `fork ${body.children.map((child) => `${child.id} ${child.fence}`).join()}`
-    return this.#once(vm, key, async (alive) => {
+    const work = async (alive: Alive): Promise<HostVmForked> => {
       if (vm.state !== 'running' && body.live) throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
       const generation = body.live ? (vm.generations.at(-1) ?? 0) + 1 : (body.generation ?? vm.generations.at(-1))
       if (!body.live && (generation === undefined || !vm.generations.includes(generation))) {
@@ -176,14 +180,16 @@ export class FakeVms {
       if (body.live) vm.generations = [...vm.generations.slice(-1), generation!]
       await this.hooks.afterFork?.(id, body)
       return { generation: 1, ...(body.live ? { stopped_ms: 1 } : {}) }
-    })
+    }
+    // What is saved can be copied whatever the VM does; a live one has to stand still.
+    return this.#once(vm, key, work, body.live === true)
   }
 
   async deleteVm(id: string, fence: number): Promise<object> {
     this.#checkFence(id, fence, false)
     await this.hooks.beforeDelete?.(id)
     const vm = this.vms.get(id)
-    if (vm) endCommands(vm)
+    if (vm) endGuest(vm)
     this.vms.delete(id)
     await this.hooks.afterDelete?.(id)
     return {}
@@ -193,12 +199,12 @@ export class FakeVms {
   killVm(id: string, reason: string): void {
     const vm = this.vms.get(id)!
     Object.assign(vm, { state: 'dead', reason })
-    endCommands(vm)
+    endGuest(vm)
   }
 
   /** As if the machine had been set up anew. */
   loseVm(id: string): void {
-    endCommands(this.vms.get(id)!)
+    endGuest(this.vms.get(id)!)
     this.vms.delete(id)
   }
 
@@ -213,6 +219,7 @@ export class FakeVms {
     this.#life++
     for (const vm of this.vms.values()) {
       vm.done.clear()
+      delete vm.doing
       if (vm.state === 'pausing') vm.state = 'running'
       if (vm.state === 'resuming') vm.state = vm.generations.length > 0 ? 'paused' : 'dead'
     }
@@ -226,7 +233,7 @@ export class FakeVms {
     return vm
   }
 
-  async #once<Answer>(vm: FakeVm, key: string, work: (alive: Alive) => Promise<Answer>): Promise<Answer> {
+  async #once<Answer>(vm: FakeVm, key: string, work: (alive: Alive) => Promise<Answer>, alone = true): Promise<Answer> {
     const life = this.#life
     const alive = Object.assign(
       () => {
@@ -234,10 +241,18 @@ export class FakeVms {
       },
       { is: () => life === this.#life },
     )
-    const under = vm.done.get(key) ?? work(alive)
+    const known = vm.done.get(key)
+    if (known) return known as Promise<Answer>
+    if (alone && vm.doing) {
+      throw new FakeHostFailure('wrong_state', `VM ${vm.id} is ${vm.state}: ${vm.doing} is under way`)
+    }
+    if (alone) vm.doing = key
+    const under = work(alive).finally(() => {
+      if (vm.doing === key) delete vm.doing
+    })
     vm.done.set(key, under)
     under.catch(() => vm.done.delete(key))
-    return under as Promise<Answer>
+    return under
   }
 
   #pickGeneration(vm: FakeVm): number | undefined {
@@ -260,7 +275,14 @@ export class FakeVms {
   }
 
   #newVm(body: HostVmCreateBody, state: HostVm['state'], root: string): FakeVm {
-    const guest: FakeGuest = { root, envs: body.envs, commands: new Set() }
+    const guest: FakeGuest = {
+      root,
+      envs: body.envs,
+      sshPubkeys: body.ssh_pubkeys,
+      commands: new Set(),
+      processes: new Map(),
+      journalBytes: PROCESS_JOURNAL_MAX_BYTES,
+    }
     const { id, fence } = body
     const vm: FakeVm = { id, fence, state, body, guest, generations: [], damaged: new Set(), done: new Map() }
     this.vms.set(id, vm)
@@ -287,6 +309,12 @@ export class FakeVms {
 /** Throws when the agent has died since. */
 type Alive = (() => void) & { is(): boolean }
 
-export function endCommands(vm: FakeVm): void {
+function endCommands(vm: FakeVm): void {
   for (const child of vm.guest.commands) child.kill('SIGKILL')
+}
+
+/** Processes outlive a pause; nothing outlives the machine. */
+export function endGuest(vm: FakeVm): void {
+  endCommands(vm)
+  for (const { child } of vm.guest.processes.values()) child.kill('SIGKILL')
 }

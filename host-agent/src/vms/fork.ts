@@ -32,7 +32,7 @@ export function findForkSource(deps: Deps, record: VmRecord, generation: number 
 export async function addChild(deps: Deps, source: Saved, child: { id: string; fence: number }): Promise<VmRecord> {
   await deps.snapshots.deleteAll(child.id) // Of a try that was killed between the two.
   await deps.snapshots.add({ ...source, sandbox: child.id, generation: FIRST_GENERATION })
-  await crashPoint('fork.child-saved')
+  await crashPoint('host.fork.child-saved')
   const record: VmRecord = {
     ...child,
     state: 'paused',
@@ -66,7 +66,7 @@ export async function captureLive(
   try {
     stoppedAt = performance.now()
     await body.stop()
-    await crashPoint('fork.stopped')
+    await crashPoint('host.fork.stopped')
     const saved = await saveBody(deps, record, body, goOn)
     return { saved, stopped_ms }
   } finally {

@@ -30,18 +30,18 @@ export async function pauseVm(
   let saved: Saved | undefined
   try {
     await body.closeChannel()
-    await crashPoint('pause.closed')
+    await crashPoint('host.pause.closed')
     await body.stop()
-    await crashPoint('pause.stopped')
+    await crashPoint('host.pause.stopped')
     saved = await saveBody(deps, record, body)
-    await crashPoint('pause.saved')
+    await crashPoint('host.pause.saved')
     await deps.snapshots.add({ ...saved, sandbox: record.id, generation })
   } catch (error) {
     // A body that cannot go on is dead, and its watcher says so.
     await body.go().catch((cause) => deps.log.error({ err: cause, sandbox: record.id }, 'could not go on'))
     throw new HostError('pause_failed', `nothing was saved: ${errorText(error)}`, { cause: error })
   }
-  await crashPoint('pause.committed')
+  await crashPoint('host.pause.committed')
   await deps.snapshots.dropOld(record.id)
   deps.compactor.add(record.id)
   const written_bytes = saved.memory.bytes + saved.state.bytes + (saved.disk.at(-1)?.bytes ?? 0)

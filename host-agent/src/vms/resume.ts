@@ -89,7 +89,7 @@ async function wake(
   signal: AbortSignal,
 ): Promise<void> {
   await wakeGuest(body, { hostname, envs, ssh_pubkeys }, { born: record.unborn === true }, signal)
-  await crashPoint('resume.awake')
+  await crashPoint('host.resume.awake')
   await deps.cgroups.limitCpu(body.record.id, cpu_quota_pct)
 }
 
@@ -125,7 +125,7 @@ async function restore(
   checked.catch(() => {}) // Awaited below, unless the body fails first.
   const body = await startBody(deps, { id, home: bodyHomeOf(deps, id), ...plan, lasting: true }, undo, signal)
   await checked
-  await crashPoint('resume.loaded')
+  await crashPoint('host.resume.loaded')
   await deps.network.slots.give(body.record.slot, request.ip)
   await body.go()
   await wake(deps, record, body, request, signal)
