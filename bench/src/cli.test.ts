@@ -233,7 +233,17 @@ test('the program lists its rows and refuses unknown ones', () => {
     [
       ...['create', 'create-burst-10', 'create-burst-20', 'create-vs-boot', 'exec', 'push', 'pull'],
       ...['idle-memory', 'upload-memory', 'upload-10g'],
-      ...['pause-13m', 'pause-115m', 'pause-100th', 'resume', 'fork', 'fork-10', 'fork-live'],
+      ...[
+        'pause-13m',
+        'pause-115m',
+        'pause-100th',
+        'pause-bytes',
+        'resume',
+        'resume-cold',
+        'fork',
+        'fork-10',
+        'fork-live',
+      ],
       ...['whoami', 'get-sandbox', 'list-1m', 'list-1m-status'],
     ],
   )

@@ -1,4 +1,5 @@
 /** Rows whose samples are times of single attempts. An attempt of ours that fails counts, with the time it took. */
+import { setTimeout as delay } from 'node:timers/promises'
 import { errorText } from '@warren/kit/text'
 import { interleave, type Pace } from './interleave.ts'
 import type { Measurement, Run } from './row.ts'
@@ -48,3 +49,7 @@ export async function time(run: Run, work: () => Promise<unknown>): Promise<Time
 
 /** A quarter of them for a first look, and never none. */
 export const rounds = (run: Run, count: number): number => (run.quick ? Math.max(Math.ceil(count / 4), 1) : count)
+
+/** Deleting the one before and whatever is prepared for the next: a client that takes its time finds it done. */
+export const SETTLE_MS = 1_500
+export const settle = (run: Run): Promise<void> => delay(SETTLE_MS, undefined, { signal: run.signal })

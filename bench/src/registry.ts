@@ -6,12 +6,12 @@ import { pullRow, pushRow } from './rows/files.ts'
 import { fork10Row, forkRow, liveForkRow } from './rows/fork.ts'
 import { getSandboxRow, whoamiRow } from './rows/front-door.ts'
 import { idleMemoryRow, uploadRowOf1G, uploadRowOf10G } from './rows/memory.ts'
-import { pause13Row, pause115Row, pauseAgainRow, resumeRow } from './rows/pause.ts'
+import { pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeColdRow, resumeRow } from './rows/pause.ts'
 import { listByStatusRow, listRow } from './rows/sandbox-list.ts'
 
 export const ROWS: readonly Row[] = [
   ...[createRow, createBurst10Row, createBurst20Row, createVsBootRow, execRow, pushRow, pullRow],
   ...[idleMemoryRow, uploadRowOf1G, uploadRowOf10G],
-  ...[pause13Row, pause115Row, pauseAgainRow, resumeRow, forkRow, fork10Row, liveForkRow],
+  ...[pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeRow, resumeColdRow, forkRow, fork10Row, liveForkRow],
   ...[whoamiRow, getSandboxRow, listRow, listByStatusRow],
 ]

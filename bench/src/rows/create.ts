@@ -1,7 +1,6 @@
 /** From the request for a sandbox to the answer of its first command. */
-import { setTimeout as delay } from 'node:timers/promises'
 import { bootBareVm } from '../../../host-agent/src/testing/bare-vm.ts'
-import { compareTimes, rounds, type Timed, time } from '../compare-times.ts'
+import { compareTimes, rounds, SETTLE_MS, settle, type Timed, time } from '../compare-times.ts'
 import type { Measurement, Row, Run } from '../row.ts'
 import { bareParts } from '../vm/bare-parts.ts'
 import { SMALL, vmBox } from '../vm/box.ts'
@@ -10,8 +9,6 @@ import { podman } from '../vm/podman.ts'
 const SEQUENTIAL = 50
 const BURSTS = 4
 const BOOTS = 8
-/** Deleting the one before and whatever is prepared for the next: a client that takes its time finds it done. */
-const SETTLE_MS = 1_500
 
 export const createRow: Row = {
   name: 'create',
@@ -80,5 +77,3 @@ async function openCreate(run: Run): Promise<() => Promise<Timed>> {
     return timed
   }
 }
-
-const settle = (run: Run): Promise<void> => delay(SETTLE_MS, undefined, { signal: run.signal })

@@ -1,7 +1,7 @@
 /** Forks: of a paused sandbox, of many at once, and how long a running source stands still for one. */
 
 import { bootBareVm, saveState } from '../../../host-agent/src/testing/bare-vm.ts'
-import { compareTimes, rounds, type Timed, time } from '../compare-times.ts'
+import { compareTimes, rounds, settle, type Timed, time } from '../compare-times.ts'
 import type { Measurement, Row, Run } from '../row.ts'
 import type { Api } from '../vm/api.ts'
 import { bareParts } from '../vm/bare-parts.ts'
@@ -59,7 +59,10 @@ async function measureForks(run: Run, width: number, count: number): Promise<Mea
       return timed
     }
     const atOnce = (one: () => Promise<Timed>) => () => Promise.all(Array.from({ length: width }, one))
-    return await compareTimes(run, atOnce(forkOne), atOnce(clone), { rounds: rounds(run, count) })
+    return await compareTimes(run, atOnce(forkOne), atOnce(clone), {
+      rounds: rounds(run, count),
+      settle: () => settle(run),
+    })
   } finally {
     await api.delete(id)
   }

@@ -29,13 +29,17 @@ const FIRST_SHAPES = [LARGE, SMALL, 's-2vcpu-2gb']
 const READY_LIMIT_MS = 15 * 60_000
 const STOP_LIMIT_MS = 15_000
 
-export const vmBox: Fixture<VmBox> = async (run) => {
+export const vmBox: Fixture<VmBox> = (run) => startBox(run, {})
+/** Nothing of a paused sandbox stays in memory. */
+export const boxWithoutStandby: Fixture<VmBox> = (run) => startBox(run, { WARREN_STANDBY_MIB: '0' })
+
+async function startBox(run: Run, env: NodeJS.ProcessEnv): Promise<VmBox> {
   if (process.getuid?.() !== 0) throw new Skip('virtual machines need root')
   run.say('  starting Warren with virtual machines')
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-bench-'))
   run.defer(() => rm(folder, { recursive: true, force: true }))
   const dataDir = path.join(folder, 'data')
-  const child = launch(dataDir)
+  const child = launch(dataDir, env)
   run.defer(() => stop(child))
   const said = await untilReady(run, child)
 
@@ -56,7 +60,7 @@ export async function readQemuPid(dataDir: string, id: string): Promise<number> 
   return (record as { body: { qemu: { pid: number } } }).body.qemu.pid
 }
 
-function launch(dataDir: string): ChildProcess {
+function launch(dataDir: string, env: NodeJS.ProcessEnv): ChildProcess {
   const kept = Object.entries(process.env).filter(
     ([name]) => !/^(WARREN_|OTEL_|PG|DATABASE_URL$)/.test(name) || name === 'WARREN_CACHE_DIR',
   )
@@ -74,6 +78,7 @@ function launch(dataDir: string): ChildProcess {
       WARREN_BACKGROUND_IMAGES: 'none',
       // As under npm: when we are killed it notices that its parent is another, and stops.
       npm_lifecycle_event: 'bench',
+      ...env,
     },
   })
 }
