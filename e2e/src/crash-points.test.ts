@@ -139,13 +139,14 @@ async function makeRun(id: string): Promise<void> {
 
 const qemus = (): number => listQemus().length
 
+/** Those of sandboxes; bases are being booted as well. */
 function listQemus(): number[] {
-  const instance = readInstance()
+  const ours = new RegExp(`/run/warren-${readInstance()}/[0-9a-f]{16}/`)
   return readdirSync('/proc').flatMap((pid) => {
     if (!/^\d+$/.test(pid)) return []
     try {
       const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8')
-      return command.startsWith('qemu-system') && command.includes(`/run/warren-${instance}/`) ? [Number(pid)] : []
+      return command.startsWith('qemu-system') && ours.test(command) ? [Number(pid)] : []
     } catch {
       return [] // It ended while we looked.
     }

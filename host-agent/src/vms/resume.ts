@@ -123,7 +123,11 @@ async function restore(
   if (manifest) checkPresence(deps, manifest)
   const checked = manifest ? checkObjects(deps, manifest) : Promise.resolve()
   checked.catch(() => {}) // Awaited below, unless the body fails first.
-  const body = await startBody(deps, { id, home: bodyHomeOf(deps, id), ...plan, lasting: true }, undo, signal)
+  const plain = { id, home: bodyHomeOf(deps, id), ...plan, lasting: true }
+  const body = await startBody(deps, plain, undo, signal).catch(async (error) => {
+    await checked // QEMU may stumble over what is damaged before we have read it.
+    throw error
+  })
   await checked
   await crashPoint('host.resume.loaded')
   await deps.network.slots.give(body.record.slot, request.ip)
