@@ -143,6 +143,25 @@ describe('pause and resume', { skip: cannotRunVms }, () => {
     for (const { id } of [saved, never]) await destroy(it, id)
   })
 
+  test('a sandbox pauses and deletes itself from inside, and says why', async () => {
+    const { id } = await create(it)
+    const signal = (path: string) => sh(it, id, `curl -s -w ' %{http_code}' -X POST 'http://127.0.0.1:1029${path}'`)
+
+    const answer = await signal('/self/pause?reason=all%20done%07')
+    await until(async () => (await view(it, id)).status === 'paused', 'it pauses itself', 20_000)
+    assert.equal(answer, '{"status":"accepted","action":"pause"} 202')
+    assert.match((await view(it, id)).status_reason ?? '', /all done$/)
+
+    // The same ways are there after a resume, and in a fork.
+    const child = await fork(it, id)
+    await resume(it, id)
+    await sh(it, id, 'echo park > /run/self')
+    await until(async () => (await view(it, id)).status === 'paused', 'it pauses again', 20_000)
+    await sh(it, child.id, 'echo "# nothing" > /run/self; echo retire > /run/self')
+    await until(async () => (await view(it, child.id)).status === 'destroyed', 'it deletes itself', 20_000)
+    await destroy(it, id)
+  })
+
   test('paused sandboxes outlive their host agent and control plane', async () => {
     const { id } = await create(it)
     await startChain(it, id)

@@ -4,7 +4,7 @@
 //!
 //!   1. `start.rs` makes its record, its cgroup and its pipes or terminal, and execs the program on a worker.
 //!   2. `pump.rs`, a task of its own, takes all output into the journal for as long as anyone can write some; it hears
-//!      from the reaper how the leader ended.
+//!      from the reaper how the leader ended. It waits a little for those who read along (`readers.rs`).
 //!   3. `watch_trees` below looks, whenever a child of the agent has died, whether a tree has become empty: the last of
 //!      a tree is always the agent's own child or an orphan it inherited.
 //!   4. `end.rs` sends signals and ends trees; `input.rs` writes; `connect.rs` reads the journal to whoever asks.
@@ -19,6 +19,7 @@ mod journal;
 mod journals;
 mod process;
 mod pump;
+mod readers;
 mod signals;
 mod start;
 
@@ -91,6 +92,9 @@ impl Processes {
             journals.add(process.key);
             dropped.iter().for_each(|old| journals.remove(old.key));
         });
+        if !dropped.is_empty() {
+            sys::give_memory_back();
+        }
         Ok(process)
     }
 

@@ -331,7 +331,8 @@ async fn a_long_command_line_is_run_whole_and_kept_short() {
     let client = host.connect().await;
     let long = "x".repeat(100_000);
 
-    let started = client.start(json!({"cmd": "sh", "args": ["-c", "echo ${#1}", "sh", long]})).await;
+    let started =
+        client.start(json!({"cmd": "sh", "args": ["-c", "echo ${#1}", "sh", long], "env": null, "pty": null})).await;
 
     assert_eq!(started["args"], json!(["-c", "echo ${#1}", "sh", "…"]));
     assert_eq!(output_of(&client.frames(&id_of(&started), 0).await, 0), b"100000\n");

@@ -32,8 +32,9 @@
  * taken all of it, so a program that does not read holds up its input requests, and nothing else. At the end of the
  * leader those that wait get process_exited, and stdin is closed.
  *
- * OUTPUT is always taken from the program, whoever reads or not, and goes to the journal: 1 MiB a process, 32 MiB for
- * all, the oldest out first, events of at most 32 KiB. `output` is all zero before the first event; when all events
+ * OUTPUT goes to the journal, whoever reads or not: 1 MiB a process, 32 MiB for all, the oldest out first, events of at
+ * most 32 KiB. Nobody can hold up a program for long: it waits for readers who are about to lose something, half a
+ * second at most for those who stand still, and those who read on cannot slow it below 4 MiB/s. `output` is all zero before the first event; when all events
  * are gone, `oldest_seq` is `newest_seq` + 1. `wait` answers when all that the leader wrote to a pipe is counted.
  *
  * CONNECT. 200, then frames as in guest-frames.ts:
@@ -49,7 +50,8 @@
  * heartbeats come from the guest: whoever speaks to the client makes them. Any number of readers; the window of the
  * stream is the only buffer of a slow one. What descendants write after the exit is still kept and replayed.
  *
- * LIMITS. The host gives those that are configurable with each start; without them those of process.ts hold.
+ * LIMITS. The host gives those that are configurable with each start; without them those of process.ts hold. A list of
+ * 256 records is at most some 5 MiB.
  */
 import { type Static, Type } from 'typebox'
 import { createGuestFrameReader, type GuestFrame } from './guest-frames.ts'

@@ -2,7 +2,6 @@
  * A file into a guest: bytes pass through at the pace of the slower end and nothing is held. The guest writes beside
  * the target and renames at the end of the body, so an upload that is cut must never look ended: it resets the stream.
  */
-import type { IncomingMessage } from 'node:http'
 import { pipeline } from 'node:stream/promises'
 import { badField } from '@warren/kit/failure'
 import { checkAbsolutePath, FILE_MAX_BYTES, GuestUploadAnswer } from '@warren/protocol'
@@ -11,21 +10,23 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, readAll, responseOf } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
-import { limitBytes } from '../http/body.ts'
 import { checkGuestAnswer, withGuest } from './failure.ts'
 import { wakeSandbox } from './wake.ts'
 
 const ANSWER_MAX_BYTES = 1024
 
+/** `bytes` ends by itself at the limit; `announced` is 0 for what is not known before. */
+export type Upload = { bytes: AsyncIterable<Buffer>; announced: number }
+
 export async function putFile(
   deps: Deps,
   sandbox: SandboxRow,
   path: string,
-  body: IncomingMessage,
+  content: Upload,
   signal: AbortSignal,
 ): Promise<void> {
   checkPath(path)
-  if (Number(body.headers['content-length'] ?? 0) > FILE_MAX_BYTES) throw tooLarge()
+  if (content.announced > FILE_MAX_BYTES) throw tooLarge()
   const running = await wakeSandbox(deps, sandbox, signal)
   await withGuest(
     deps,
@@ -37,7 +38,7 @@ export async function putFile(
       try {
         const answered = responseOf(stream, signal)
         answered.catch(() => {}) // The upload may fail first; then that is the reason.
-        const uploaded = pipeline(limitBytes(body, FILE_MAX_BYTES, counter), stream)
+        const uploaded = pipeline(count(content.bytes, counter), stream)
         // A guest may refuse (a directory, a full disk) long before the end of the body.
         await Promise.race([uploaded, answered])
         await checkGuestAnswer(stream, await answered, signal)
@@ -53,6 +54,13 @@ export async function putFile(
     },
     signal,
   )
+}
+
+async function* count(bytes: AsyncIterable<Buffer>, counter: { bytes: number }): AsyncGenerator<Buffer> {
+  for await (const chunk of bytes) {
+    counter.bytes += chunk.length
+    yield chunk
+  }
 }
 
 export function checkPath(path: string): void {

@@ -12,21 +12,26 @@ import type { SandboxStatus } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { resumeSandbox } from '../sandboxes/resume.ts'
-import { checkRunning } from './failure.ts'
+import { type Check, checkRunning } from './failure.ts'
 
 const WAKE_LIMIT_MS = 60_000
 const LOOK_MS = 20
 
 const ON_ITS_WAY: readonly SandboxStatus[] = ['pausing', 'resuming', 'forking']
 
-export async function wakeSandbox(deps: Deps, sandbox: SandboxRow, signal: AbortSignal): Promise<SandboxRow> {
+export async function wakeSandbox(
+  deps: Deps,
+  sandbox: SandboxRow,
+  signal: AbortSignal,
+  check: Check = checkRunning,
+): Promise<SandboxRow> {
   if (sandbox.status === 'running') return sandbox
-  if (!sandbox.auto_resume) checkRunning(sandbox)
+  if (!sandbox.auto_resume) check(sandbox)
   let row = sandbox
   for (const deadline = Date.now() + WAKE_LIMIT_MS; Date.now() < deadline; await pause(signal)) {
     if (row.status === 'running') return row
     if (row.status === 'paused') await resume(deps, row)
-    else if (!ON_ITS_WAY.includes(row.status)) checkRunning(row)
+    else if (!ON_ITS_WAY.includes(row.status)) check(row)
     row = (await deps.loaders.sandbox(row.id)) ?? row
   }
   throw unavailable('the sandbox did not wake in time', { retryAfterSeconds: 2 })

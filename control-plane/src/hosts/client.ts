@@ -32,8 +32,10 @@ const FORK_LIMIT_MS = 20_000
 export type ResponseHeaders = IncomingHttpHeaders & IncomingHttpStatusHeader
 
 export type GuestRequest = {
-  method: 'GET' | 'PUT' | 'POST'
+  method: 'GET' | 'PUT' | 'POST' | 'DELETE'
   route: HostGuestRoute
+  /** What follows the route, of segments that need no encoding: `/proc_1/wait`. */
+  below?: string
   query?: Record<string, string>
 }
 
@@ -85,11 +87,17 @@ export function createHostClient(address: string) {
     },
 
     /** A stream to the guest's agent and back; the caller reads the answer with `responseOf`, or resets it. */
-    openGuest(id: string, { method, route, query = {} }: GuestRequest, signal: AbortSignal): ClientHttp2Stream {
+    openGuest(
+      id: string,
+      { method, route, below = '', query = {} }: GuestRequest,
+      signal: AbortSignal,
+    ): ClientHttp2Stream {
       const pairs = Object.entries(query).map(([name, value]) => `${name}=${encodeURIComponent(value)}`)
-      const path = `/v1/vms/${id}/guest/${route}${pairs.length > 0 ? `?${pairs.join('&')}` : ''}`
+      const path = `/v1/vms/${id}/guest/${route}${below}${pairs.length > 0 ? `?${pairs.join('&')}` : ''}`
       try {
-        return session.open({ ':method': method, ':path': path }, signal, { endStream: method === 'GET' })
+        return session.open({ ':method': method, ':path': path }, signal, {
+          endStream: method === 'GET' || method === 'DELETE',
+        })
       } catch (error) {
         throw unreachable(`${method} ${path}`, error)
       }

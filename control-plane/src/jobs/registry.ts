@@ -1,5 +1,6 @@
 /** All that runs by itself. Slow work is a job, named in its verb's file; repeated work is a sweep. */
 import { writeActivity } from '../guest/activity.ts'
+import { pushSshKeysJob } from '../guest/add-ssh-keys.ts'
 import { watchHosts } from '../hosts/heartbeat.ts'
 import { forgetIdempotencyKeys } from '../http/forget-idempotency-keys.ts'
 import { autoPause } from '../sandboxes/auto-pause.ts'
@@ -14,7 +15,7 @@ import type { Job } from './job.ts'
 import { freeDeadProcesses } from './processes.ts'
 import type { Sweep } from './sweep.ts'
 
-export const JOBS: readonly Job[] = [destroyJob, pauseJob, resumeJob, startForkJob]
+export const JOBS: readonly Job[] = [destroyJob, pauseJob, resumeJob, startForkJob, pushSshKeysJob]
 
 export const SWEEPS: readonly Sweep[] = [
   freeDeadProcesses,

@@ -25,8 +25,9 @@ import {
 } from '@warren/protocol'
 import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
-import { answerJson, serveGuest } from './fake-guest.ts'
-import { endCommands, FakeHostFailure, FakeVms, type VmHooks } from './fake-vms.ts'
+import { answerJson, readBody as readBytes } from './fake-answers.ts'
+import { serveGuest } from './fake-guest.ts'
+import { endGuest, FakeHostFailure, FakeVms, type VmHooks } from './fake-vms.ts'
 
 export { FakeHostFailure }
 
@@ -90,7 +91,7 @@ export class FakeHost extends FakeVms {
   }
 
   async remove(): Promise<void> {
-    for (const vm of this.vms.values()) endCommands(vm)
+    for (const vm of this.vms.values()) endGuest(vm)
     await this.stop()
     await rm(this.folder, { recursive: true, force: true })
   }
@@ -157,9 +158,7 @@ export async function startFakeHost(options: { id?: string; memMib?: number; cid
 const STATUS: Partial<Record<HostFailureCode, number>> = { not_found: 404, fence_lost: 409, invalid: 400 }
 
 async function readBody<Body extends TSchema>(stream: ServerHttp2Stream, schema: Body): Promise<Static<Body>> {
-  const chunks: Buffer[] = []
-  for await (const chunk of stream.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) chunks.push(chunk)
-  const body: unknown = JSON.parse(Buffer.concat(chunks).toString())
+  const body: unknown = JSON.parse((await readBytes(stream)).toString())
   if (!Value.Check(schema, body)) throw new FakeHostFailure('invalid', 'the body does not fit')
   return body as Static<Body>
 }

@@ -7,17 +7,18 @@
  */
 import { cp, mkdtemp } from 'node:fs/promises'
 import path from 'node:path'
-import type {
-  HostFailureCode,
-  HostImage,
-  HostVm,
-  HostVmCreateBody,
-  HostVmForkBody,
-  HostVmForked,
-  HostVmPauseBody,
-  HostVmPaused,
-  HostVmResumeBody,
-  HostVmResumed,
+import {
+  type HostFailureCode,
+  type HostImage,
+  type HostVm,
+  type HostVmCreateBody,
+  type HostVmForkBody,
+  type HostVmForked,
+  type HostVmPauseBody,
+  type HostVmPaused,
+  type HostVmResumeBody,
+  type HostVmResumed,
+  PROCESS_JOURNAL_MAX_BYTES,
 } from '@warren/protocol'
 import type { FakeGuest } from './fake-guest.ts'
 
@@ -155,6 +156,7 @@ export class FakeVms {
       delete vm.reason
       vm.body = { ...vm.body, ip: body.ip, envs: body.envs, hostname: body.hostname, ssh_pubkeys: body.ssh_pubkeys }
       vm.guest.envs = body.envs
+      vm.guest.sshPubkeys = body.ssh_pubkeys
       await this.hooks.afterResume?.(id, body)
       if (generation === undefined) return { took_ms: 1, how: 'boot' }
       return { generation, saved_at: new Date().toISOString(), took_ms: 1, how: 'restore' }
@@ -187,7 +189,7 @@ export class FakeVms {
     this.#checkFence(id, fence, false)
     await this.hooks.beforeDelete?.(id)
     const vm = this.vms.get(id)
-    if (vm) endCommands(vm)
+    if (vm) endGuest(vm)
     this.vms.delete(id)
     await this.hooks.afterDelete?.(id)
     return {}
@@ -197,12 +199,12 @@ export class FakeVms {
   killVm(id: string, reason: string): void {
     const vm = this.vms.get(id)!
     Object.assign(vm, { state: 'dead', reason })
-    endCommands(vm)
+    endGuest(vm)
   }
 
   /** As if the machine had been set up anew. */
   loseVm(id: string): void {
-    endCommands(this.vms.get(id)!)
+    endGuest(this.vms.get(id)!)
     this.vms.delete(id)
   }
 
@@ -273,7 +275,14 @@ export class FakeVms {
   }
 
   #newVm(body: HostVmCreateBody, state: HostVm['state'], root: string): FakeVm {
-    const guest: FakeGuest = { root, envs: body.envs, commands: new Set() }
+    const guest: FakeGuest = {
+      root,
+      envs: body.envs,
+      sshPubkeys: body.ssh_pubkeys,
+      commands: new Set(),
+      processes: new Map(),
+      journalBytes: PROCESS_JOURNAL_MAX_BYTES,
+    }
     const { id, fence } = body
     const vm: FakeVm = { id, fence, state, body, guest, generations: [], damaged: new Set(), done: new Map() }
     this.vms.set(id, vm)
@@ -300,6 +309,12 @@ export class FakeVms {
 /** Throws when the agent has died since. */
 type Alive = (() => void) & { is(): boolean }
 
-export function endCommands(vm: FakeVm): void {
+function endCommands(vm: FakeVm): void {
   for (const child of vm.guest.commands) child.kill('SIGKILL')
+}
+
+/** Processes outlive a pause; nothing outlives the machine. */
+export function endGuest(vm: FakeVm): void {
+  endCommands(vm)
+  for (const { child } of vm.guest.processes.values()) child.kill('SIGKILL')
 }

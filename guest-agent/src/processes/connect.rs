@@ -1,7 +1,8 @@
 //! GET /processes/<id>/connect: the journal from a number on, then what comes, then how it ended.
 //!
-//! A reader is a number and nothing else: it holds no place in the journal. One that is too slow finds its next event
-//! forgotten, is told so, and can come back with what is left. Its window is its only buffer.
+//! A reader is a number and nothing else: it holds no place in the journal. One that is too slow, after some patience
+//! (`readers.rs`), finds its next event forgotten, is told so, and can come back with what is left. Its window is its
+//! only buffer.
 
 use std::sync::Arc;
 
@@ -17,7 +18,7 @@ use crate::query;
 use crate::reap::Ending;
 use crate::reply::{Done, Failure, Stop, send_all, start};
 
-use super::journal::Next;
+use super::journal::{FRAME_OVERHEAD_BYTES, Next};
 use super::not_found;
 use super::process::{Facts, Process};
 use super::signals::signal_name;
@@ -47,6 +48,7 @@ pub async fn connect(
     let mut seen = first(agent, process, after)?;
     let head = Response::builder().status(StatusCode::OK).header("content-type", "application/x-warren-frames");
     let mut send = start(respond, head)?;
+    let reader = process.readers.add(written_up_to(agent, process, seen));
     loop {
         let next = process.until(|facts| next_piece(agent, process, facts, seen));
         let piece = tokio::select! {
@@ -56,7 +58,9 @@ pub async fn connect(
         };
         match piece {
             Piece::Output(frames, last) => {
+                let bytes = frames.len() as u64 - (last - seen) * FRAME_OVERHEAD_BYTES as u64;
                 send_all(&mut send, frames).await?;
+                reader.has_read(bytes);
                 seen = last;
             }
             Piece::Last(frame) => return Ok(send.send_data(frame, true)?),
@@ -70,7 +74,7 @@ fn first(agent: &Agent, process: &Process, after: u64) -> Done<u64> {
     if after == 0 {
         return Ok(oldest - 1);
     }
-    if after + 1 < oldest {
+    if after.saturating_add(1) < oldest {
         return Err(expired(oldest).into());
     }
     Ok(after)
@@ -78,6 +82,10 @@ fn first(agent: &Agent, process: &Process, after: u64) -> Done<u64> {
 
 fn oldest_of(agent: &Agent, process: &Process) -> u64 {
     agent.processes.with_journals(|journals| journals.get(process.key).map_or(1, |journal| journal.oldest()))
+}
+
+fn written_up_to(agent: &Agent, process: &Process, seq: u64) -> u64 {
+    agent.processes.with_journals(|journals| journals.get(process.key).map_or(0, |journal| journal.written_up_to(seq)))
 }
 
 fn next_piece(agent: &Agent, process: &Process, facts: &Facts, seen: u64) -> Option<Piece> {

@@ -46,6 +46,8 @@ pub struct Journal {
     chunks: VecDeque<Chunk>,
     newest: u64,
     bytes: usize,
+    /// Ever appended.
+    written: u64,
     cost: usize,
 }
 
@@ -71,6 +73,16 @@ impl Journal {
         self.bytes
     }
 
+    pub fn written(&self) -> u64 {
+        self.written
+    }
+
+    /// How much had been written when the event of this number had been; of those that are kept, or come later.
+    pub fn written_up_to(&self, seq: u64) -> u64 {
+        let later: usize = self.chunks.iter().map(|chunk| chunk.bytes_after(seq)).sum();
+        self.written - later as u64
+    }
+
     pub fn cost(&self) -> usize {
         self.cost
     }
@@ -92,6 +104,7 @@ impl Journal {
         chunk.events.push(Event { end: chunk.data.len() as u32, stream });
         self.newest += 1;
         self.bytes += bytes.len();
+        self.written += bytes.len() as u64;
         self.cost += bytes.len() + EVENT_COST;
         while self.bytes > KEPT_MAX_BYTES {
             self.forget_oldest();
@@ -148,6 +161,13 @@ impl Journal {
 }
 
 impl Chunk {
+    /// Of its kept events with a higher number.
+    fn bytes_after(&self, seq: u64) -> usize {
+        let passed = usize::try_from(seq.saturating_add(1).saturating_sub(self.first_seq)).unwrap_or(usize::MAX);
+        let first = passed.max(self.forgotten);
+        self.range(first).map_or(0, |(range, _)| self.data.len() - range.start)
+    }
+
     fn range(&self, index: usize) -> Option<(std::ops::Range<usize>, Stream)> {
         let start = match index.checked_sub(1) {
             Some(before) => self.events.get(before)?.end as usize,

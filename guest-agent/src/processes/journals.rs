@@ -94,6 +94,8 @@ mod tests {
 
         for after in [0, 1, 2, 1234, 4998, 4999, 5000, 9999] {
             let rest = events.get(after..).unwrap_or_default().concat();
+            let journal = journals.get(1).unwrap();
+            assert_eq!(journal.written() - journal.written_up_to(after as u64), rest.len() as u64);
             assert_eq!(text(1, &journals, after as u64), Some(rest), "after {after}");
         }
     }

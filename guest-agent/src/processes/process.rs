@@ -24,6 +24,7 @@ use crate::terminal::{self, Foreground, Terminal};
 use crate::timestamp;
 use crate::tree::Tree;
 
+use super::readers::Readers;
 use super::signals::signal_name;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
@@ -57,6 +58,7 @@ pub struct Process {
     changed: Notify,
     /// Held by the input that is being written; who waits gets it in the order of asking.
     pub input_turn: tokio::sync::Mutex<()>,
+    pub readers: Readers,
 }
 
 pub struct Facts {
@@ -134,6 +136,7 @@ impl Process {
             facts: Mutex::new(facts),
             changed: Notify::new(),
             input_turn: tokio::sync::Mutex::default(),
+            readers: Readers::default(),
         }
     }
 

@@ -1,6 +1,6 @@
 //! Takes all that a process writes into its journal, and its end from the reaper.
 //!
-//! Reading never waits for anyone who reads the journal: a program is never held up by its audience. The task lives as
+//! Reading waits for readers of the journal only a little (`readers.rs`), and not at all for nobody. The task lives as
 //! long as anybody holds the other end of the pipes or the terminal, also after the leader has ended.
 //!
 //! What the leader wrote before it ended is in the journal before its end is told: when the reaper has spoken, the
@@ -24,7 +24,8 @@ use crate::reap::{self, Ending};
 use crate::sys;
 use crate::terminal::Terminal;
 
-use super::journal::{EVENT_MAX_BYTES, Stream};
+use super::journal::{EVENT_MAX_BYTES, Journal, Stream};
+use super::journals::Journals;
 use super::process::Process;
 
 /// After the leader's end, for descendants that hold its pipes (wire 6).
@@ -107,7 +108,10 @@ impl Pump {
         let mut taken = 0;
         loop {
             match std::future::poll_fn(|context| self.poll_step(context, taken >= EVENTS_AT_ONCE)).await {
-                Step::Output => taken += 1,
+                Step::Output => {
+                    taken += 1;
+                    self.process.readers.wait_for_them(self.written()).await;
+                }
                 Step::Exited(ending) => self.leader_ended(ending),
                 Step::Late => {
                     self.drain = None;
@@ -121,6 +125,11 @@ impl Pump {
             }
         }
         self.process.is_drained();
+    }
+
+    fn written(&self) -> u64 {
+        let journal = |all: &mut Journals| all.get(self.process.key).map_or(0, Journal::written);
+        self.agent.processes.with_journals(journal)
     }
 
     fn poll_step(&mut self, context: &mut Context<'_>, flooded: bool) -> Poll<Step> {

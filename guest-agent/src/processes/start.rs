@@ -35,11 +35,9 @@ const ARGS_KEPT_BYTES: usize = 16 * 1024;
 #[derive(Deserialize)]
 struct Wanted {
     cmd: Option<String>,
-    #[serde(default)]
-    args: Vec<String>,
+    args: Option<Vec<String>>,
     cwd: Option<String>,
-    #[serde(default)]
-    env: BTreeMap<String, String>,
+    env: Option<BTreeMap<String, String>>,
     pty: Option<Size>,
     live_max: Option<usize>,
     records_max: Option<usize>,
@@ -61,7 +59,8 @@ pub async fn start(agent: &Arc<Agent>, mut body: RecvStream) -> Done<(Arc<Proces
     let mut wanted: Wanted = parse_json(&text)?;
     wanted.cmd = wanted.cmd.filter(|cmd| !cmd.is_empty());
     wanted.cwd = wanted.cwd.filter(|cwd| !cwd.is_empty());
-    check_strings(wanted.cmd.iter().chain(&wanted.args).chain(&wanted.cwd), &wanted.env)?;
+    let words = wanted.cmd.iter().chain(wanted.args.iter().flatten()).chain(&wanted.cwd);
+    check_strings(words, wanted.env.get_or_insert_default())?;
 
     let (tell, told) = oneshot::channel();
     let agent = agent.clone();
@@ -90,7 +89,8 @@ async fn make(agent: &Arc<Agent>, wanted: Wanted) -> Done<(Arc<Process>, View)> 
 
 /// Also gives the directory it will run in, for the record.
 async fn resolve(agent: &Agent, wanted: Wanted) -> Done<(Resolved, String)> {
-    let Wanted { cmd, args, cwd, mut env, pty, .. } = wanted;
+    let Wanted { cmd, args, cwd, env, pty, .. } = wanted;
+    let (args, mut env) = (args.unwrap_or_default(), env.unwrap_or_default());
     if cmd.is_none() && pty.is_none() {
         return Err(invalid_cmd("cmd is required unless pty is given").into());
     }

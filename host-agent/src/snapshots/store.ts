@@ -174,12 +174,17 @@ export async function openSnapshotStore(root: string) {
       await rm(folderOf(id), { recursive: true, force: true })
     },
 
-    /** Objects that nobody names: left by a process that was killed between two steps. */
-    async collect(): Promise<{ removed: number; bytes: number }> {
+    /**
+     * Objects that nobody names: left by a process that was killed between two steps. While sandboxes are being saved
+     * only old ones: the new may be about to be named.
+     */
+    async collect(olderThanMs = 0): Promise<{ removed: number; bytes: number }> {
       let [removed, bytes] = [0, 0]
       for (const name of await readdir(objects)) {
         if (users.has(name)) continue
-        bytes += (await stat(path.join(objects, name))).size
+        const { size, mtimeMs } = await stat(path.join(objects, name))
+        if (Date.now() - mtimeMs < olderThanMs) continue
+        bytes += size
         await rm(path.join(objects, name), { force: true })
         removed++
       }

@@ -23,7 +23,7 @@ import {
   SOCKETS,
   STATE_FILE,
 } from '../vms/qemu/args.ts'
-import { createOverlay } from '../vms/qemu/overlay.ts'
+import { createOverlay } from '../vms/qemu/qcow2/overlay.ts'
 import { Qmp } from '../vms/qemu/qmp.ts'
 
 export type BareVm = {

@@ -8,6 +8,7 @@
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { writeFileDurably } from '@warren/kit/files'
+import type { HostVmSignal } from '@warren/protocol'
 import type { BodyRecord } from './body.ts'
 
 export type VmRecord = {
@@ -22,6 +23,8 @@ export type VmRecord = {
   generation?: number
   /** Forked and never resumed: still a copy of its source. */
   unborn?: true
+  /** What its guest asks for, until it is paused or deleted. */
+  signal?: HostVmSignal
   /** While it runs; of a dead one only what its disk needs. */
   body?: BodyRecord
   /** The last operation that was done, and what was said about it: asked again, the answer is the same. */

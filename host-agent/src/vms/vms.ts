@@ -17,6 +17,7 @@ import type {
   HostVmResumed,
 } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
+import { listenToSignals } from '../guest/signals.ts'
 import { HostError } from '../host-error.ts'
 import type { Manifest } from '../snapshots/manifest.ts'
 import { type Body, endBody, releaseBody } from './body.ts'
@@ -27,7 +28,15 @@ import type { VmRecord } from './registry.ts'
 import { resumeVm } from './resume.ts'
 
 type Operation = { name: string; fence: number; abort: AbortController; done: Promise<object> }
-type Entry = { record: VmRecord; body?: Body; doing?: Operation; settling?: Promise<void> }
+type Entry = {
+  record: VmRecord
+  body?: Body
+  doing?: Operation
+  /** Of a body that was paused: until it is kept on standby, or gone. */
+  settling?: Promise<void>
+  /** Ends listening to what the guest asks for. */
+  quiet?: AbortController
+}
 
 /** Long enough for any request that was under way when its sandbox was deleted to have come and gone. */
 const TOMBSTONE_MS = 10 * 60_000
@@ -51,6 +60,7 @@ export class Vms {
         state: record.state,
         ...(record.reason === undefined ? {} : { reason: record.reason }),
         ...(generation === undefined ? {} : { generation }),
+        ...(record.signal === undefined ? {} : { signal: record.signal }),
       }
     })
   }
@@ -106,7 +116,9 @@ export class Vms {
       try {
         const { paused, memory } = await pauseVm(this.#deps, record, body)
         body.ending = true
+        entry.quiet?.abort()
         delete record.body
+        delete record.signal
         delete entry.body
         Object.assign(record, { state: 'paused', generation: paused.generation } satisfies Partial<VmRecord>)
         await this.#settle(record, 'pause', fence, paused)
@@ -139,6 +151,7 @@ export class Vms {
         const dead = record.body
         delete record.reason
         delete record.unborn
+        delete record.signal
         Object.assign(record, { state: 'running', ip: request.ip, body: body.record } satisfies Partial<VmRecord>)
         if (resumed.generation !== undefined) record.generation = resumed.generation
         await this.#settle(record, 'resume', fence, resumed)
@@ -269,6 +282,17 @@ export class Vms {
 
   #watch(entry: Entry, body: Body): void {
     entry.body = body
+    const quiet = new AbortController()
+    entry.quiet = quiet
+    void listenToSignals(
+      () => body.channel(),
+      async (signal) => {
+        entry.record.signal = signal
+        await this.#deps.registry.write(entry.record)
+      },
+      quiet.signal,
+    )
+    void body.qmp.closed.then(() => quiet.abort())
     void body.untilDead(this.#deps).then(async (reason) => {
       if (body.ending) return
       const { record } = entry
