@@ -42,7 +42,12 @@ export const destroyJob = defineJob({
 
 export async function destroySandbox(deps: Deps, id: string, why: Beginning = {}): Promise<SandboxDeleteView> {
   const status = await deps.db.transaction().execute(async (tx) => {
-    const row = await tx.selectFrom('sandboxes').select('status').where('id', '=', id).forUpdate().executeTakeFirst()
+    const row = await tx
+      .selectFrom('sandboxes')
+      .select('status')
+      .where('id', '=', id)
+      .forNoKeyUpdate()
+      .executeTakeFirst()
     if (!row || row.status === 'destroyed') return 'destroyed'
     if (row.status === 'destroying') return 'destroying'
     if (row.status === 'failed') {

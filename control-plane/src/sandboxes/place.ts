@@ -5,7 +5,9 @@
  * what it holds (`reserved_mib`); giving back sets that to 0 in the statement that reads it, so it happens once,
  * whoever does it and however often.
  *
- * Locks are taken in one order everywhere: user, sandbox, its user's counts, host.
+ * Locks are taken in one order everywhere: user, sandbox, its user's counts, host. And never FOR UPDATE, only FOR NO KEY
+ * UPDATE: a row that is written twice in one transaction has its foreign keys checked again, so a child then wants a
+ * shared lock of its source, out of that order.
  */
 import { unavailable } from '@warren/kit/failure'
 import { sql } from 'kysely'
@@ -87,7 +89,7 @@ export async function mendReservations(deps: Deps): Promise<void> {
   for (const { id } of wrong.rows) {
     deps.log.error({ host: id }, 'the memory promised by a host is not what its sandboxes hold; mending it')
     await deps.db.transaction().execute(async (tx) => {
-      await sql`select from hosts where id = ${id} for update`.execute(tx)
+      await sql`select from hosts where id = ${id} for no key update`.execute(tx)
       await sql`update hosts h set reserved_mib = coalesce(held.mib, 0), vm_count = coalesce(held.n, 0),
           mem_mib = greatest(mem_mib, coalesce(held.mib, 0))
         from (select ${id}::text as id) this left join (${HELD}) held on held.host_id = this.id

@@ -99,7 +99,7 @@ async function settle(deps: Deps, row: Placed, vm: HostVm | undefined): Promise<
   try {
     await deps.db.transaction().execute(async (tx) => {
       const { rows } = await sql`select from sandboxes where id = ${row.id} and fence = ${row.fence}
-        for update`.execute(tx)
+        for no key update`.execute(tx)
       if (rows.length === 0) return // Another operation has begun since: it will see for itself.
       const moved = await beginMove(tx, row.id, move, { actor: 'system', reason })
       if (move !== 'park') return releasePlace(tx, row.id)

@@ -48,7 +48,7 @@ async function pauseItself(deps: Deps, row: Seen, reason: string): Promise<void>
     await deps.db.transaction().execute(async (tx) => {
       const { rows } = await sql`select from sandboxes where id = ${row.id} and fence = ${row.fence}
         and not (status_actor = 'sandbox' and status_since > now() - make_interval(secs => ${AGAIN_AFTER_S}))
-        for update`.execute(tx)
+        for no key update`.execute(tx)
       if (rows.length > 0) await beginPause(tx, row.id, 'sandbox', reason)
     })
   } catch (error) {
