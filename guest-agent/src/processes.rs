@@ -22,6 +22,7 @@ mod pump;
 mod readers;
 mod signals;
 mod start;
+mod view;
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
@@ -40,7 +41,8 @@ use crate::sys;
 use crate::tree::Tree;
 
 use journals::Journals;
-use process::{Kind, Process, View, first_view_of, views_of};
+use process::{Kind, Process};
+use view::{View, first_view_of, views_of};
 
 const LIVE_MAX: usize = 64;
 const RECORDS_MAX: usize = 256;

@@ -17,15 +17,13 @@ use serde::Serialize;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-use crate::agent::Agent;
 use crate::reap::{self, Child, Ending};
 use crate::reply::{Done, Failure};
-use crate::terminal::{self, Foreground, Terminal};
+use crate::terminal::Terminal;
 use crate::timestamp;
 use crate::tree::Tree;
 
 use super::readers::Readers;
-use super::signals::signal_name;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
@@ -52,7 +50,7 @@ pub struct Process {
     pub cmd: String,
     pub args: Vec<String>,
     pub cwd: String,
-    created_at: String,
+    pub created_at: String,
     facts: Mutex<Facts>,
     /// Raised at every change, output included.
     changed: Notify,
@@ -68,7 +66,7 @@ pub struct Facts {
     pub tree_exited: bool,
     pub drained: bool,
     pub ending: Option<Ending>,
-    finished_at: Option<String>,
+    pub finished_at: Option<String>,
     pub input_seq: u64,
     /// The way in: the pipe of a plain process until it is closed, the master of a PTY.
     pub stdin: Option<Arc<AsyncFd<OwnedFd>>>,
@@ -81,34 +79,6 @@ pub struct Started {
     pub tree: Tree,
     pub stdin: Option<Arc<AsyncFd<OwnedFd>>>,
     pub terminal: Option<Arc<Terminal>>,
-}
-
-#[derive(Serialize)]
-pub struct View {
-    process_id: String,
-    kind: Kind,
-    pid: i32,
-    state: State,
-    leader_exited: bool,
-    tree_exited: bool,
-    created_at: String,
-    finished_at: Option<String>,
-    exit_code: Option<i32>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    signal: Option<String>,
-    output: OutputView,
-    cmd: String,
-    args: Vec<String>,
-    cwd: String,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    foreground: Option<Foreground>,
-}
-
-#[derive(Serialize)]
-struct OutputView {
-    oldest_seq: u64,
-    newest_seq: u64,
-    bytes: usize,
 }
 
 impl Process {
@@ -212,38 +182,6 @@ impl Process {
         drop(facts);
         self.tell();
     }
-
-    pub fn view(&self, agent: &Agent) -> View {
-        let output = agent.processes.with_journals(|journals| match journals.get(self.key) {
-            Some(journal) if journal.newest() > 0 => {
-                OutputView { oldest_seq: journal.oldest(), newest_seq: journal.newest(), bytes: journal.bytes() }
-            }
-            _ => OutputView { oldest_seq: 0, newest_seq: 0, bytes: 0 },
-        });
-        let facts = self.facts();
-        let (exit_code, signal) = match facts.ending {
-            Some(Ending::Exited(code)) => (Some(code), None),
-            Some(Ending::Signaled(number)) => (None, Some(signal_name(number))),
-            None => (None, None),
-        };
-        View {
-            process_id: self.id.clone(),
-            kind: self.kind,
-            pid: facts.leader.as_ref().map_or(0, |leader| leader.pid),
-            state: facts.state,
-            leader_exited: facts.state.is_ended(),
-            tree_exited: facts.tree_exited,
-            created_at: self.created_at.clone(),
-            finished_at: facts.finished_at.clone(),
-            exit_code,
-            signal,
-            output,
-            cmd: self.cmd.clone(),
-            args: self.args.clone(),
-            cwd: self.cwd.clone(),
-            foreground: None,
-        }
-    }
 }
 
 impl Facts {
@@ -269,33 +207,4 @@ impl State {
 
 pub fn exited() -> Failure {
     Failure::new(http::StatusCode::CONFLICT, "process_exited", "process has exited")
-}
-
-/// With the foreground of PTYs, which only a worker may look up.
-pub async fn views_of(agent: &Arc<Agent>, processes: Vec<Arc<Process>>) -> Done<Vec<View>> {
-    let mut foregrounds = foregrounds_of(agent, &processes).await?.into_iter();
-    let view = |process: &Arc<Process>| {
-        let foreground = foregrounds.next().flatten();
-        let view = process.view(agent);
-        // It may have ended while the worker looked.
-        View { foreground: foreground.filter(|_| !view.leader_exited), ..view }
-    };
-    Ok(processes.iter().map(view).collect())
-}
-
-/// Of a process that has just been started.
-pub async fn first_view_of(agent: &Arc<Agent>, process: Arc<Process>, view: View) -> Done<View> {
-    let foreground = foregrounds_of(agent, &[process]).await?.pop().flatten();
-    Ok(View { foreground, ..view })
-}
-
-async fn foregrounds_of(agent: &Arc<Agent>, processes: &[Arc<Process>]) -> Done<Vec<Option<Foreground>>> {
-    let group =
-        |process: &Arc<Process>| process.facts().terminal.as_ref().and_then(|terminal| terminal.foreground_group());
-    let groups: Vec<Option<i32>> = processes.iter().map(group).collect();
-    if groups.iter().all(Option::is_none) {
-        return Ok(Vec::new());
-    }
-    let looked = agent.work.run(move || groups.into_iter().map(|group| terminal::describe(group?)).collect()).await;
-    Ok(looked.map_err(|error| Failure::internal("worker", &error))?)
 }

@@ -24,8 +24,9 @@ use crate::terminal::{self, Size, TERM, Terminal};
 use crate::tree::Tree;
 
 use super::journal::Stream;
-use super::process::{Kind, Process, Started, View};
+use super::process::{Kind, Process, Started};
 use super::pump::{Pump, Source};
+use super::view::{View, view_of};
 use super::{Draft, LIVE_MAX, RECORDS_MAX};
 
 const START_MAX_BYTES: usize = 256 * 1024;
@@ -153,7 +154,7 @@ async fn launch(agent: &Arc<Agent>, process: &Arc<Process>, resolved: Resolved) 
     let run = run.await.map_err(|error| Failure::internal("worker", &error))?;
     let (leader, ending, tree) = run.map_err(refusal)?;
     process.has_started(Started { leader, tree, stdin: ends.stdin, terminal: ends.terminal });
-    let view = process.view(agent);
+    let view = view_of(agent, process);
     let pump = Pump::new(agent.clone(), process.clone(), ends.sources, ends.other_side, ending);
     tokio::spawn(pump.run());
     Ok(view)
