@@ -4,7 +4,7 @@ import { chmodSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync 
 import { describe, test } from 'node:test'
 import { objectFile, readManifest } from './check-disk.ts'
 import { call, create, destroy, must, pause, resume, settle, sh, view } from './lifecycle.ts'
-import { cannotRunVms, startVmBox } from './vm-box.ts'
+import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 const it = cannotRunVms ? (undefined as never) : await startVmBox({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
 
@@ -21,7 +21,7 @@ const cut = (file: string) => {
 const lose = (file: string) => rmSync(file)
 const HARMS = { flip, cut, lose }
 
-describe('a saved sandbox', { skip: cannotRunVms }, () => {
+describe('a saved sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('that lost a bit is not resumed; the one before it is offered, and taken when asked again', async () => {
     const { id } = await create(it)
     let pauses = 0

@@ -12,7 +12,7 @@ import { after, describe, test } from 'node:test'
 import { controlPlanePid, kill, postmasterPid, until } from './box.ts'
 import { checkChainOnDisk, startChain } from './hash-chain.ts'
 import { call, create, destroy, must, pause, resume, view } from './lifecycle.ts'
-import { cannotRunVms, qemuOf, startVmBox } from './vm-box.ts'
+import { cannotRunVms, qemuOf, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 const POINTS = {
   pause: ['closed', 'stopped', 'saved', 'committed', 'recorded'],
@@ -37,7 +37,7 @@ const it = cannotRunVms
   ? (undefined as never)
   : await startVmBox({ WARREN_CRASH_POINTS: folder, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
 
-describe('killed at', { skip: cannotRunVms }, () => {
+describe('killed at', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   for (const operation of Object.keys(POINTS) as Operation[]) {
     for (const step of POINTS[operation]) {
       for (const victim of VICTIMS) {

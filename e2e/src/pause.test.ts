@@ -5,14 +5,16 @@ import { findInstance, kill, until } from './box.ts'
 import { checkDisk } from './check-disk.ts'
 import { checkChain, checkChainOnDisk, startChain } from './hash-chain.ts'
 import { call, create, destroy, fork, must, pause, resume, settle, sh, view } from './lifecycle.ts'
-import { cannotRunVms, qemuOf, startVmBox } from './vm-box.ts'
+import { cannotRunVms, qemuOf, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 /** Room for one body on standby: of two sandboxes that are paused in turn, one is resumed from disk, one in place. */
 const it = cannotRunVms ? (undefined as never) : await startVmBox({ WARREN_STANDBY_MIB: '120', WARREN_POOL_MIB: '0' })
 const CYCLES = Number(process.env.WARREN_TEST_PAUSES ?? 200)
 
-describe('pause and resume', { skip: cannotRunVms }, () => {
-  test(`a hash chain survives ${CYCLES} pauses at random moments, on disk and in memory`, async () => {
+describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+  test(`a hash chain survives ${CYCLES} pauses at random moments, on disk and in memory`, {
+    timeout: VM_STORIES_LIMIT_MS,
+  }, async () => {
     const [one, two] = [await create(it), await create(it)]
     const seen = new Map<string, number>()
     for (const { id } of [one, two]) await startChain(it, id)

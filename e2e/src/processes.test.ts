@@ -6,14 +6,14 @@ import { describe, test } from 'node:test'
 import type { Sandbox } from '@nodeops-createos/sandbox'
 import { encodeShellFrame, type ProcessFrame, type ProcessView, readNdjson } from '@warren/protocol'
 import { until } from './box.ts'
-import { cannotRunVms, startVmBox } from './vm-box.ts'
+import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 const it = cannotRunVms ? (undefined as never) : await startVmBox()
 const sandbox: Sandbox = cannotRunVms
   ? (undefined as never)
   : await it.client.createSandbox({ shape: 's-1vcpu-256mb', envs: { GREETING: 'hello' } })
 
-describe('processes in a real virtual machine', { skip: cannotRunVms }, () => {
+describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   const base = () => `${it.box.baseUrl}/v1/sandboxes/${sandbox.id}`
   const headers = () => ({ 'x-api-key': it.box.key })
 

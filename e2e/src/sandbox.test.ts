@@ -8,7 +8,7 @@ import { release } from 'node:os'
 import { describe, test } from 'node:test'
 import { CreateosSandboxNotFoundError, type Sandbox } from '@nodeops-createos/sandbox'
 import { findInstance, kill, until } from './box.ts'
-import { cannotRunVms, qemuOf, startVmBox } from './vm-box.ts'
+import { cannotRunVms, qemuOf, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 const SHAPE = 's-1vcpu-256mb'
 const MIB = 1024 * 1024
@@ -20,7 +20,7 @@ const sandbox: Sandbox = cannotRunVms
   ? (undefined as never)
   : await it.client.createSandbox({ shape: SHAPE, envs: { GREETING: 'hello' } })
 
-describe('a real virtual machine', { skip: cannotRunVms }, () => {
+describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   const sh = async (script: string, where = sandbox) => {
     const { result } = await where.runCommand('sh', ['-c', script], PATIENT)
     assert.equal(result.exit_code, 0, result.stderr)

@@ -20,6 +20,9 @@ export const VM_ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
 /** The first start on a machine builds the image. */
 export const VM_READY_LIMIT_MS = 10 * 60_000
 
+/** For all stories of a file together: emulated machines on a busy one take their time. */
+export const VM_STORIES_LIMIT_MS = 30 * 60_000
+
 export type VmBox = {
   box: Box
   client: CreateosSandboxClient

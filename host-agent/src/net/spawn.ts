@@ -5,7 +5,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { closeSync, openSync, writeFileSync } from 'node:fs'
 import type { Kernel } from './kernel.ts'
-import { keepDescriptorsFromChildren } from './libc.ts'
+import { keepDescriptorsFromChildren, keepPagesSmall } from './libc.ts'
 import { netnsPath, TAP } from './names.ts'
 import type { ProgramExit, SpawnSettings } from './netd-protocol.ts'
 import { openSealed } from './sealed.ts'
@@ -55,6 +55,7 @@ function start(kernel: Kernel, settings: SpawnSettings): ChildProcess {
     }
     // libnftables opens sockets that would pass to every child.
     keepDescriptorsFromChildren()
+    keepPagesSmall()
     return spawn(settings.command, settings.args, {
       uid: settings.uid,
       gid: settings.gid,
