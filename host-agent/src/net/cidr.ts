@@ -30,7 +30,7 @@ export function addressBytes(address: string): Buffer {
   return Buffer.from(address.split('.').map(Number))
 }
 
-const addressNumber = (address: string): number => addressBytes(address).readUInt32BE(0)
+export const addressNumber = (address: string): number => addressBytes(address).readUInt32BE(0)
 
 function addressText(value: number): string {
   const bytes = Buffer.alloc(4)
