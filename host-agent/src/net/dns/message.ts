@@ -34,7 +34,8 @@ export function parseQuery(packet: Buffer): Query | undefined {
     at += 1 + length
     if (length === 0) break
     if (at > packet.length || at - HEADER_BYTES > NAME_MAX_BYTES) return undefined
-    labels.push(packet.toString('latin1', at - length, at))
+    // A dot inside a label is not one between labels: rules must not take it for one.
+    labels.push(packet.toString('latin1', at - length, at).replaceAll('.', '\\.'))
   }
   if (at + 4 > packet.length) return undefined
   return {

@@ -19,6 +19,9 @@ test('a question is read, whatever else is no question', () => {
   const pointer = Buffer.from(QUERY)
   pointer.writeUInt8(0xc0, 12)
   assert.equal(parseQuery(pointer), undefined)
+  const dotted = Buffer.from(QUERY)
+  dotted.write('ex.mple', 13)
+  assert.equal(parseQuery(dotted)?.name, 'ex\\.mple.com')
 })
 
 test('only the answer to the very question counts', () => {

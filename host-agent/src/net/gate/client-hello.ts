@@ -8,7 +8,7 @@
 import type { EgressRefusal } from '@warren/protocol'
 import { normaliseHostName } from './host-name.ts'
 
-export type HelloOutcome = { name: string } | { refusal: EgressRefusal; name?: string }
+export type HelloOutcome = { name: string } | { refusal: EgressRefusal }
 
 const RECORD_HEADER_BYTES = 5
 const RECORD_MAX_BYTES = 2 ** 14

@@ -83,8 +83,8 @@ async function serve(
   const requests = new RequestReader(connection.port)
   const asked = await (kind === 'tls' ? readHello(guest) : readRequest(guest, requests))
   if (guest.destroyed) return
-  if ('refusal' in asked) return refuse(asked.refusal)
   connection.name = asked.name
+  if ('refusal' in asked) return refuse(asked.refusal)
 
   const reached = await reach(deps.lookup, known, asked.name, connection.port)
   if (guest.destroyed) return void ('socket' in reached && reached.socket.destroy())
@@ -106,7 +106,7 @@ async function serve(
   }
 }
 
-type Asked = { name: string; first: Buffer[] } | { refusal: EgressRefusal }
+type Asked = { name: string; first: Buffer[] } | { refusal: EgressRefusal; name?: string }
 
 function readHello(guest: Socket): Promise<Asked> {
   const reader = new ClientHelloReader()
@@ -122,7 +122,7 @@ function readHello(guest: Socket): Promise<Asked> {
 function readRequest(guest: Socket, requests: RequestReader): Promise<Asked> {
   return readUntil(guest, (chunk) => {
     const { forward, refusal } = requests.push(chunk)
-    if (refusal !== undefined) return { refusal }
+    if (refusal !== undefined) return { refusal, ...(requests.host === undefined ? {} : { name: requests.host }) }
     return requests.host === undefined ? undefined : { name: requests.host, first: forward }
   })
 }
