@@ -67,6 +67,9 @@ test('a budget is replaced only by a new one; what the kernel counts of the old 
     'delete quota ip warren budget',
     'add quota ip warren budget { over 100 bytes used 7 bytes }',
   ])
+  assert.deepEqual(quotas(renderSlotPolicy(policy, { limitBytes: 100, usedBytes: 700 }, false)), [
+    'add quota ip warren budget { over 100 bytes used 100 bytes }',
+  ])
   assert.deepEqual(quotas(renderSlotPolicy(policy, undefined, true)), [])
   assert.deepEqual(quotas(renderSlotPolicy(unmetered, undefined, true)), ['delete quota ip warren budget'])
 })

@@ -23,11 +23,13 @@ const NAMED_PORTS = 'meta l4proto { tcp, udp }'
 export function renderSlotPolicy(policy: Policy, budget: Budget | undefined, hasQuota: boolean): string {
   const metered = policy.quotaBytes !== BANDWIDTH_UNMETERED
   const replaces = budget !== undefined || !metered
+  // The kernel takes no budget that is more than used up.
+  const used = Math.min(budget?.usedBytes ?? 0, budget?.limitBytes ?? 0)
   return [
     ...['egress', 'ingress', 'passed'].map((chain) => `flush chain ip ${SLOT_TABLE} ${chain}`),
     ...(hasQuota && replaces ? [`delete quota ip ${SLOT_TABLE} budget`] : []),
     ...(metered && budget !== undefined
-      ? [`add quota ip ${SLOT_TABLE} budget { over ${budget.limitBytes} bytes used ${budget.usedBytes} bytes }`]
+      ? [`add quota ip ${SLOT_TABLE} budget { over ${budget.limitBytes} bytes used ${used} bytes }`]
       : []),
     ...inChain('egress', egressRules(policy)),
     ...inChain('ingress', ingressRules(policy)),

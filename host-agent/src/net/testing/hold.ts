@@ -11,9 +11,12 @@ const { tcp, udp, port, send } = JSON.parse(process.argv[2]!) as {
 const print = (line: string) => process.stdout.write(`${line}\n`)
 
 if (tcp !== undefined) {
-  const socket = connect({ host: tcp, port }, () => socket.write(send))
-  // Keeps sending, as a program would that does not know it was cut off.
-  const timer = setInterval(() => socket.write('\n'), 20)
+  let timer: NodeJS.Timeout | undefined
+  const socket = connect({ host: tcp, port }, () => {
+    socket.write(send)
+    // Keeps sending, as a program would that does not know it was cut off.
+    timer = setInterval(() => socket.write('\r\n'), 20)
+  })
   socket.on('data', () => print('data'))
   socket.on('error', () => {})
   socket.on('close', () => {

@@ -8,6 +8,7 @@ import type { Target } from './start-guest.ts'
 
 /** What does not answer by now is dropped. */
 const LIMIT_MS = 1_500
+const POUR_LIMIT_MS = 20_000
 /** Between parts, so that each is a segment of its own. */
 const PART_MS = 5
 const QUIET_MS = 400
@@ -15,7 +16,9 @@ const RCODES = ['NOERROR', 'FORMERR', 'SERVFAIL', 'NXDOMAIN', 'NOTIMP', 'REFUSED
 const A_RECORD_BYTES = 16
 
 const targets = JSON.parse(process.argv[2]!) as Target[]
-const outcomes = await Promise.all(targets.map((target) => within(outcome(target))))
+const outcomes = await Promise.all(
+  targets.map((target) => within(outcome(target), 'pour' in target ? POUR_LIMIT_MS : LIMIT_MS)),
+)
 process.stdout.write(JSON.stringify(outcomes))
 process.exit()
 
@@ -24,6 +27,7 @@ function outcome(target: Target): Promise<string> {
   if ('name' in target) return resolve(target.name, target.server)
   if ('nameOverTcp' in target) return resolveOverTcp(target.nameOverTcp, target.server)
   if ('ask' in target) return ask(target.ask, target.type, target.overTcp ?? false, target.server ?? '169.254.1.1')
+  if ('pour' in target) return pour(target.pour, target.port, target.bytes)
   if ('talk' in target) return talk(target.talk, target.port, target.send)
   return udp(target.udp, target.port, target.text, target.from)
 }
@@ -85,6 +89,15 @@ function exchangeOverUdp(question: Buffer, server: string): Promise<Buffer> {
   return promise
 }
 
+function pour(host: string, port: number, bytes: number): Promise<string> {
+  const { promise, resolve } = Promise.withResolvers<string>()
+  const socket = connect({ host, port }, () => socket.end(Buffer.alloc(bytes)))
+  socket.on('data', () => {})
+  socket.on('error', (error) => resolve(error.message))
+  socket.on('close', () => resolve('poured'))
+  return promise
+}
+
 /** Until the other side ends, or says nothing for a while. */
 function talk(host: string, port: number, send: string[]): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>()
@@ -113,8 +126,8 @@ function udp(host: string, port: number, text: string, from?: string): Promise<s
   return promise
 }
 
-function within(work: Promise<string>): Promise<string> {
+function within(work: Promise<string>, limitMs: number): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>()
-  setTimeout(() => resolve('no answer'), LIMIT_MS)
+  setTimeout(() => resolve('no answer'), limitMs)
   return Promise.race([work, promise])
 }

@@ -19,6 +19,8 @@ export type Target =
   | { ask: string; type: number; overTcp?: boolean; server?: string }
   /** Bytes in Latin-1, each part on its own; the outcome is all that came back. */
   | { talk: string; port: number; send: string[] }
+  /** So many bytes into a connection, and its end. */
+  | { pour: string; port: number; bytes: number }
 
 export type Guest = {
   pid: number

@@ -1,5 +1,5 @@
 /** A host with its network and an internet behind it, for one test file; sandboxes are guests with rules. */
-import { mkdtempSync } from 'node:fs'
+import { mkdtempSync, readdirSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -85,6 +85,11 @@ export class World {
     for (const { slot, ip } of this.sandboxes) this.network.slots.adopt(slot, ip)
     await this.network.reap()
     await this.network.slots.start().until
+  }
+
+  /** What is kept for the next host agent. */
+  keptFiles(): string[] {
+    return readdirSync(this.#settings.stateDir)
   }
 
   async close(): Promise<void> {
