@@ -26,6 +26,8 @@ export type SlotSettings = { slot: number; mtu: number; tapOwnerUid: number }
 /** `usedBytes` and `ingressBytes`: what counting goes on from. */
 export type SlotClaim = { slot: number; ip: string; policy: Policy; usedBytes: number; ingressBytes: number }
 
+export type PolicyChange = { slot: number; ip: string; policy: Policy; cut: boolean }
+
 export type Usage = { quotaBytes: number; usedBytes: number; ingressBytes: number; capped: boolean }
 /** A destination in the slot's table; no port where the protocol has none. */
 export type Destination = { address: string; protocol: string; port?: number; packets: number }
@@ -68,8 +70,8 @@ export type NetdCalls = {
   tearDownHost: () => { released: Released[] }
   createSlot: (settings: SlotSettings) => null
   claimSlot: (claim: SlotClaim) => null
-  /** Of a claimed slot, while it is used. Flows that the policy no longer allows are cut. */
-  changePolicy: (change: { slot: number; ip: string; policy: Policy }) => null
+  /** Of a claimed slot, while it is used. With `cut`, flows that the policy does not allow are ended. */
+  changePolicy: (change: PolicyChange) => null
   readSlot: (read: { slot: number }) => SlotReport
   /** The counts alone, of many; those that are gone are left out. */
   readUsage: (read: { slots: readonly number[] }) => { slot: number; usage: Usage }[]

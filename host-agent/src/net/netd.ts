@@ -60,8 +60,8 @@ function handlersOf(kernel: Kernel): Handlers {
       claimSlot(kernel, claim)
       return null
     },
-    changePolicy: ({ slot, ip, policy }) => {
-      changePolicy(kernel, slot, ip, policy)
+    changePolicy: (change) => {
+      changePolicy(kernel, change)
       return null
     },
     readSlot: ({ slot }) => readSlot(kernel, slot),

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { HOST_NETWORK_DEFAULT, type HostVmNetwork } from '@warren/protocol'
-import { allowsAddress, allowsName, compilePolicy, type Policy } from './policy.ts'
+import { allowsAddress, allowsName, compilePolicy, narrows, type Policy } from './policy.ts'
 
 const SETTINGS = { cidr: '100.64.0.0/16', privateCidrs: ['10.20.0.0/16'] }
 const policy = (egress: string[], networks: HostVmNetwork['networks'] = []): Policy =>
@@ -103,4 +103,15 @@ test('of the host a confined sandbox reaches names alone, unless a rule says its
 
 test('a rule that should never have come this far is an error', () => {
   assert.throws(() => policy(['http://x']), /bad egress rule: "http:\/\/x"/)
+})
+
+test('a recharge, a new member and an open list cut nothing; anything else may', () => {
+  const rules = policy(['1.2.3.4', 'shop.example'])
+
+  assert.equal(narrows(rules, { ...rules, quotaBytes: 1, revision: 9, peers: ['100.64.0.2'] }), false)
+  assert.equal(narrows(rules, policy([])), false)
+  assert.equal(narrows(policy([]), policy([])), false)
+  assert.equal(narrows(policy([]), rules), true)
+  assert.equal(narrows(rules, policy(['1.2.3.4'])), true)
+  assert.equal(narrows(policy(['*', '10.20.0.1']), policy(['*'])), true)
 })

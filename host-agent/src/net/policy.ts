@@ -110,6 +110,16 @@ export function allowsAddress(policy: Policy, address: string, port: number | un
   return !isClosedBlock(single) && (policy.open || inBlocks(policy.rules, address, port))
 }
 
+/**
+ * Could a flow that one policy allowed be refused by the next? Asking the kernel for flows takes it ten milliseconds,
+ * so a recharge or a new member is not a reason to. Members are judged packet by packet.
+ */
+export function narrows(from: Policy, to: Policy): boolean {
+  const same = (part: 'hosts' | 'rules' | 'granted') => JSON.stringify(from[part]) === JSON.stringify(to[part])
+  if (!same('granted') || (from.reachesHost && !to.reachesHost)) return true
+  return !to.open && (from.open || !same('hosts') || !same('rules'))
+}
+
 function toBlocks(blocks: readonly (Cidr & { port?: number })[]): Blocks {
   const ports = new Set(blocks.flatMap(({ port }) => port ?? []))
   return {

@@ -2,6 +2,7 @@
 import { BANDWIDTH_UNMETERED } from '@warren/protocol'
 import type { Kernel } from './kernel.ts'
 import { HOST_ADDRESS, netnsPath } from './names.ts'
+import type { PolicyChange } from './netd-protocol.ts'
 import { deleteFlowsFrom, type Flow } from './netlink/conntrack.ts'
 import { Nft } from './nft/nft.ts'
 import { type Budget, renderSlotPolicy } from './nft/slot-policy.ts'
@@ -10,14 +11,14 @@ import { type Counts, readCounts } from './slot-report.ts'
 
 const DNS_PORT = 53
 
-export function changePolicy(kernel: Kernel, slot: number, ip: string, policy: Policy): void {
+export function changePolicy(kernel: Kernel, { slot, ip, policy, cut }: PolicyChange): void {
   kernel.host.enter(netnsPath(kernel.instance, slot), () => {
     using nft = new Nft()
-    const counts = readCounts(nft)
+    const counts = readCounts()
     nft.run(renderSlotPolicy(policy, newBudget(policy, counts), counts.quota !== undefined))
   })
   // What it sends is stopped by now. What others send it for a flow they know would still come in.
-  deleteFlowsFrom(ip, (flow) => !survives(policy, flow))
+  if (cut) deleteFlowsFrom(ip, (flow) => !survives(policy, flow))
 }
 
 /**

@@ -5,6 +5,7 @@ import type { Kernel } from './kernel.ts'
 import { hasCode } from './libc.ts'
 import { netnsPath, SLOT_TABLE } from './names.ts'
 import type { Destination, Refused, SlotReport, Usage } from './netd-protocol.ts'
+import { readObjects } from './netlink/nft-objects.ts'
 import { Nft } from './nft/nft.ts'
 import { REFUSED_SECONDS } from './nft/slot-table.ts'
 
@@ -19,7 +20,7 @@ export function readSlot(kernel: Kernel, slot: number): SlotReport {
   return kernel.host.enter(netnsPath(kernel.instance, slot), () => {
     using nft = new Nft()
     return {
-      usage: toUsage(readCounts(nft)),
+      usage: toUsage(readCounts()),
       refused: ['refused', 'refused_other'].flatMap((set) => readSet(nft, set).map(toRefused)),
       flows: readSet(nft, 'flows').map(toDestination),
     }
@@ -40,23 +41,18 @@ export async function readUsage(kernel: Kernel, slots: readonly number[]): Promi
   return found
 }
 
-function readUsageHere(): Usage {
-  using nft = new Nft()
-  return toUsage(readCounts(nft))
-}
+const readUsageHere = (): Usage => toUsage(readCounts())
 
-type Counter = { name: string; bytes: number }
-type Quota = { bytes: number; used: number }
-
-/** In the slot's namespace, with a context of it. */
-export function readCounts(nft: Nft): Counts {
-  const counters = nft.list(`counters table ip ${SLOT_TABLE}`).map((one) => one.counter as Counter)
+/** In the slot's namespace. */
+export function readCounts(): Counts {
+  const objects = readObjects(SLOT_TABLE)
+  const counters = objects.filter((one) => one.kind === 'counter')
   const bytesOf = (name: string) => counters.find((one) => one.name === name)?.bytes ?? 0
-  const quota = nft.list(`quotas table ip ${SLOT_TABLE}`).map((one) => one.quota as Quota)[0]
+  const quota = objects.find((one) => one.kind === 'quota')
   return {
     usedBytes: bytesOf('out'),
     ingressBytes: bytesOf('in'),
-    quota: quota === undefined ? undefined : { limitBytes: quota.bytes, usedBytes: quota.used },
+    quota: quota === undefined ? undefined : { limitBytes: quota.limitBytes, usedBytes: quota.consumedBytes },
   }
 }
 

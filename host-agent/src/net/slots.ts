@@ -1,7 +1,7 @@
 /**
  * Places in the network, and what holds in them. A sandbox's rules are in force in three places: its slot's table
  * (netd), the resolver and the proxy (gate), and a file for the next host agent. `give` and `change` settle when they
- * are in all three; the gate comes before the kernel, so what the kernel turns to it is judged by the new rules.
+ * are in all three. Until then each place has the old rules or the new ones, and a new sandbox has none: nothing passes.
  *
  *   take → (a guest that is nobody yet) → give: address, rules, counters → change, as often as wanted → release
  *
@@ -20,7 +20,7 @@ import type { Gate } from './gate/client.ts'
 import type { Kept, KeptNetworks } from './kept-networks.ts'
 import type { Netd } from './netd-client.ts'
 import type { Usage } from './netd-protocol.ts'
-import { compilePolicy, type PolicySettings } from './policy.ts'
+import { compilePolicy, narrows, type Policy, type PolicySettings } from './policy.ts'
 import { renderReport } from './report.ts'
 import type { SlotPool } from './slot-pool.ts'
 
@@ -32,7 +32,8 @@ export type SlotsDeps = {
   log: Pick<Log, 'warn'>
 }
 
-type Held = { ip: string; network: HostVmNetwork; lastWork: Promise<unknown> }
+/** `policy`: the one in force; undefined when that is not known for certain. */
+type Held = { ip: string; network: HostVmNetwork; policy?: Policy | undefined; lastWork: Promise<unknown> }
 
 /** Older than anything we could be told. */
 const UNKNOWN: HostVmNetwork = { ...HOST_NETWORK_DEFAULT, revision: -1 }
@@ -81,11 +82,13 @@ export class Slots {
   async give(slot: number, ip: string, network: HostVmNetwork = HOST_NETWORK_DEFAULT): Promise<void> {
     const policy = compilePolicy(network, this.#settings)
     if ([...this.#held.values()].some((held) => held.ip === ip)) throw new Error(`${ip} belongs to another slot`)
-    this.#held.set(slot, { ip, network, lastWork: Promise.resolve() })
-    await this.#deps.kept.write({ slot, ip, network })
-    await this.#deps.gate.set(ip, policy)
+    this.#held.set(slot, { ip, network, policy, lastWork: Promise.resolve() })
     const { used_bytes: usedBytes, ingress_bytes: ingressBytes } = network.bandwidth
-    await this.#deps.netd.request('claimSlot', { slot, ip, policy, usedBytes, ingressBytes })
+    await allOf(
+      this.#deps.kept.write({ slot, ip, network }),
+      this.#deps.gate.set(ip, policy),
+      this.#deps.netd.request('claimSlot', { slot, ip, policy, usedBytes, ingressBytes }),
+    )
   }
 
   async claim(ip: string, network?: HostVmNetwork): Promise<{ slot: number }> {
@@ -172,10 +175,15 @@ export class Slots {
 
   async #apply(slot: number, held: Held, network: HostVmNetwork): Promise<void> {
     const policy = compilePolicy(network, this.#settings)
-    await this.#deps.kept.write({ slot, ip: held.ip, network })
-    await this.#deps.gate.set(held.ip, policy)
-    await this.#deps.netd.request('changePolicy', { slot, ip: held.ip, policy })
+    const cut = held.policy === undefined || narrows(held.policy, policy)
+    held.policy = undefined
+    await allOf(
+      this.#deps.kept.write({ slot, ip: held.ip, network }),
+      this.#deps.gate.set(held.ip, policy),
+      this.#deps.netd.request('changePolicy', { slot, ip: held.ip, policy, cut }),
+    )
     held.network = network
+    held.policy = policy
   }
 
   #get(slot: number): Held {
@@ -183,6 +191,12 @@ export class Slots {
     if (held === undefined) throw new Error(`slot ${slot} belongs to nobody`)
     return held
   }
+}
+
+/** Waits for all of them, also when one fails: whatever comes next must not meet them half done. */
+async function allOf(...work: Promise<unknown>[]): Promise<void> {
+  const failed = (await Promise.allSettled(work)).find((one) => one.status === 'rejected')
+  if (failed !== undefined) throw failed.reason
 }
 
 export const renderBandwidth = (usage: Usage): HostBandwidth => ({

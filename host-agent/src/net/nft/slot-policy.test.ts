@@ -4,8 +4,6 @@ import { HOST_NETWORK_DEFAULT, type HostVmNetwork } from '@warren/protocol'
 import { compilePolicy } from '../policy.ts'
 import { renderSlotPolicy } from './slot-policy.ts'
 
-const CLOSED =
-  '{ 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.168.0.0/16, 224.0.0.0/3 }'
 const SETTINGS = { cidr: '100.64.0.0/16', privateCidrs: ['10.20.0.0/16'] }
 const BUDGET = { limitBytes: 100, usedBytes: 7 }
 
@@ -23,8 +21,8 @@ test('open: peers and the host, then nothing closed, then everything', () => {
     'ip daddr { 100.64.0.7 } goto direct',
     'ip daddr 100.64.0.0/16 return',
     'ip daddr 169.254.1.1 goto passed',
-    `meta l4proto { tcp, udp } th dport 53 ip daddr ${CLOSED} goto passed`,
-    `ip daddr ${CLOSED} return`,
+    'meta l4proto { tcp, udp } th dport 53 ip daddr @closed goto passed',
+    'ip daddr @closed return',
     'meta l4proto { tcp, udp } th dport 53 goto passed',
     'goto direct',
   ])
@@ -42,8 +40,8 @@ test('a list: granted private addresses first, public rules after the closed ran
     'ip daddr 169.254.1.1 ip dscp set 3 goto passed',
     'ip daddr { 10.20.0.9/32 } ip dscp set 2 goto direct',
     'meta l4proto { tcp, udp } ip daddr . th dport { 10.20.0.8/32 . 22 } ip dscp set 2 goto direct',
-    `meta l4proto { tcp, udp } th dport 53 ip daddr ${CLOSED} goto passed`,
-    `ip daddr ${CLOSED} return`,
+    'meta l4proto { tcp, udp } th dport 53 ip daddr @closed goto passed',
+    'ip daddr @closed return',
     'ip daddr { 1.2.3.4/32 } goto ruled',
     'meta l4proto { tcp, udp } ip daddr . th dport { 5.6.0.0/16 . 443 } goto ruled',
     'meta l4proto { tcp, udp } th dport 53 goto passed',

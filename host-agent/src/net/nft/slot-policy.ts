@@ -11,7 +11,6 @@
  */
 import { BANDWIDTH_UNMETERED } from '@warren/protocol'
 import { renderCidr } from '../cidr.ts'
-import { CLOSED_RANGES } from '../closed.ts'
 import { HOST_ADDRESS, SLOT_TABLE } from '../names.ts'
 import type { Blocks, Policy } from '../policy.ts'
 import { STAMP } from './slot-table.ts'
@@ -52,8 +51,8 @@ function egressRules(policy: Policy): string[] {
     `ip daddr ${policy.cidr} return`,
     `ip daddr ${HOST_ADDRESS} ${policy.reachesHost ? '' : `ip dscp set ${STAMP.LIMITED} `}goto passed`,
     ...toBlocks(policy.granted, `ip dscp set ${STAMP.GRANTED} goto direct`),
-    `${NAMED_PORTS} th dport 53 ip daddr ${braces(CLOSED_RANGES)} goto passed`,
-    `ip daddr ${braces(CLOSED_RANGES)} return`,
+    `${NAMED_PORTS} th dport 53 ip daddr @closed goto passed`,
+    'ip daddr @closed return',
     ...(policy.open ? [] : toBlocks(policy.rules, 'goto ruled')),
     `${NAMED_PORTS} th dport 53 goto passed`,
     ...(policy.open ? ['goto direct'] : []),

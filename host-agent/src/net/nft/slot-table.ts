@@ -14,6 +14,7 @@
  * Links between machines inside this one carry no mark of the kernel's, but they carry the packet's DSCP. So the slot
  * stamps what the host must know there (STAMP); whatever the guest had written into it is wiped first.
  */
+import { CLOSED_RANGES } from '../closed.ts'
 import { GUEST_ADDRESS, INNER_VETH, SLOT_TABLE, TAP } from '../names.ts'
 
 export const STAMP = {
@@ -34,6 +35,7 @@ const FLOWS_MAX = 4_096
 export const renderSlotTable = (): string => `
 table ip ${SLOT_TABLE} {
   map addresses { type ipv4_addr : ipv4_addr; }
+  set closed { type ipv4_addr; flags interval; elements = { ${CLOSED_RANGES.join(', ')} }; }
   set refused { type ipv4_addr . inet_proto . inet_service; size ${REFUSED_MAX}; flags dynamic,timeout; timeout ${REFUSED_SECONDS}s; }
   set refused_other { type ipv4_addr . inet_proto; size ${REFUSED_MAX}; flags dynamic,timeout; timeout ${REFUSED_SECONDS}s; }
   set flows { type ipv4_addr . inet_proto . inet_service; size ${FLOWS_MAX}; flags dynamic,timeout; timeout 1d; }
