@@ -10,12 +10,19 @@ import { allowsAddress, type Policy } from './policy.ts'
 import { type Counts, readCounts } from './slot-report.ts'
 
 const DNS_PORT = 53
+/** By then the kernel has freed what a transaction replaced. Until then the slot's namespace is held. */
+const FREE_MS = 100
 
 export function changePolicy(kernel: Kernel, { slot, ip, policy, cut }: PolicyChange): void {
   kernel.host.enter(netnsPath(kernel.instance, slot), () => {
-    using nft = new Nft()
-    const counts = readCounts()
-    nft.run(renderSlotPolicy(policy, newBudget(policy, counts), counts.quota !== undefined))
+    const nft = new Nft()
+    try {
+      const counts = readCounts()
+      nft.run(renderSlotPolicy(policy, newBudget(policy, counts), counts.quota !== undefined))
+    } finally {
+      // Closed at once, its socket would wait for the kernel to free the old rules, some 10 ms in which netd stands still.
+      setTimeout(() => nft[Symbol.dispose](), FREE_MS)
+    }
   })
   // What it sends is stopped by now. What others send it for a flow they know would still come in.
   if (cut) deleteFlowsFrom(ip, (flow) => !survives(policy, flow))

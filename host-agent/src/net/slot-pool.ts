@@ -10,6 +10,7 @@ export type SlotPoolSettings = { size: number; mtu: number; tapOwnerUid: number 
 
 /** After a failure to make one; the claims of that time fail by themselves and say why. */
 const RETRY_MS = 1_000
+const FILL_DELAY_MS = 20
 
 export class SlotPool {
   readonly #netd: Pick<Netd, 'request'>
@@ -19,6 +20,7 @@ export class SlotPool {
   readonly #taken = new Set<number>()
   readonly #ready: number[] = []
   #filling: Promise<void> | undefined
+  #soon: NodeJS.Timeout | undefined
   readonly #stop = new AbortController()
 
   constructor(deps: { netd: Pick<Netd, 'request'>; log: Pick<Log, 'warn'> }, settings: SlotPoolSettings) {
@@ -49,7 +51,7 @@ export class SlotPool {
 
   async take(): Promise<number> {
     const slot = this.#ready.shift() ?? (await this.#create())
-    void this.#fill()
+    this.#fillSoon()
     return slot
   }
 
@@ -63,7 +65,16 @@ export class SlotPool {
   /** Ready slots stay in the kernel for the next start's reaping. */
   async close(): Promise<void> {
     this.#stop.abort()
+    clearTimeout(this.#soon)
     await this.#filling
+  }
+
+  /** netd does one thing at a time: whoever took a slot wants to use it first. */
+  #fillSoon(): void {
+    this.#soon ??= setTimeout(() => {
+      this.#soon = undefined
+      void this.#fill()
+    }, FILL_DELAY_MS)
   }
 
   #fill(): Promise<void> {
