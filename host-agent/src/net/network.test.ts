@@ -124,7 +124,8 @@ test('a packet with another source than its own goes nowhere', { skip: cannotRun
   await anna.probe({ udp: PUBLIC_HOST, port: 7777, text: 'honest' })
 
   await waitUntil(async () => (await internet.seen()).includes(`honest from ${UPLINK.address}`))
-  assert.deepEqual(await internet.seen(), [`honest from ${UPLINK.address}`])
+  const datagrams = (await internet.seen()).filter((one) => one.includes(' from '))
+  assert.deepEqual(datagrams, [`honest from ${UPLINK.address}`])
 })
 
 test('setting the host up again disturbs nobody', { skip: cannotRun }, async () => {

@@ -54,10 +54,15 @@ const { slots, netd } = world.network
 const SLOT = { mtu: world.network.host.mtu, tapOwnerUid: 0 }
 let revision = 0
 
-await oneSandbox()
-await throughput()
-await manySandboxes()
-await world.close()
+const guests: ChildProcess[] = []
+try {
+  await oneSandbox()
+  await throughput()
+  await manySandboxes()
+} finally {
+  for (const guest of guests) guest.kill('SIGKILL')
+  await world.close()
+}
 process.exit()
 
 async function oneSandbox(): Promise<void> {
@@ -102,7 +107,6 @@ async function throughput(): Promise<void> {
     }
   }
   for (const [way, list] of rates) print(`throughput, ${way}`, list, 'MB/s')
-  guest.kill('SIGKILL')
   await slots.release(slot)
 }
 
@@ -131,7 +135,6 @@ async function manySandboxes(): Promise<void> {
   print(`a claim with 120 rules, the first 20 of ${SANDBOXES}`, claims.slice(0, 20), 'ms')
   print(`a claim with 120 rules, the last 20 of ${SANDBOXES}`, claims.slice(-20), 'ms')
   await measure(`with ${SANDBOXES} others`)
-  guest.kill('SIGKILL')
 }
 
 function next(): { revision: number } {
@@ -141,6 +144,7 @@ function next(): { revision: number } {
 /** A namespace joined to the slot's by a pair of links under the tap's name. */
 async function fastGuest(slot: number): Promise<ChildProcess> {
   const child = spawn('unshare', ['-n', 'sleep', '1000'], { stdio: 'ignore' })
+  guests.push(child)
   const enter = `nsenter -t ${child.pid} -n`
   const own = await command('readlink /proc/self/ns/net')
   await waitUntil(async () => (await command(`readlink /proc/${child.pid}/ns/net`)) !== own)

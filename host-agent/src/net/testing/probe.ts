@@ -7,11 +7,11 @@ import { readFrames, renderFrame } from '../dns/tcp-frames.ts'
 import type { Target } from './start-guest.ts'
 
 /** What does not answer by now is dropped. */
-const LIMIT_MS = 1_500
+const LIMIT_MS = 3_500
 const POUR_LIMIT_MS = 20_000
 /** Between parts, so that each is a segment of its own. */
 const PART_MS = 5
-const QUIET_MS = 400
+const QUIET_MS = 800
 const RCODES = ['NOERROR', 'FORMERR', 'SERVFAIL', 'NXDOMAIN', 'NOTIMP', 'REFUSED']
 const A_RECORD_BYTES = 16
 
