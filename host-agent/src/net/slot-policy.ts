@@ -10,22 +10,38 @@ import { allowsAddress, type Policy } from './policy.ts'
 import { type Counts, readCounts } from './slot-report.ts'
 
 const DNS_PORT = 53
-/** By then the kernel has freed what a transaction replaced. Until then the slot's namespace is held. */
+/** By then the kernel has freed what a transaction replaced. */
 const FREE_MS = 100
 
 export function changePolicy(kernel: Kernel, { slot, ip, policy, cut }: PolicyChange): void {
   kernel.host.enter(netnsPath(kernel.instance, slot), () => {
-    const nft = new Nft()
-    try {
-      const counts = readCounts()
-      nft.run(renderSlotPolicy(policy, newBudget(policy, counts), counts.quota !== undefined))
-    } finally {
-      // Closed at once, its socket would wait for the kernel to free the old rules, some 10 ms in which netd stands still.
-      setTimeout(() => nft[Symbol.dispose](), FREE_MS)
-    }
+    const nft = contextOf(slot)
+    const counts = readCounts()
+    nft.run(renderSlotPolicy(policy, newBudget(policy, counts), counts.quota !== undefined))
   })
   // What it sends is stopped by now. What others send it for a flow they know would still come in.
   if (cut) deleteFlowsFrom(ip, (flow) => !survives(policy, flow))
+}
+
+/**
+ * Contexts of slots that were changed a moment ago. Closed at once, their sockets would wait until the kernel has freed
+ * the old rules, some 10 ms in which netd stands still. Each holds its namespace, so a release lets go of it first.
+ */
+const contexts = new Map<number, { nft: Nft; timer: NodeJS.Timeout }>()
+
+/** In the slot's namespace. */
+function contextOf(slot: number): Nft {
+  const nft = contexts.get(slot)?.nft ?? new Nft()
+  clearTimeout(contexts.get(slot)?.timer)
+  contexts.set(slot, { nft, timer: setTimeout(() => letGo(slot), FREE_MS) })
+  return nft
+}
+
+export function letGo(slot: number): void {
+  const found = contexts.get(slot)
+  clearTimeout(found?.timer)
+  contexts.delete(slot)
+  found?.nft[Symbol.dispose]()
 }
 
 /**

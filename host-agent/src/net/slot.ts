@@ -29,6 +29,7 @@ import { NetlinkSocket } from './netlink/socket.ts'
 import { Nft } from './nft/nft.ts'
 import { renderCounters, renderSlotPolicy } from './nft/slot-policy.ts'
 import { renderSlotAddress, renderSlotTable } from './nft/slot-table.ts'
+import { letGo } from './slot-policy.ts'
 import { createTap } from './tap.ts'
 
 /** The kernel frees namespaces in the background, some tens of milliseconds later; on a loaded machine more. */
@@ -105,6 +106,7 @@ export function claimSlot(kernel: Kernel, { slot, ip, policy, usedBytes, ingress
 /** Safe to repeat, and for a slot that was never finished. The program that holds the tap must have ended before. */
 export async function releaseSlot(kernel: Kernel, slot: number, limitMs = FREE_LIMIT_MS): Promise<Released> {
   const { instance, routes } = kernel
+  letGo(slot)
   const name = outerVeth(instance, slot)
   const outer = interfaceIndex(name)
   if (outer !== 0) {
