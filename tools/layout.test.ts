@@ -12,7 +12,7 @@ const MAY_IMPORT: Record<string, string[]> = {
   'control-plane': ['protocol', 'kit'],
   'host-agent': ['protocol', 'kit'],
   warren: ['protocol', 'kit'],
-  bench: ['protocol', 'kit', 'control-plane'],
+  bench: ['protocol', 'kit', 'control-plane', 'host-agent'],
   e2e: ['protocol', 'kit'],
   tools: ['kit'],
 }

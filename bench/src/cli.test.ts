@@ -4,6 +4,7 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { runBench } from './cli.ts'
 import type { Row, Run } from './row.ts'
+import { Skip } from './skip.ts'
 
 const quick: Row = {
   name: 'quick',
@@ -111,6 +112,45 @@ test('a row that cannot be measured is named, the others are measured all the sa
   assert.match(err, /^bench: could not measure broken: no candidate: it is gone$/m)
 })
 
+test('a row that is not for this machine is skipped with the reason, which is no failure', async () => {
+  const elsewhere: Row = {
+    ...quick,
+    name: 'elsewhere',
+    measure: async () => {
+      throw new Skip('virtual machines need root')
+    },
+  }
+
+  const { exitCode, out, err } = await bench([elsewhere, quick], ['--json'])
+
+  assert.equal(exitCode, 0)
+  assert.equal(JSON.parse(out).name, 'quick')
+  assert.match(err, /^bench: skipped elsewhere: virtual machines need root$/m)
+})
+
+test('an opt-in row runs only when it is named', async () => {
+  const huge: Row = { ...quick, name: 'huge', optIn: true }
+
+  const all = await bench([huge, quick], ['--json'])
+  const named = await bench([huge, quick], ['--json', 'huge'])
+
+  assert.equal(JSON.parse(all.out).name, 'quick')
+  assert.equal(JSON.parse(named.out).name, 'huge')
+})
+
+test('a target may allow a constant on top, or be a number that was promised', async () => {
+  const { out } = await bench(
+    [
+      { ...quick, name: 'on-top', target: { ratio: '<=', value: 0.25, plus: 1 } },
+      { ...quick, name: 'promised', target: { p50: '<=', value: 1.5 } },
+    ],
+    [],
+  )
+
+  assert.match(out, /^on-top .* <= 0\.25 x \+ 1 ms met$/m)
+  assert.match(out, /^promised .* p50 <= 1\.5 ms NOT met$/m)
+})
+
 test('an unknown row or option is a mistake of usage that names what there is', async () => {
   const row = await bench([quick, slow], ['quick', 'quack'])
   const option = await bench([quick], ['--fast'])
@@ -190,7 +230,22 @@ test('the program lists its rows and refuses unknown ones', () => {
       .trimEnd()
       .split('\n')
       .map((line) => line.split(' ')[0]),
-    ['whoami', 'get-sandbox', 'list-1m', 'list-1m-status'],
+    [
+      ...['create', 'create-burst-10', 'create-burst-20', 'create-vs-boot', 'exec', 'push', 'pull'],
+      ...['idle-memory', 'upload-memory', 'upload-10g'],
+      ...[
+        'pause-13m',
+        'pause-115m',
+        'pause-100th',
+        'pause-bytes',
+        'resume',
+        'resume-cold',
+        'fork',
+        'fork-10',
+        'fork-live',
+      ],
+      ...['whoami', 'get-sandbox', 'list-1m', 'list-1m-status'],
+    ],
   )
   assert.equal(unknown.status, 2)
   assert.match(unknown.stderr, /there is no row no-such-row/)

@@ -1,7 +1,9 @@
 /** `npm run bench`: which rows, how they are run, and what is said about them. */
+import { loadavg } from 'node:os'
 import { parseArgs } from 'node:util'
 import { errorText } from '@warren/kit/text'
 import type { Fixture, Row, Run } from './row.ts'
+import { Skip } from './skip.ts'
 import { type Result, resultOf } from './stats.ts'
 import { renderTable } from './table.ts'
 
@@ -19,18 +21,20 @@ const SECONDS_DEFAULT = 30
 
 const USAGE = `Usage: npm run -s bench -- [options] [row …]
 
-Measures the rows named, or all of them, each beside a baseline in the same run.
+Measures the rows named, or all but those marked as opt-in, each beside a baseline in the same run.
 
   --json       one JSON object per row and line, and nothing else on stdout
   --list       the rows there are
-  --seconds N  how long each row takes samples (${SECONDS_DEFAULT})
+  --seconds N  how long each row takes samples (${SECONDS_DEFAULT}), where it does not count them
+  --quick      a quarter of the samples where a row counts them
   --help       this text
 
 Percentiles are over all samples, by nearest rank from the smallest; nothing is trimmed. A sample of ms is one request,
-a sample of req/s is one turn of a quarter of a second. The exit status is 0 when everything was measured, met or not.
+a sample of req/s is one turn of a quarter of a second. A row that cannot be measured here is skipped and says why. The
+exit status is 0 when everything else was measured, met or not.
 `
 
-type Asked = { rows: Row[]; json: boolean; list: boolean; help: boolean; seconds: number }
+type Asked = { rows: Row[]; json: boolean; list: boolean; help: boolean; quick: boolean; seconds: number }
 
 export async function runBench(
   rows: readonly Row[],
@@ -59,6 +63,7 @@ function parse(rows: readonly Row[], args: readonly string[]): Asked {
       json: { type: 'boolean', default: false },
       list: { type: 'boolean', default: false },
       help: { type: 'boolean', short: 'h', default: false },
+      quick: { type: 'boolean', default: false },
       seconds: { type: 'string', default: String(SECONDS_DEFAULT) },
     },
   })
@@ -73,13 +78,16 @@ function parse(rows: readonly Row[], args: readonly string[]): Asked {
   return {
     ...values,
     seconds,
-    rows: positionals.length === 0 ? [...rows] : rows.filter(({ name }) => positionals.includes(name)),
+    rows:
+      positionals.length === 0
+        ? rows.filter((row) => !row.optIn)
+        : rows.filter(({ name }) => positionals.includes(name)),
   }
 }
 
 function renderList(rows: readonly Row[]): string {
   const width = Math.max(...rows.map(({ name }) => name.length))
-  return rows.map(({ name, what }) => `${name.padEnd(width)}  ${what}\n`).join('')
+  return rows.map(({ name, what, optIn }) => `${name.padEnd(width)}  ${what}${optIn ? ' (opt-in)' : ''}\n`).join('')
 }
 
 async function measureAll(asked: Asked, output: Output, signal: AbortSignal): Promise<number> {
@@ -92,16 +100,18 @@ async function measureAll(asked: Asked, output: Output, signal: AbortSignal): Pr
 
   const stops = new AsyncDisposableStack()
   try {
-    const run = createRun(asked.seconds, output, signal, stops)
+    const run = createRun(asked, output, signal, stops)
     for (const row of asked.rows) {
       if (signal.aborted) break
       try {
         output.err(`${row.name}: ${row.what}\n`)
         const result = resultOf(row, await row.measure(run))
+        output.err(`  load average ${loadavg()[0]!.toFixed(2)}\n`)
         results.push({ result, target: row.target })
         if (asked.json) output.out(`${JSON.stringify(result)}\n`)
       } catch (error) {
-        if (!signal.aborted) complain(`could not measure ${row.name}`, error)
+        if (error instanceof Skip) output.err(`bench: skipped ${row.name}: ${error.message}\n`)
+        else if (!signal.aborted) complain(`could not measure ${row.name}`, error)
       }
     }
   } finally {
@@ -113,10 +123,11 @@ async function measureAll(asked: Asked, output: Output, signal: AbortSignal): Pr
   return failed ? EXIT.notMeasured : EXIT.measured
 }
 
-function createRun(seconds: number, output: Output, signal: AbortSignal, stops: AsyncDisposableStack): Run {
+function createRun({ seconds, quick }: Asked, output: Output, signal: AbortSignal, stops: AsyncDisposableStack): Run {
   const opened = new Map<Fixture<unknown>, Promise<unknown>>()
   const run: Run = {
     seconds,
+    quick,
     signal,
     say: (text) => output.err(`${text}\n`),
     async open<T>(fixture: Fixture<T>): Promise<T> {

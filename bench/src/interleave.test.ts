@@ -5,10 +5,28 @@ import type { Run } from './row.ts'
 
 const runFor = (seconds: number, signal = new AbortController().signal): Run => ({
   seconds,
+  quick: false,
   signal,
   say() {},
   defer() {},
   open: (fixture) => fixture(runFor(seconds, signal)),
+})
+
+test('a turn may give several samples, rounds may be counted, and each turn waits until all is settled', async () => {
+  const events: string[] = []
+  const turn = (name: string, samples: number | number[]) => async () => {
+    events.push(name)
+    return samples
+  }
+
+  const turns = await interleave(
+    runFor(0.001),
+    { ours: turn('ours', [1, 2]), baseline: turn('baseline', 3) },
+    { rounds: 2, settle: async () => void events.push('settled') },
+  )
+
+  assert.deepEqual(turns, { ours: [1, 2, 1, 2], baseline: [3, 3] })
+  assert.deepEqual(events, ['settled', 'ours', 'settled', 'baseline', 'settled', 'baseline', 'settled', 'ours'])
 })
 
 test('candidates take turns, and the first of a round changes', async () => {

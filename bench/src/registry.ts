@@ -1,6 +1,17 @@
 /** Every row there is, in the order they run: those that fill the database come last. */
 import type { Row } from './row.ts'
+import { createBurst10Row, createBurst20Row, createRow, createVsBootRow } from './rows/create.ts'
+import { execRow } from './rows/exec.ts'
+import { pullRow, pushRow } from './rows/files.ts'
+import { fork10Row, forkRow, liveForkRow } from './rows/fork.ts'
 import { getSandboxRow, whoamiRow } from './rows/front-door.ts'
+import { idleMemoryRow, uploadRowOf1G, uploadRowOf10G } from './rows/memory.ts'
+import { pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeColdRow, resumeRow } from './rows/pause.ts'
 import { listByStatusRow, listRow } from './rows/sandbox-list.ts'
 
-export const ROWS: readonly Row[] = [whoamiRow, getSandboxRow, listRow, listByStatusRow]
+export const ROWS: readonly Row[] = [
+  ...[createRow, createBurst10Row, createBurst20Row, createVsBootRow, execRow, pushRow, pullRow],
+  ...[idleMemoryRow, uploadRowOf1G, uploadRowOf10G],
+  ...[pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeRow, resumeColdRow, forkRow, fork10Row, liveForkRow],
+  ...[whoamiRow, getSandboxRow, listRow, listByStatusRow],
+]

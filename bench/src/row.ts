@@ -7,21 +7,26 @@
  * everything that was deferred is stopped, last started first.
  *
  * What must stay true: candidates alternate in short turns, because the machine's noise then falls on both; every
- * sample taken counts, the bad ones too; a row judges by the ratio, never by an absolute time.
+ * sample taken counts, the bad ones too. A row judges by the ratio, except where the promise itself is a number.
  */
 export type Row = {
   name: string
   /** One line for `--list`. */
   what: string
   /** Of a sample. A sample of req/s is one turn, a sample of ms is one request. */
-  unit: 'req/s' | 'ms'
+  unit: 'req/s' | 'ms' | 'MB/s' | 'MiB'
   baseline: string
   target?: Target
+  /** Too long or too large for a run of everything: measured only when it is named. */
+  optIn?: true
   measure(run: Run): Promise<Measurement>
 }
 
-/** What ours over baseline, p50 over p50, should be. */
-export type Target = { ratio: '>=' | '<='; value: number }
+/**
+ * What ours over baseline, p50 over p50, should be; with `plus`, ours may be so much more than that, in its unit. Or
+ * what our p50 alone should be, where a number was promised.
+ */
+export type Target = { ratio: '>=' | '<='; value: number; plus?: number } | { p50: '<='; value: number }
 
 export type Measurement = {
   ours: number[]
@@ -33,6 +38,8 @@ export type Measurement = {
 export type Run = {
   /** How long a row takes samples, both candidates together. */
   seconds: number
+  /** A quarter of the samples, where a row counts them. */
+  quick: boolean
   /** Aborted by Ctrl-C. */
   signal: AbortSignal
   /** Progress, for people. */

@@ -55,10 +55,16 @@ test('the ratio is ours over the baseline', () => {
 })
 
 test('a target on its edge is met', () => {
-  assert.equal(meets({ ratio: '>=', value: 0.5 }, 0.5), true)
-  assert.equal(meets({ ratio: '>=', value: 0.5 }, 0.49), false)
-  assert.equal(meets({ ratio: '<=', value: 2 }, 2), true)
-  assert.equal(meets({ ratio: '<=', value: 2 }, 2.01), false)
+  const of = (p50: number, baseline: number) => ({ p50, ratio: p50 / baseline, baseline: { name: '', p50: baseline } })
+
+  assert.equal(meets({ ratio: '>=', value: 0.5 }, of(50, 100)), true)
+  assert.equal(meets({ ratio: '>=', value: 0.5 }, of(49, 100)), false)
+  assert.equal(meets({ ratio: '<=', value: 2 }, of(200, 100)), true)
+  assert.equal(meets({ ratio: '<=', value: 2 }, of(201, 100)), false)
+  assert.equal(meets({ ratio: '<=', value: 1.5, plus: 3 }, of(18, 10)), true)
+  assert.equal(meets({ ratio: '<=', value: 1.5, plus: 3 }, of(18.1, 10)), false)
+  assert.equal(meets({ p50: '<=', value: 250 }, of(250, 1)), true)
+  assert.equal(meets({ p50: '<=', value: 250 }, of(251, 1000)), false)
 })
 
 test('a result keeps the worst sample and compares the medians', () => {

@@ -56,5 +56,8 @@ export function ratio(ours: number, baseline: number): number {
   return ours / baseline
 }
 
-export const meets = (target: Target, ratio: number): boolean =>
-  target.ratio === '>=' ? ratio >= target.value : ratio <= target.value
+export function meets(target: Target, { p50, ratio, baseline }: Pick<Result, 'p50' | 'ratio' | 'baseline'>): boolean {
+  if ('p50' in target) return p50 <= target.value
+  if (target.plus !== undefined) return p50 <= target.value * baseline.p50 + target.plus
+  return target.ratio === '>=' ? ratio >= target.value : ratio <= target.value
+}

@@ -16,7 +16,7 @@ const COLUMNS: Column[] = [
   { title: 'baseline', align: 'left', cell: ({ baseline }) => baseline.name },
   { title: 'its p50', align: 'right', cell: ({ baseline }) => renderNumber(baseline.p50) },
   { title: 'ratio', align: 'right', cell: ({ ratio }) => ratio.toFixed(2) },
-  { title: 'target', align: 'left', cell: ({ ratio }, target) => renderTarget(ratio, target) },
+  { title: 'target', align: 'left', cell: renderTarget },
 ]
 
 export function renderTable(results: readonly { result: Result; target: Target | undefined }[]): string {
@@ -35,7 +35,12 @@ const renderShare = (share: number): string => `${(Math.floor(share * 10_000) / 
 
 const renderNumber = (value: number): string => value.toFixed(value < 100 ? 2 : 0)
 
-function renderTarget(ratio: number, target: Target | undefined): string {
+function renderTarget(result: Result, target: Target | undefined): string {
   if (target === undefined) return ''
-  return `${target.ratio} ${target.value} ${meets(target, ratio) ? 'met' : 'NOT met'}`
+  return `${renderGoal(result, target)} ${meets(target, result) ? 'met' : 'NOT met'}`
+}
+
+function renderGoal({ unit }: Result, target: Target): string {
+  if ('p50' in target) return `p50 ${target.p50} ${target.value} ${unit}`
+  return `${target.ratio} ${target.value}${target.plus === undefined ? '' : ` x + ${target.plus} ${unit}`}`
 }

@@ -6,25 +6,28 @@
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import { failure, notFound } from '@warren/kit/failure'
+import { notFound } from '@warren/kit/failure'
 import { ulid } from '@warren/protocol'
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
+import { accessTokenRoutes } from './access-tokens/routes.ts'
 import { catalogRoutes } from './catalog/routes.ts'
 import type { SandboxRow } from './db/schema.ts'
 import type { Deps } from './deps.ts'
 import { describeApi, docsRoutes } from './docs/openapi.ts'
+import { processRoutes } from './guest/process-routes.ts'
 import { guestRoutes } from './guest/routes.ts'
+import { shellRoutes } from './guest/shell-routes.ts'
 import { healthRoutes } from './health/routes.ts'
 import { hostRoutes } from './hosts/routes.ts'
-import { authenticate, authorize } from './http/auth.ts'
+import { admitRequests } from './http/admit.ts'
 import { acceptJsonBodies, JSON_BODY_MAX_BYTES } from './http/body.ts'
-import { type Access, type Caller, callerKey } from './http/callers.ts'
+import type { Access, Caller, CredentialPlace } from './http/callers.ts'
 import { renderError } from './http/errors.ts'
 import { type Claim, honourIdempotencyKeys } from './http/idempotency.ts'
-import { RateLimiter } from './http/rate-limit.ts'
 import { routeUpgrades, shouldUpgrade } from './http/upgrade.ts'
 import { parseQuery, stripPrefix } from './http/urls.ts'
 import { compileValidator } from './http/validation.ts'
+import { mcpRoutes } from './mcp/routes.ts'
 import { observeRequests } from './observe/request-log.ts'
 import type { Tracing } from './observe/tracing.ts'
 import { sandboxRoutes } from './sandboxes/routes.ts'
@@ -40,6 +43,12 @@ declare module 'fastify' {
     idempotent?: boolean
     /** Outside the rate limit: the health probes. */
     unlimited?: boolean
+    /** Where else than in its headers a credential may be, for clients that cannot send those. */
+    credentialIn?: CredentialPlace
+  }
+  interface FastifyInstance {
+    /** All that is served, as it was registered: for tests that must not miss a route. */
+    routeList: { method: string; url: string }[]
   }
   interface FastifyRequest {
     caller: Caller
@@ -59,6 +68,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   app.decorateRequest('caller', null as never)
   app.decorateRequest('sandbox', null as never)
   app.decorateRequest('idempotency', undefined)
+  app.decorate('routeList', [])
   app.setValidatorCompiler(compileValidator)
   if (tracing) await app.register(tracing.plugin)
 
@@ -74,6 +84,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   await describeApi(app, VERSION)
   app.addHook('onRoute', (route) => {
     if (!route.config?.access) throw new Error(`${route.method} ${route.url} does not say who may use it`)
+    for (const method of [route.method].flat()) app.routeList.push({ method, url: route.url })
   })
 
   healthRoutes(app, deps)
@@ -82,9 +93,14 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   hostRoutes(app, deps)
   sandboxRoutes(app, deps)
   guestRoutes(app, deps)
+  processRoutes(app, deps)
+  shellRoutes(app, deps)
+  accessTokenRoutes(app, deps)
+  mcpRoutes(app, deps, VERSION)
   docsRoutes(app)
 
-  routeUpgrades(app.server, (request, response) => app.routing(request, response))
+  const upgrades = routeUpgrades(app.server, (request, response) => app.routing(request, response))
+  app.addHook('preClose', async () => upgrades.close())
   return app
 }
 
@@ -104,65 +120,6 @@ function createFastify(deps: Deps) {
     frameworkErrors: (error, request, reply) => answerError(deps, error, request, reply),
     clientErrorHandler: (error, socket) => answerGarbage(deps, error, socket),
   }).withTypeProvider<TypeBoxTypeProvider>()
-}
-
-/** Credential, rate limit, permission. Public routes do not look at a credential, not even at a wrong one. */
-function admitRequests(app: FastifyInstance, deps: Deps): void {
-  const limiter = new RateLimiter(deps.config.rateLimitPerMinute)
-  const count = (key: string) => {
-    const retryAfterSeconds = limiter.take(key, Date.now())
-    if (retryAfterSeconds === undefined) return
-    deps.metrics.refused.inc({ reason: 'rate_limited' })
-    throw failure('rate_limited', 'too many requests', { retryAfterSeconds })
-  }
-
-  const admit = (request: FastifyRequest, caller: Caller, access: Access, url: string) => {
-    request.caller = caller
-    count(callerKey(caller))
-    authorize(caller, access, { url, sandboxId: sandboxIdOf(request, url) })
-  }
-  const refuse = (request: FastifyRequest, error: unknown): never => {
-    // Guessing costs the guesser's address; those who know a key are not held up by it.
-    count(`address:${request.ip}`)
-    throw error
-  }
-
-  const receive = (request: FastifyRequest): undefined | Promise<void> => {
-    const { config, url = '' } = request.routeOptions
-    const { access = 'public', unlimited } = config
-    if (access === 'public') {
-      if (!unlimited) count(`address:${request.ip}`)
-      return undefined
-    }
-    let found: Caller | Promise<Caller>
-    try {
-      found = authenticate(deps, request.headers)
-    } catch (error) {
-      return refuse(request, error)
-    }
-    if (!(found instanceof Promise)) return void admit(request, found, access, url)
-    return found.then(
-      (caller) => admit(request, caller, access, url),
-      (error) => refuse(request, error),
-    )
-  }
-
-  // By callback: nearly every credential is remembered, and then no promise is made.
-  app.addHook('onRequest', (request, _reply, done) => {
-    let work: undefined | Promise<void>
-    try {
-      work = receive(request)
-    } catch (error) {
-      return done(error as Error)
-    }
-    if (work) work.then(() => done(), done)
-    else done()
-  })
-}
-
-function sandboxIdOf(request: FastifyRequest, url: string): string | undefined {
-  if (!url.startsWith('/v1/sandboxes/:id')) return undefined
-  return (request.params as { id: string }).id
 }
 
 function answerErrors(app: FastifyInstance, deps: Deps): void {

@@ -1,6 +1,11 @@
 /** Every setting of the control plane. The README's table lists them for people. */
 import { choice, flag, integer, list, readConfig, text, url } from '@warren/kit/config'
-import { BANDWIDTH_QUOTA_DEFAULT_BYTES, BANDWIDTH_UNMETERED } from '@warren/protocol'
+import {
+  BANDWIDTH_QUOTA_DEFAULT_BYTES,
+  BANDWIDTH_UNMETERED,
+  PROCESS_RECORDS_MAX,
+  PROCESSES_LIVE_MAX,
+} from '@warren/protocol'
 
 const PORT = { min: 0, max: 65_535 }
 
@@ -28,6 +33,8 @@ const SETTINGS = {
   /** Clients give up at 60 s, and taking back a create that failed needs its part (wire 1.4). */
   bootLimitSeconds: integer('WARREN_BOOT_LIMIT_SECONDS', 45, { min: 1, max: 50 }),
   execLimitSeconds: integer('WARREN_EXEC_LIMIT_SECONDS', 3600, { min: 1, max: 7 * 86_400 }),
+  processesMax: integer('WARREN_PROCESSES_MAX', PROCESSES_LIVE_MAX, { min: 1, max: 10_000 }),
+  processRecordsMax: integer('WARREN_PROCESS_RECORDS_MAX', PROCESS_RECORDS_MAX, { min: 1, max: 100_000 }),
   bandwidthQuotaBytes: integer('WARREN_BANDWIDTH_QUOTA_BYTES', BANDWIDTH_QUOTA_DEFAULT_BYTES, {
     min: BANDWIDTH_UNMETERED,
     max: Number.MAX_SAFE_INTEGER,

@@ -169,8 +169,8 @@ test('no request is a 500, and every answer fits the schema declared for its sta
   const succeeded = new Set<string>()
   await fc.assert(
     fc.asyncProperty(request, async ({ method, path, id, query, headers, unknown, body }) => {
-      // It is needed for the requests that follow.
-      fc.pre(!(method === 'DELETE' && id === live))
+      // It is needed, running, for the requests that follow.
+      fc.pre(!((method === 'DELETE' || path.endsWith('/pause')) && id === live))
       const url = urlOf(path, id, query, unknown)
       const response = await app.inject({
         method: method as 'GET',

@@ -1,5 +1,6 @@
 /** What every verb gets as its first argument: built once in main.ts and once per test. That is all the injection. */
 import type { Log } from '@warren/kit/log'
+import { createTokenStreams, type TokenStreams } from './access-tokens/streams.ts'
 import type { Config } from './config.ts'
 import type { Database, Db } from './db/connect.ts'
 import { type Activity, createActivity } from './guest/activity.ts'
@@ -15,6 +16,7 @@ export type Deps = {
   db: Db
   loaders: Loaders
   credentials: CredentialCache
+  tokenStreams: TokenStreams
   metrics: Metrics
   hosts: Hosts
   activity: Activity
@@ -24,12 +26,13 @@ export type Deps = {
 }
 
 export function createDeps(
-  parts: Omit<Deps, 'db' | 'loaders' | 'hosts' | 'activity' | 'now'> & { now?: () => Date },
+  parts: Omit<Deps, 'db' | 'loaders' | 'tokenStreams' | 'hosts' | 'activity' | 'now'> & { now?: () => Date },
 ): Deps {
   return {
     ...parts,
     db: parts.database.db,
     loaders: createLoaders(parts.database),
+    tokenStreams: createTokenStreams(parts.database, parts.log),
     hosts: createHosts(parts.database),
     activity: createActivity(),
     now: parts.now ?? (() => new Date()),

@@ -13,10 +13,11 @@ import { errorText } from '@warren/kit/text'
 import { buildApp } from './app.ts'
 import { type Config, readControlPlaneConfig } from './config.ts'
 import { connectDatabase } from './db/connect.ts'
-import { listen } from './db/listen.ts'
 import { migrate } from './db/migrate.ts'
-import { createDeps, type Deps } from './deps.ts'
+import { createDeps } from './deps.ts'
+import { watchHosts } from './hosts/heartbeat.ts'
 import { CredentialCache } from './http/credential-cache.ts'
+import { hearCredentialChanges } from './http/hear-credentials.ts'
 import { JOBS, SWEEPS } from './jobs/registry.ts'
 import { startWorker } from './jobs/worker.ts'
 import { createMetrics } from './observe/metrics.ts'
@@ -64,6 +65,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ base
     processId: randomUUID(),
   })
   stack.add('hosts', () => deps.hosts.close())
+  stack.add('token streams', () => deps.tokenStreams.close())
   if (config.localUser) await ensureLocalUser(deps.db, config.localKeyFile)
 
   const tracing = startTracing(config.otlpEndpoint)
@@ -77,6 +79,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ base
   const worker = await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
   stack.add('worker', () => worker.stop())
 
+  // Before anybody is let in: a create right after the start must not find that there is no host.
+  await watchHosts.run(deps)
   await app.listen({ host: config.host, port: config.port })
   stack.add('http', () => closeApp(app))
   const { port } = app.server.address() as AddressInfo
@@ -91,19 +95,6 @@ async function migrateOnce(config: Config, log: Log): Promise<void> {
   } finally {
     await database.close()
   }
-}
-
-function hearCredentialChanges(deps: Deps): { close(): void } {
-  return listen(
-    deps.database.url,
-    'credentials_changed',
-    {
-      onNotice: () => deps.credentials.clear(),
-      onConnected: () => deps.credentials.hear(true),
-      onLost: () => deps.credentials.hear(false),
-    },
-    deps.log,
-  )
 }
 
 /** Requests under way get a moment to end; streams that would go on for hours do not hold up a stop. */

@@ -2,13 +2,13 @@
 import assert from 'node:assert/strict'
 import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { readdirSync, readFileSync } from 'node:fs'
+import { existsSync } from 'node:fs'
 import { request } from 'node:http'
 import { release } from 'node:os'
 import { describe, test } from 'node:test'
 import { CreateosSandboxNotFoundError, type Sandbox } from '@nodeops-createos/sandbox'
 import { findInstance, kill, until } from './box.ts'
-import { cannotRunVms, startVmBox } from './vm-box.ts'
+import { cannotRunVms, qemuOf, startVmBox } from './vm-box.ts'
 
 const SHAPE = 's-1vcpu-256mb'
 const MIB = 1024 * 1024
@@ -201,10 +201,8 @@ describe('a real virtual machine', { skip: cannotRunVms }, () => {
 
   test('a QEMU that dies turns its sandbox into error, with a reason, and it can be deleted', async () => {
     const doomed = await it.client.createSandbox({ shape: SHAPE, name: 'doomed' })
-    const qemus = () => findQemus(doomed.id)
-    assert.equal(qemus().length, 1)
 
-    kill(qemus()[0]!)
+    kill(qemuOf(it, doomed.id)!)
 
     await until(async () => (await doomed.refresh()).status === 'error', 'it is in error', 8_000)
     assert.match(String((doomed.toJSON() as { status_reason?: string }).status_reason), /QEMU ended/)
@@ -212,30 +210,14 @@ describe('a real virtual machine', { skip: cannotRunVms }, () => {
     await doomed.waitUntilDestroyed()
   })
 
-  test('destroyed means gone: no process, no namespace, no files', async () => {
+  test('destroyed means gone: no process, no record, no files', async () => {
+    const qemu = qemuOf(it, sandbox.id)!
+
     await sandbox.destroy()
     await sandbox.waitUntilDestroyed()
 
-    assert.deepEqual(findQemus(sandbox.id), [])
-    assert.deepEqual(
-      readdirSync(`${it.box.dataDir}/vms`).filter((name) => name === sandbox.id),
-      [],
-    )
+    await until(async () => !existsSync(`/proc/${qemu}`), 'its QEMU is gone')
+    assert.equal(qemuOf(it, sandbox.id), undefined)
     assert.equal((await it.client.getSandbox(sandbox.id)).status, 'destroyed')
   })
 })
-
-/** By the folder of its sockets, which carries the id. */
-function findQemus(id: string): number[] {
-  return readdirSync('/proc')
-    .filter((name) => /^\d+$/.test(name))
-    .filter((pid) => {
-      try {
-        const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8')
-        return command.startsWith('qemu-system') && command.includes(`/${id}/`)
-      } catch {
-        return false // It ended while we looked.
-      }
-    })
-    .map(Number)
-}

@@ -3,6 +3,8 @@
  * host agent finds nothing to keep and takes its network down.
  */
 import { spawnSync } from 'node:child_process'
+import { existsSync, readFileSync } from 'node:fs'
+import path from 'node:path'
 import { after } from 'node:test'
 import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
 import { type Box, makeDataDir, startBox, stop, until, warren } from './box.ts'
@@ -14,9 +16,9 @@ function noQemu(): boolean {
   return spawnSync('qemu-system-x86_64', ['--version']).status !== 0
 }
 
-const ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
+export const VM_ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
 /** The first start on a machine builds the image. */
-const READY_LIMIT_MS = 10 * 60_000
+export const VM_READY_LIMIT_MS = 10 * 60_000
 
 export type VmBox = {
   box: Box
@@ -29,7 +31,7 @@ export type VmBox = {
 }
 
 /** For a whole test file, at its top. */
-export async function startVmBox(): Promise<VmBox> {
+export async function startVmBox(env: NodeJS.ProcessEnv = {}): Promise<VmBox> {
   let started: VmBox | undefined
   // Hooks run in the order they are made: this one before the one that ends what is left.
   after(async () => {
@@ -38,7 +40,7 @@ export async function startVmBox(): Promise<VmBox> {
     await stop(started.box)
   })
   const dataDir = await makeDataDir({ after })
-  const start = () => startBox(dataDir, { env: ENV, readyLimitMs: READY_LIMIT_MS })
+  const start = () => startBox(dataDir, { env: { ...VM_ENV, ...env }, readyLimitMs: VM_READY_LIMIT_MS })
   const it: VmBox = {
     box: await start(),
     get client() {
@@ -57,7 +59,13 @@ export async function startVmBox(): Promise<VmBox> {
   return it
 }
 
-async function deleteAll({ box, client }: VmBox): Promise<void> {
+/** The process behind a sandbox that runs, as the host agent remembers it. */
+export function qemuOf({ box }: VmBox, id: string): number | undefined {
+  const file = path.join(box.dataDir, 'vms', `${id}.json`)
+  return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')).body?.qemu.pid : undefined
+}
+
+export async function deleteAll({ box, client }: Pick<VmBox, 'box' | 'client'>): Promise<void> {
   for (const sandbox of await client.listSandboxes()) await sandbox.destroy()
   await until(async () => {
     const response = await fetch(`${box.baseUrl}/v1/hosts`, { headers: { 'x-api-key': box.key } })

@@ -12,7 +12,7 @@
 //! When the stream is reset, or the session ends, this future is dropped or stops, and dropping `Group` kills the
 //! program's whole session at once. There is no SIGTERM first: the caller is gone, nobody would see a farewell.
 
-mod frames;
+pub mod frames;
 mod group;
 mod pipes;
 
@@ -33,7 +33,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::agent::Agent;
 use crate::reap::{self, Ending};
 use crate::reply::{Done, Failure, JSON_MAX_BYTES, Stop, parse_json, send_all, start};
-use crate::spawn::{DEFAULT_PATH, Program, Refused, spawn};
+use crate::spawn::{Program, Refused, check_strings, describe, environment, spawn};
 use crate::sys;
 
 use frames::{COMMAND, ERROR, EXIT, FrameReader, STARTED, json_frame};
@@ -88,7 +88,7 @@ struct Pipes {
 pub async fn exec(agent: &Arc<Agent>, body: RecvStream, respond: &mut SendResponse<Bytes>) -> Done {
     let mut frames = FrameReader::new(body);
     let command: Command = parse_json(&frames.read_whole(COMMAND, JSON_MAX_BYTES).await?)?;
-    check_strings(&command)?;
+    check_strings([&command.cmd].into_iter().chain(&command.args).chain(&command.cwd), &command.env)?;
     let timeout = command.timeout_ms.map_or(FOREVER, |ms| Duration::from_millis(ms).min(FOREVER));
     let (program, pipes) = prepare(agent, command).map_err(|error| Failure::internal("pipes", &error))?;
 
@@ -108,17 +108,6 @@ pub async fn exec(agent: &Arc<Agent>, body: RecvStream, respond: &mut SendRespon
     Ok(())
 }
 
-fn check_strings(command: &Command) -> Done {
-    let strings = command.args.iter().chain(command.env.values()).chain([&command.cmd]).chain(&command.cwd);
-    if strings.chain(command.env.keys()).any(|text| text.contains('\0')) {
-        return Err(Failure::invalid("a NUL byte cannot be passed to a program").into());
-    }
-    if command.env.keys().any(|name| name.is_empty() || name.contains('=')) {
-        return Err(Failure::invalid("env: a name is empty or contains =").into());
-    }
-    Ok(())
-}
-
 fn prepare(agent: &Agent, command: Command) -> std::io::Result<(Program, Pipes)> {
     let (child_stdin, stdin) = if command.stdin {
         let (reader, writer) = sys::pipe()?;
@@ -131,22 +120,16 @@ fn prepare(agent: &Agent, command: Command) -> std::io::Result<(Program, Pipes)>
     let program = Program {
         env: environment(agent, command.env),
         cmd: command.cmd,
+        name: None,
         args: command.args,
         cwd: command.cwd,
         stdin: child_stdin,
         stdout: child_stdout,
         stderr: child_stderr,
+        terminal: false,
+        cgroup: None,
     };
     Ok((program, Pipes { stdin, stdout, stderr }))
-}
-
-/// What every program has, then the sandbox's variables, then the request's.
-fn environment(agent: &Agent, asked: BTreeMap<String, String>) -> Vec<(String, String)> {
-    let usual = [("HOME", "/root"), ("LOGNAME", "root"), ("PATH", DEFAULT_PATH), ("USER", "root")];
-    let mut env: BTreeMap<String, String> = usual.map(|(name, value)| (name.into(), value.into())).into();
-    env.extend(agent.envs().as_ref().clone());
-    env.extend(asked);
-    env.into_iter().collect()
 }
 
 type StartOutcome = Result<(Group, oneshot::Receiver<Ending>), Refused>;
@@ -170,12 +153,6 @@ fn not_started(refused: Refused) -> NotStarted {
         Refused::Cwd(error) => NotStarted { kind: "other", message: format!("cwd: {}", describe(&error)) },
         Refused::Other(error) => NotStarted { kind: "other", message: describe(&error) },
     }
-}
-
-/// "Permission denied", without Rust's "(os error 13)".
-fn describe(error: &std::io::Error) -> String {
-    let text = error.to_string();
-    text.split(" (os error").next().unwrap_or_default().to_owned()
 }
 
 async fn watch(

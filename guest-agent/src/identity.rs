@@ -31,6 +31,13 @@ pub struct IdentityRequest {
     hosts: Option<Vec<HostEntry>>,
 }
 
+impl IdentityRequest {
+    /// A clone or a fork, as opposed to the same machine resumed.
+    pub fn is_another_machine(&self) -> bool {
+        self.renew_ssh_host_keys
+    }
+}
+
 #[derive(Deserialize, Clone)]
 struct HostEntry {
     ip: IpAddr,

@@ -5,7 +5,8 @@
 //!   2. We make the root a machine: mounts, limits, network, names (`machine.rs`). We protect ourselves from the
 //!      out-of-memory killer; whoever we start loses that protection (`spawn.rs`).
 //!   3. We open the two ports to the host, once and for ever, and serve one host connection after the other
-//!      (`channel.rs`), while reaping every orphan of the machine (`reap.rs`).
+//!      (`channel.rs`), while reaping every orphan of the machine (`reap.rs`), keeping its managed processes
+//!      (`processes.rs`) and listening for what it asks for itself (`self_signal.rs`).
 //!   4. On SIGTERM, on the signals by which busybox's and others' `poweroff` ask their init, and on POST /poweroff,
 //!      we end everything and turn the machine off (`shutdown.rs`).
 //!
@@ -13,8 +14,10 @@
 //!
 //! Started as anything but PID 1, the agent touches nothing of the machine and only serves: on unix sockets with
 //! `--listen-unix PATH` (the agent port is PATH, the hello port PATH.hello), or on devices with `--ports AGENT HELLO`.
+//! `--self PORT PIPE` behind either also listens for self-signals there, on loopback and on a named pipe.
 
 use std::io::{Error, Result};
+use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::Arc;
@@ -25,7 +28,9 @@ use guest_agent::channel::Channel;
 use guest_agent::kmsg::say;
 use guest_agent::port::Port;
 use guest_agent::ports::{Ports, open_ports};
-use guest_agent::{boot, machine, reap, shutdown, sys};
+use guest_agent::self_signal::{self, PIPE, PORT};
+use guest_agent::{boot, machine, processes, reap, shutdown, sys};
+use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 fn main() -> ExitCode {
@@ -57,8 +62,17 @@ fn serve(is_init: bool) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let agent = Agent::new(is_init);
     runtime.block_on(async {
-        let ports = if is_init { open_ports().await? } else { ports_of_arguments()? };
+        let arguments = Arguments::read();
+        let ports = if is_init { open_ports().await? } else { arguments.ports()? };
         let mut ends = ending_signals()?;
+        reap::inherit_orphans();
+        if is_init {
+            agent.trees.root();
+        }
+        if let Some((port, pipe)) = if is_init { Some((PORT, PIPE.into())) } else { arguments.self_signals()? } {
+            listen_for_signals(&agent, port, pipe).await;
+        }
+        tokio::spawn(processes::watch_trees(agent.clone()));
         let channel = Channel::new(ports, agent.clone());
         if is_init {
             say("ready");
@@ -70,24 +84,57 @@ fn serve(is_init: bool) -> Result<()> {
                 if is_init {
                     shutdown::power_off().await;
                 }
+                agent.processes.kill_all();
+                agent.trees.remove();
                 std::process::exit(0)
             }
         }
     })
 }
 
-fn ports_of_arguments() -> Result<Ports> {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let arguments: Vec<&str> = arguments.iter().map(String::as_str).collect();
-    match arguments.as_slice() {
-        ["--listen-unix", path] => {
-            let hello = PathBuf::from(format!("{path}.hello"));
-            Ok(Ports { hello: Port::listen(&hello)?, data: Port::listen(Path::new(path))? })
+/// A machine whose loopback is taken by somebody else still serves: the pipe is there, and the log says so.
+async fn listen_for_signals(agent: &Arc<Agent>, port: u16, pipe: PathBuf) {
+    match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
+        Ok(listener) => drop(tokio::spawn(self_signal::serve_http(agent.clone(), listener))),
+        Err(error) => say(&format!("self-signals on port {port}: {error}")),
+    }
+    let agent = agent.clone();
+    tokio::spawn(async move { self_signal::serve_pipe(agent, &pipe).await });
+}
+
+/// Of an agent that is not PID 1.
+struct Arguments(Vec<String>);
+
+impl Arguments {
+    fn read() -> Self {
+        Self(std::env::args().skip(1).collect())
+    }
+
+    fn words(&self) -> Vec<&str> {
+        self.0.iter().map(String::as_str).collect()
+    }
+
+    fn ports(&self) -> Result<Ports> {
+        match self.words().as_slice() {
+            ["--listen-unix", path] | ["--listen-unix", path, "--self", _, _] => {
+                let hello = PathBuf::from(format!("{path}.hello"));
+                Ok(Ports { hello: Port::listen(&hello)?, data: Port::listen(Path::new(path))? })
+            }
+            ["--ports", data, hello] | ["--ports", data, hello, "--self", _, _] => {
+                Ok(Ports { hello: Port::open(Path::new(hello))?, data: Port::open(Path::new(data))? })
+            }
+            _ => Err(Error::other("usage: guest-agent --listen-unix PATH | --ports AGENT HELLO, [--self PORT PIPE]")),
         }
-        ["--ports", data, hello] => {
-            Ok(Ports { hello: Port::open(Path::new(hello))?, data: Port::open(Path::new(data))? })
+    }
+
+    fn self_signals(&self) -> Result<Option<(u16, PathBuf)>> {
+        match self.words().as_slice() {
+            [.., "--self", port, pipe] => {
+                let port = port.parse().map_err(|_| Error::other("--self PORT PIPE: not a port"))?;
+                Ok(Some((port, PathBuf::from(pipe))))
+            }
+            _ => Ok(None),
         }
-        _ => Err(Error::other("usage: guest-agent --listen-unix PATH | --ports AGENT HELLO")),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::sys::check;
 
 pub const INTERFACE: &str = "eth0";
 pub const NAMESERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
-const ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 2);
+pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 2);
 const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 252);
 const GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
 

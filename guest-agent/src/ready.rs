@@ -2,6 +2,8 @@
 
 use serde::Serialize;
 
+use crate::agent::Agent;
+
 #[derive(Serialize)]
 pub struct Ready {
     agent_version: &'static str,
@@ -9,14 +11,16 @@ pub struct Ready {
     uptime_ms: u64,
     /// `tsc` or `kvm-clock` where all is well; a base snapshot with another one is not worth keeping.
     clocksource: String,
+    process_trees: &'static str,
 }
 
-pub fn get_ready() -> Ready {
+pub fn get_ready(agent: &Agent) -> Ready {
     Ready {
         agent_version: env!("CARGO_PKG_VERSION"),
         boot_id: read_line("/proc/sys/kernel/random/boot_id"),
         uptime_ms: uptime_ms(),
         clocksource: read_line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),
+        process_trees: if agent.trees.root().is_some() { "cgroup" } else { "session" },
     }
 }
 

@@ -8,10 +8,10 @@
 //! The table belongs to the process, as its children do.
 
 use std::collections::HashMap;
-use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::sync::{LazyLock, Mutex, MutexGuard, PoisonError};
 
 use tokio::signal::unix::{SignalKind, signal};
-use tokio::sync::oneshot;
+use tokio::sync::{oneshot, watch};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Ending {
@@ -76,9 +76,32 @@ impl Drop for Starting {
     }
 }
 
+/// Whether its status has been taken: from then on its number may be somebody else's.
+pub fn is_reaped(child: &Child) -> bool {
+    with_children(|children| children.waited_for.get(&child.pid).is_none_or(|waiter| waiter.ticket != child.ticket))
+}
+
+static DEATHS: LazyLock<watch::Sender<u64>> = LazyLock::new(|| watch::Sender::new(0));
+
+/// Changes whenever children of the agent, its own or inherited, have been reaped.
+pub fn deaths() -> watch::Receiver<u64> {
+    DEATHS.subscribe()
+}
+
+/// For who found something that the watchers of deaths must look at.
+pub fn tell_watchers() {
+    DEATHS.send_modify(|count| *count += 1);
+}
+
 /// Whether the number of this child, which has been reaped, now belongs to a later child.
 pub fn is_taken_over(child: &Child) -> bool {
     with_children(|children| children.waited_for.get(&child.pid).is_some_and(|waiter| waiter.ticket != child.ticket))
+}
+
+/// As PID 1 has them by birth: without this an agent of tests would never see the end of a child that forked twice.
+pub fn inherit_orphans() {
+    // SAFETY: a plain flag of this process.
+    unsafe { libc::prctl(libc::PR_SET_CHILD_SUBREAPER, 1) };
 }
 
 /// Reaps for ever. SIGCHLD says that at least one child ended, never how many.
@@ -105,6 +128,7 @@ fn reap_some() -> bool {
         if pid <= 0 {
             return false;
         }
+        tell_watchers();
         let ending = if libc::WIFSIGNALED(status) {
             Ending::Signaled(libc::WTERMSIG(status))
         } else {

@@ -15,6 +15,8 @@ pub struct Failure {
     pub status: StatusCode,
     pub code: &'static str,
     pub message: String,
+    /// With `output_offset_expired` only.
+    pub oldest_available_seq: Option<u64>,
 }
 
 /// What a request ends with. `Gone`: the peer has left, so nobody wants an answer.
@@ -40,7 +42,7 @@ pub type Done<T = ()> = Result<T, Stop>;
 
 impl Failure {
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
-        Self { status, code, message: message.into() }
+        Self { status, code, message: message.into(), oldest_available_seq: None }
     }
 
     pub fn invalid(message: impl Into<String>) -> Self {
@@ -50,12 +52,20 @@ impl Failure {
     pub fn internal(what: &str, error: &std::io::Error) -> Self {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("{what}: {error}"))
     }
+
+    /// What the caller reads, as an answer or as the last frame of one.
+    pub fn body(&self) -> impl Serialize + '_ {
+        let Self { code, message, oldest_available_seq, .. } = self;
+        FailureBody { code, message, oldest_available_seq: *oldest_available_seq }
+    }
 }
 
 #[derive(Serialize)]
 struct FailureBody<'a> {
     code: &'a str,
     message: &'a str,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    oldest_available_seq: Option<u64>,
 }
 
 pub fn send_json(respond: &mut SendResponse<Bytes>, status: StatusCode, body: &impl Serialize) -> Done {
@@ -71,9 +81,8 @@ pub fn send_json(respond: &mut SendResponse<Bytes>, status: StatusCode, body: &i
 }
 
 pub fn send_failure(respond: &mut SendResponse<Bytes>, failure: &Failure) {
-    let body = FailureBody { code: failure.code, message: &failure.message };
     // The peer may be gone, or the answer already begun: then the stream is reset when it is dropped.
-    let _ = send_json(respond, failure.status, &body);
+    let _ = send_json(respond, failure.status, &failure.body());
 }
 
 /// Sends the head of an answer whose body follows.

@@ -16,9 +16,12 @@ use tokio::task::JoinSet;
 use crate::agent::Agent;
 use crate::reply::{Done, Failure, Stop, read_body, read_json, send_failure, send_json};
 use crate::session_io::SessionIo;
-use crate::{clock, entropy, exec, files, grow, identity, metrics, ready, shutdown, wake};
+use crate::{
+    clock, entropy, exec, files, grow, identity, metrics, processes, ready, self_signal, shell, shutdown, tunnel, wake,
+};
 
-const STREAMS_MAX: u32 = 256;
+/// Exec, files, readers of processes and tunnels together: idle tunnels must not keep an exec out.
+const STREAMS_MAX: u32 = 1024;
 const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
 /// A path of 4096 bytes, each of them percent-encoded, and the ordinary headers.
@@ -65,7 +68,7 @@ struct Empty {}
 async fn dispatch(agent: &Arc<Agent>, request: Request<RecvStream>, respond: &mut SendResponse<Bytes>) -> Done {
     let (head, mut body) = request.into_parts();
     match (head.method.clone(), head.uri.path()) {
-        (Method::GET, "/ready") => send_json(respond, StatusCode::OK, &ready::get_ready()),
+        (Method::GET, "/ready") => send_json(respond, StatusCode::OK, &ready::get_ready(agent)),
         (Method::POST, "/wake") => {
             let wanted = read_json(&mut body).await?;
             send_json(respond, StatusCode::OK, &wake::wake(agent, wanted).await?)
@@ -102,6 +105,17 @@ async fn dispatch(agent: &Arc<Agent>, request: Request<RecvStream>, respond: &mu
             send_json(respond, StatusCode::ACCEPTED, &Empty {})?;
             agent.power_off.notify_one();
             Ok(())
+        }
+        (Method::POST, "/shell") => shell::shell(agent, body, respond).await,
+        (Method::POST, "/tunnel") => tunnel::tunnel(agent, head.uri.query(), body, respond).await,
+        (Method::GET, "/signals") => self_signal::tell_host(agent, respond).await,
+        (Method::POST, "/signals/ack") => {
+            agent.signals.acknowledge(&read_json(&mut body).await?);
+            send_json(respond, StatusCode::OK, &Empty {})
+        }
+        (_, path) if path == "/processes" || path.starts_with("/processes/") => {
+            let rest = path.trim_start_matches("/processes").to_owned();
+            processes::answer(agent, &head, &rest, body, respond).await
         }
         (method, path) => {
             let message = format!("no such endpoint: {method} {path}");

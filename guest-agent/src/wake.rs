@@ -28,6 +28,8 @@ pub struct WakeAnswer {
     identity: Option<IdentityAnswer>,
 }
 
+/// A machine is woken after it was paused: what it asked for before has happened, or was asked by somebody else.
+///
 /// In this order: files made for the identity then carry the right time, and their random names are this clone's own.
 pub async fn wake(agent: &Arc<Agent>, wanted: WakeRequest) -> Done<WakeAnswer> {
     let clock = wanted.clock.as_ref().map(set_clock).transpose()?;
@@ -35,6 +37,8 @@ pub async fn wake(agent: &Arc<Agent>, wanted: WakeRequest) -> Done<WakeAnswer> {
         Some(hex) => Some(add_entropy(&parse_hex(hex).ok_or_else(|| Failure::invalid("entropy: hex"))?)?),
         None => None,
     };
+    let is_another = wanted.identity.as_ref().is_some_and(IdentityRequest::is_another_machine);
+    agent.signals.forget(is_another);
     let identity = match wanted.identity {
         Some(identity) => Some(apply_on_worker(agent, identity).await?),
         None => None,

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use guest_agent::hello;
 use support::{Scratch, new_nonce, skip_to_answer, until};
-use tokio::io::AsyncWriteExt;
+use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
 struct Agent(Child);
@@ -58,6 +58,24 @@ async fn one_host_after_another_is_served_however_they_leave() {
     // The promise is for the release build; the debug build of the tests has three times the code.
     let promised_kib = if cfg!(debug_assertions) { 8 * 1024 } else { 4 * 1024 };
     assert!(kib < promised_kib, "{resident}");
+}
+
+#[tokio::test]
+async fn it_listens_for_self_signals_where_it_is_told() {
+    let scratch = Scratch::new();
+    // Taken and let go of, so that it is free.
+    let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
+    let mut command = Command::new(env!("CARGO_BIN_EXE_guest-agent"));
+    command.arg("--listen-unix").arg(scratch.path("agent"));
+    let _agent = Agent(command.arg("--self").arg(port.to_string()).arg(scratch.path("self")).spawn().unwrap());
+    until("the pipe is there", || scratch.path("self").exists()).await;
+
+    let mut inside = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
+    inside.write_all(b"POST /self/pause HTTP/1.1\r\n\r\n").await.unwrap();
+    let mut answer = String::new();
+    inside.read_to_string(&mut answer).await.unwrap();
+
+    assert!(answer.starts_with("HTTP/1.1 202 "));
 }
 
 #[tokio::test]

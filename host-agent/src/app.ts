@@ -10,6 +10,9 @@ import {
   type HostGuestRoute,
   type HostState,
   HostVmCreateBody,
+  HostVmForkBody,
+  HostVmPauseBody,
+  HostVmResumeBody,
 } from '@warren/protocol'
 import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
@@ -18,6 +21,8 @@ import { passToGuest } from './guest/pass.ts'
 import { HostError } from './host-error.ts'
 import type { Vms } from './vms/vms.ts'
 
+/** Nothing is between being written and being named for longer. */
+const SAVING_MAX_MS = 60 * 60_000
 const BODY_MAX_BYTES = 1024 * 1024
 
 export type HostApp = { listen(path: string): Promise<void>; close(): Promise<void> }
@@ -57,8 +62,11 @@ async function route(deps: Deps, vms: Vms, stream: ServerHttp2Stream, headers: I
   const call = `${headers[':method']} ${url.pathname}`
   if (call === 'GET /v1/host') return answer(stream, await describeHost(deps, vms))
   if (call === 'POST /v1/vms') return createOne(vms, stream)
+  if (call === 'POST /v1/snapshots/collect') return answer(stream, await deps.snapshots.collect(SAVING_MAX_MS))
 
-  const [, id, rest] = /^\/v1\/vms\/([^/]+)(?:\/guest\/(\w+))?$/.exec(url.pathname) ?? []
+  const [, subject, operation] = /^POST \/v1\/vms\/([^/]+)\/(pause|resume|forks)$/.exec(call) ?? []
+  if (subject !== undefined) return answer(stream, await operate(vms, subject, operation!, await readJson(stream)))
+  const [, id, rest] = /^\/v1\/vms\/([^/]+)(?:\/guest\/(\w+(?:\/\w+)*))?$/.exec(url.pathname) ?? []
   if (id !== undefined && rest !== undefined) return pass(vms, stream, headers, { id, rest, search: url.search })
   if (id !== undefined && headers[':method'] === 'DELETE') {
     const query = { fence: Number(url.searchParams.get('fence')) }
@@ -66,6 +74,12 @@ async function route(deps: Deps, vms: Vms, stream: ServerHttp2Stream, headers: I
     return answer(stream, {})
   }
   throw new HostError('not_found', `no route ${call}`)
+}
+
+async function operate(vms: Vms, id: string, operation: string, body: unknown): Promise<object> {
+  if (operation === 'pause') return vms.pause(id, check(HostVmPauseBody, body))
+  if (operation === 'resume') return vms.resume(id, check(HostVmResumeBody, body))
+  return vms.fork(id, check(HostVmForkBody, body))
 }
 
 async function describeHost(deps: Deps, vms: Vms): Promise<HostState> {
@@ -99,9 +113,10 @@ async function pass(
   headers: IncomingHttpHeaders,
   to: { id: string; rest: string; search: string },
 ): Promise<void> {
-  const methods: readonly string[] | undefined = HOST_GUEST_ROUTES[to.rest as HostGuestRoute]
+  const name = to.rest.split('/')[0]!
+  const methods: readonly string[] | undefined = HOST_GUEST_ROUTES[name as HostGuestRoute]
   const method = headers[':method'] ?? ''
-  if (!Object.hasOwn(HOST_GUEST_ROUTES, to.rest) || !methods?.includes(method)) {
+  if (!Object.hasOwn(HOST_GUEST_ROUTES, name) || !methods?.includes(method)) {
     throw new HostError('not_found', `no route ${method} ${to.rest} of the guest`)
   }
   const { session } = await vms

@@ -16,6 +16,10 @@ const SETTINGS = {
   egressPrivateCidrs: list('WARREN_EGRESS_PRIVATE_CIDRS'),
   /** 0: what the machine has, less what it needs itself. */
   memMib: integer('WARREN_HOST_MEM_MIB', 0, { min: 0, max: 100_000_000 }),
+  /** For bodies that wait for a create; -1: a tenth of the above, at most 2 GiB. */
+  poolMib: integer('WARREN_POOL_MIB', -1, { min: -1, max: 1_000_000 }),
+  /** For bodies of sandboxes that were paused lately; -1: as for the pool. */
+  standbyMib: integer('WARREN_STANDBY_MIB', -1, { min: -1, max: 1_000_000 }),
   defaultRootfs: text('WARREN_DEFAULT_ROOTFS', 'debian:13'),
   /** Built in the background after the default; `none` builds no more. */
   backgroundImages: list('WARREN_BACKGROUND_IMAGES'),
@@ -37,6 +41,8 @@ export function readHostConfig(env: Record<string, string | undefined>) {
   const cacheDir = config.cacheDir || path.join(env.XDG_CACHE_HOME || path.join(home, '.cache'), 'warren')
   /** Tells this instance's namespaces, interfaces, cgroups and users from those of others on the machine. */
   const instance = createHash('sha256').update(dataDir).digest('hex').slice(0, 8)
+  const memMib = config.memMib || Math.max(Math.floor(totalmem() / 1024 ** 2) - HOST_NEEDS_MIB, 512)
+  const tenth = Math.min(Math.floor(memMib / 10), 2048)
   return {
     ...config,
     dataDir,
@@ -45,7 +51,9 @@ export function readHostConfig(env: Record<string, string | undefined>) {
     socket: config.socket || path.join(dataDir, 'host.sock'),
     /** Sockets of VMs: on a file system where a path is short and a user of QEMU may pass. */
     runDir: `/run/warren-${instance}`,
-    memMib: config.memMib || Math.max(Math.floor(totalmem() / 1024 ** 2) - HOST_NEEDS_MIB, 512),
+    memMib,
+    poolMib: config.poolMib >= 0 ? config.poolMib : tenth,
+    standbyMib: config.standbyMib >= 0 ? config.standbyMib : tenth,
     backgroundImages:
       config.backgroundImages.length > 0 ? config.backgroundImages.filter((name) => name !== 'none') : ['devbox:1'],
   }

@@ -4,9 +4,14 @@ import type { Cgroups } from './cgroups/cgroups.ts'
 import type { Config } from './config.ts'
 import type { ImageStore, Initramfs, Kernel } from './images/index.ts'
 import type { Network } from './net/open.ts'
+import type { SnapshotStore } from './snapshots/store.ts'
+import type { Workers } from './snapshots/workers.ts'
+import type { Compactor } from './vms/compact.ts'
 import type { createGate } from './vms/gate.ts'
+import type { Pool } from './vms/pool.ts'
 import type { Machine } from './vms/qemu/args.ts'
 import type { Registry } from './vms/registry.ts'
+import type { Standby } from './vms/standby.ts'
 
 export type Deps = {
   config: Config
@@ -18,6 +23,12 @@ export type Deps = {
   network: Network
   cgroups: Cgroups
   registry: Registry
+  snapshots: SnapshotStore
+  /** Threads for reading and writing memory and large files. */
+  workers: Workers
+  pool: Pool
+  standby: Standby
+  compactor: Compactor
   /** A user of its own for each VM, so that one QEMU can do nothing to another. */
   uidOf(slot: number): number
   /** Fires when we stop: what nobody waits for ends. */

@@ -2,11 +2,11 @@
  * The host agent: the only root process, one per machine.
  *
  * Order of events: what this machine can run; the kernel, the initramfs with the guest agent, the default image; the
- * network; then what a predecessor left running is adopted and the rest of it removed; only then the door opens.
- * Other images are built and bases booted in the background. Stopping closes the door and leaves every VM running:
- * restarting Warren pauses nobody.
+ * network; then what a predecessor left running is adopted, the rest of it and superseded images are removed; only then
+ * the door opens. Other images are built and bases booted in the background. Stopping closes the door and leaves every
+ * VM running: restarting Warren pauses nobody. With none there, it leaves nothing.
  */
-import { chmod, mkdir, rm } from 'node:fs/promises'
+import { chmod, mkdir, rm, rmdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import path from 'node:path'
 import { ConfigError } from '@warren/kit/config'
@@ -21,10 +21,16 @@ import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
 import { openImageStore } from './images/index.ts'
 import { prepareAll } from './prepare.ts'
+import { pruneImages } from './prune-images.ts'
+import { openSnapshotStore } from './snapshots/store.ts'
+import { startWorkers } from './snapshots/workers.ts'
 import { adoptAll } from './vms/adopt.ts'
+import { createCompactor } from './vms/compact.ts'
 import { createGate } from './vms/gate.ts'
+import { createPool } from './vms/pool.ts'
 import { detectMachine } from './vms/qemu/machine.ts'
 import { openRegistry } from './vms/registry.ts'
+import { createStandby } from './vms/standby.ts'
 import { Vms } from './vms/vms.ts'
 
 const STOP_LIMIT_MS = 2_000
@@ -60,6 +66,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   if (process.getuid?.() !== 0) throw new Error('the host agent needs root: it makes networks and virtual machines')
   await mkdir(config.runDir, { recursive: true, mode: 0o711 })
   await chmod(config.runDir, 0o711)
+  stack.add('run folder', () => rmdir(config.runDir).catch(() => {})) // It stays while sandboxes have sockets in it.
   const { machine, why } = await detectMachine()
   log.info({ machine, why }, 'machine')
 
@@ -73,9 +80,11 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   const cgroups = await openCgroups(layout, config.instance)
   const { network, cidr } = await chooseNetwork(config, log)
   stack.add('network', async () => {
-    // With sandboxes running it stays; with none there is no reason to leave rules and routes behind.
-    if (vms.records().length === 0) await network.netd.request('tearDownHost')
+    // With sandboxes here it stays; with none there is no reason to leave rules, routes and groups behind.
+    const isEmpty = vms.records().length === 0
+    if (isEmpty) await network.netd.request('tearDownHost')
     await network.close()
+    if (isEmpty) await cgroups.close()
   })
   const deps: Deps = {
     config: { ...config, cidr },
@@ -87,6 +96,11 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     network,
     cgroups,
     registry: openRegistry(path.join(config.dataDir, 'vms')),
+    snapshots: await openSnapshotStore(path.join(config.dataDir, 'snapshots')),
+    workers: startWorkers(Math.max(availableParallelism(), 2)),
+    pool: createPool(() => deps, config.poolMib),
+    standby: createStandby(() => deps, config.standbyMib),
+    compactor: createCompactor(() => deps),
     uidOf: (slot) => FIRST_UID + (Number.parseInt(config.instance.slice(0, 3), 16) << 16) + (slot & 0xffff),
     stopping: stopping.signal,
     restoreGate: createGate(availableParallelism()),
@@ -97,7 +111,12 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   await network.reap()
   network.slots.start()
   log.info(found, 'looked after what was here')
+  await pruneImages(deps)
 
+  deps.pool.start()
+  stack.add('pool', () => deps.pool.close())
+  stack.add('standby', () => deps.standby.close())
+  stack.add('merging', () => deps.compactor.close())
   const app = createHostApp(deps, vms)
   await rm(config.socket, { force: true })
   await app.listen(config.socket)

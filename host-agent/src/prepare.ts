@@ -4,8 +4,8 @@ import { findShape } from '@warren/protocol'
 import type { Deps } from './deps.ts'
 import { ensureBase } from './vms/base.ts'
 
-/** The shapes people start with; any other gets its base at its first create. */
-const FIRST_SHAPES = ['s-1vcpu-1gb', 's-1vcpu-256mb', 's-2vcpu-2gb']
+/** The shapes people start with, and how many bodies always wait for one; any other gets its base at its first create. */
+const FIRST_SHAPES = { 's-1vcpu-1gb': 2, 's-1vcpu-256mb': 1, 's-2vcpu-2gb': 1 }
 
 /** Settles when all is done or we stop; nothing it began outlives it. */
 export async function prepareAll(deps: Deps, tell: (text: string) => void): Promise<void> {
@@ -25,11 +25,12 @@ export async function prepareAll(deps: Deps, tell: (text: string) => void): Prom
 async function prepareBases(deps: Deps): Promise<void> {
   const image = await deps.images.find(deps.config.defaultRootfs)
   if (!image) return
-  for (const id of FIRST_SHAPES) {
+  for (const [id, waiting] of Object.entries(FIRST_SHAPES)) {
     const shape = findShape(id)
     if (!shape || deps.stopping.aborted) continue
     try {
-      await ensureBase(deps, image, { vcpu: shape.vcpu, mem_mib: shape.mem_mib }, shape.default_disk_mib)
+      const size = { vcpu: shape.vcpu, mem_mib: shape.mem_mib }
+      deps.pool.keep(await ensureBase(deps, image, size, shape.default_disk_mib), waiting)
     } catch (error) {
       if (!deps.stopping.aborted) deps.log.error({ err: error, shape: id }, 'a base could not be built ahead')
     }

@@ -1,5 +1,6 @@
 /**
- * Commands of the host, run to their end. The only place in the host agent that uses node:child_process.
+ * Commands of the host, run to their end. What is to live on is started elsewhere: netd by `net/netd-client.ts`, and
+ * QEMU by netd (`net/spawn.ts`). Nobody else uses node:child_process.
  *
  * The child leads its own process group, and the whole group is killed when the time is up, the signal fires or the
  * output passes its bound, so no helper of the command lives on. An exit code is always a real wait status: a command

@@ -13,7 +13,8 @@
  *
  *   0. host                connects both sockets
  *   1. host → hello port   `WARREN1 <n>\n`      n: 32 lower-case hex digits, random, never used before
- *   2. guest               ends the session before: resets its streams, kills its execs, forgets pending output
+ *   2. guest               ends the session before: resets its streams, kills its execs, shells and tunnels, forgets
+ *                          pending output. Managed processes and their journals stay.
  *   3. guest → hello port  `WARREN1 <n> OK\n`   the host skips every byte before this line
  *   4. host → agent port   `WARREN1 <n>\n`      never before 3: it is what keeps the bytes of two hosts apart
  *   5. guest → agent port  `WARREN1 <n> OK\n`   the host skips every byte before this line
@@ -30,7 +31,8 @@
  *     only at the front of a line, so a search that fails can only begin again at the byte that failed.
  *   - To end a session, close both sockets. The guest notices within about 20 ms.
  *   - Raise the windows (`settings.initialWindowSize`, `session.setLocalWindowSize`) and `maxSessionMemory`, or a slow
- *     reader of one stream holds up the others. The guest allows 128 KiB a stream and 256 streams at once.
+ *     reader of one stream holds up the others. The guest allows 128 KiB a stream and 1024 streams at once;
+ *     a host that wants more must refuse, not queue.
  *
  * In development the same channel is on two unix sockets: `guest-agent --listen-unix PATH` serves the agent port at
  * PATH and the hello port at PATH.hello, with one client at a time.
@@ -42,23 +44,15 @@
  *   POST /identity  GuestIdentityBody → GuestIdentityAnswer
  *   POST /clock     GuestClockBody → GuestClockAnswer
  *   POST /entropy   32 to 512 raw bytes → GuestEntropyAnswer
- *   POST /exec      exec frames → exec frames (below)
+ *   POST /exec      exec frames → exec frames            guest-exec.ts
+ *   *    /processes…                                     guest-processes.ts
+ *   POST /shell, POST /tunnel, GET and POST /signals     guest-streams.ts
  *   PUT  /files?path=   raw bytes → GuestUploadAnswer    path percent-encoded (encodeURIComponent; a plus is a plus)
  *   GET  /files?path=   → raw bytes with content-length (absent for files the kernel makes up, as in /proc)
  *   GET  /metrics   → GuestMetrics
  *   POST /grow      GuestGrowBody → GuestGrowAnswer      the root filesystem fills its disk, online
  *   POST /sync      → {}                                 what was written is on the disk when it answers
  *   POST /poweroff  → 202 {}                             then the machine ends within about 0.3 s
- *
- * EXEC. Both bodies are frames: 1 byte type, 4 bytes big-endian payload length, payload.
- *
- *   request   command (JSON, once), then stdin frames if the command said `stdin: true`; the end of the body is the
- *             end of stdin. Without `stdin` the program reads /dev/null.
- *   response  200; either `error` alone, or `started`, any number of `stdout` and `stderr`, and `exit` as the last.
- *             `exit` comes when the program was reaped and both pipes are at their end.
- *
- * Resetting the stream kills the program and its session at once. A response that ends without `error` or `exit` was
- * cut: there is no exit code. Payloads of output are at most GUEST_EXEC_PIECE_MAX_BYTES.
  */
 import { type Static, Type } from 'typebox'
 
@@ -74,9 +68,10 @@ export const guestHelloAnswer = (nonce: string): string => `WARREN1 ${nonce} OK\
 export const GuestFailure = Type.Object({
   code: Type.String({
     description:
-      'invalid, too_large, not_found, file_not_found, invalid_path, not_writable, no_space, identity_failed, internal',
+      'invalid, too_large, not_found, file_not_found, invalid_path, not_writable, no_space, identity_failed, internal; more in guest-processes.ts and guest-streams.ts',
   }),
   message: Type.String(),
+  oldest_available_seq: Type.Optional(Type.Integer({ description: 'With output_offset_expired only.' })),
 })
 export type GuestFailure = Static<typeof GuestFailure>
 
@@ -85,6 +80,11 @@ export const GuestReady = Type.Object({
   boot_id: Type.String({ description: 'The same in all clones of one boot.' }),
   uptime_ms: Type.Integer(),
   clocksource: Type.String({ description: '`tsc` or `kvm-clock` where all is well.' }),
+  process_trees: Type.Optional(
+    Type.Enum(['cgroup', 'session'], {
+      description: 'How descendants are found. `session`, without cgroup v2, misses those that made their own session.',
+    }),
+  ),
 })
 export type GuestReady = Static<typeof GuestReady>
 
@@ -186,96 +186,3 @@ export const GuestGrowAnswer = Type.Object({
   after_bytes: Type.Integer(),
 })
 export type GuestGrowAnswer = Static<typeof GuestGrowAnswer>
-
-export const GuestExecCommand = Type.Object({
-  cmd: Type.String({ minLength: 1, description: 'A path, or a name found on the PATH of the environment.' }),
-  args: Type.Optional(Type.Array(Type.String())),
-  env: Type.Optional(Type.Record(Type.String(), Type.String(), { description: 'On top of the envs of the identity.' })),
-  cwd: Type.Optional(Type.String({ description: '/root when absent, or / where there is no /root.' })),
-  stdin: Type.Optional(Type.Boolean({ description: 'Whether stdin frames follow.' })),
-  timeout_ms: Type.Optional(Type.Integer({ minimum: 0, description: 'Then the whole session is killed.' })),
-})
-export type GuestExecCommand = Static<typeof GuestExecCommand>
-
-export const GuestExecStarted = Type.Object({ pid: Type.Integer() })
-export type GuestExecStarted = Static<typeof GuestExecStarted>
-
-export const GuestExecError = Type.Object({
-  kind: Type.Enum(['not_found', 'not_executable', 'other'], {
-    description: '127, 126 and 126 in the words of a shell.',
-  }),
-  message: Type.String(),
-})
-export type GuestExecError = Static<typeof GuestExecError>
-
-/** Exactly one of `code` and `signal`. */
-export const GuestExecExit = Type.Object({
-  code: Type.Optional(Type.Integer({ minimum: 0, maximum: 255 })),
-  signal: Type.Optional(Type.Integer({ minimum: 1, maximum: 64 })),
-  timed_out: Type.Boolean(),
-})
-export type GuestExecExit = Static<typeof GuestExecExit>
-
-export const GUEST_EXEC_FRAME = { stdin: 0, stdout: 1, stderr: 2, command: 3, started: 4, error: 5, exit: 6 } as const
-export type GuestExecFrameType = keyof typeof GUEST_EXEC_FRAME
-
-export const GUEST_EXEC_PIECE_MAX_BYTES = 32 * 1024
-export const GUEST_EXEC_COMMAND_MAX_BYTES = 1024 * 1024
-
-const FRAME_TYPES = Object.keys(GUEST_EXEC_FRAME) as GuestExecFrameType[]
-const HEADER_BYTES = 5
-
-export type GuestExecFrame = { type: GuestExecFrameType; payload: Uint8Array }
-
-/** The header to send before a payload of this length. */
-export function guestExecHeader(type: GuestExecFrameType, payloadBytes: number): Uint8Array {
-  const header = new Uint8Array(HEADER_BYTES)
-  header[0] = GUEST_EXEC_FRAME[type]
-  new DataView(header.buffer).setUint32(1, payloadBytes)
-  return header
-}
-
-export function guestExecFrame(type: GuestExecFrameType, payload: Uint8Array): Uint8Array {
-  const frame = new Uint8Array(HEADER_BYTES + payload.length)
-  frame.set(guestExecHeader(type, payload.length))
-  frame.set(payload, HEADER_BYTES)
-  return frame
-}
-
-/**
- * Puts the frames of a response together, however they were cut. Give it each chunk, take the frames that became
- * whole; `end` throws if the response stops inside a frame. A payload may be a view into the chunk.
- */
-export function createGuestExecReader() {
-  let held: Uint8Array = new Uint8Array()
-  return {
-    push(chunk: Uint8Array): GuestExecFrame[] {
-      let rest = held.length === 0 ? chunk : concat(held, chunk)
-      const frames: GuestExecFrame[] = []
-      while (rest.length >= HEADER_BYTES) {
-        const payloadBytes = new DataView(rest.buffer, rest.byteOffset).getUint32(1)
-        const type = FRAME_TYPES[rest[0]!] // the length was just checked
-        // A guest that lies must not make the host hold memory for it.
-        if (type === undefined || payloadBytes > GUEST_EXEC_PIECE_MAX_BYTES) {
-          throw new Error(`the guest sent an impossible exec frame: type ${rest[0]}, ${payloadBytes} bytes`)
-        }
-        const end = HEADER_BYTES + payloadBytes
-        if (rest.length < end) break
-        frames.push({ type, payload: rest.subarray(HEADER_BYTES, end) })
-        rest = rest.subarray(end)
-      }
-      held = rest
-      return frames
-    },
-    end(): void {
-      if (held.length > 0) throw new Error('the answer of the guest ends inside an exec frame')
-    },
-  }
-}
-
-function concat(first: Uint8Array, second: Uint8Array): Uint8Array {
-  const all = new Uint8Array(first.length + second.length)
-  all.set(first)
-  all.set(second, first.length)
-  return all
-}

@@ -58,10 +58,14 @@ export const SANDBOX_MOVES = {
   forkDone: { from: ['forking'], to: 'running', fence: 'ends' },
   forkDonePaused: { from: ['forking'], to: 'paused', fence: 'ends' },
   forkFailed: { from: ['forking'], to: 'error', fence: 'ends' },
+  /** A child that nobody was told of, or whose guest did not confirm who it is: never to be served. */
+  forkAbandoned: { from: ['forking', 'resuming'], to: 'failed', fence: 'ends' },
   /** The VM is gone but a snapshot or the disk survives. */
-  lose: { from: ['running'], to: 'error', fence: 'begins' },
+  lose: { from: ['running', 'pausing'], to: 'error', fence: 'begins' },
   /** The VM is gone and there is nothing to start from. */
-  loseAll: { from: ['running'], to: 'failed', fence: 'begins' },
+  loseAll: { from: ['running', 'pausing', 'paused', 'error'], to: 'failed', fence: 'begins' },
+  /** Its VM was found running although nobody has it (a resume that ended after it was given up): saved again. */
+  park: { from: ['paused', 'error'], to: 'pausing', fence: 'begins' },
   destroy: {
     from: ['creating', 'running', 'pausing', 'paused', 'resuming', 'forking', 'error'],
     to: 'destroying',
@@ -95,6 +99,10 @@ export function checkSandboxName(name: string): string | undefined {
 }
 
 const AutoPauseSeconds = Type.Integer({ minimum: AUTO_PAUSE_MIN_SECONDS, maximum: AUTO_PAUSE_MAX_SECONDS })
+const AutoResume = Type.Boolean({
+  description:
+    'Requests to the guest of a paused sandbox resume it and wait, instead of being refused. Off by default.',
+})
 
 export const SandboxCreateBody = Type.Object({
   shape: Type.String({ description: 'A shape id of GET /v1/shapes.' }),
@@ -112,6 +120,7 @@ export const SandboxCreateBody = Type.Object({
   disks: optionalNull(Type.Array(DiskAttachBody)),
   egress: optionalNull(EgressRules),
   auto_pause_after_seconds: optionalNull(AutoPauseSeconds),
+  auto_resume: optionalNull(AutoResume),
   host_id: optionalNull(Type.String()),
   region: optionalNull(Type.String()),
   bandwidth_quota_bytes: optionalNull(
@@ -124,15 +133,25 @@ export const SandboxPatchBody = Type.Object({
   ingress_enabled: optionalNull(Type.Boolean()),
   auto_pause_after_seconds: optionalNull(AutoPauseSeconds),
   disable_auto_pause: optionalNull(Type.Boolean({ description: 'Wins over auto_pause_after_seconds.' })),
+  auto_resume: optionalNull(AutoResume),
 })
 export type SandboxPatchBody = Static<typeof SandboxPatchBody>
 
+export const FORK_COUNT_MAX = 16
+
+/** What is left out is inherited (wire 3). */
 export const SandboxForkBody = Type.Object({
-  start_paused: optionalNull(Type.Boolean()),
+  start_paused: optionalNull(Type.Boolean({ description: 'Leave it paused when it is there.' })),
   ssh_pubkeys: optionalNull(Type.Array(Type.String())),
   egress: optionalNull(EgressRules),
   ingress_enabled: optionalNull(Type.Boolean()),
   envs: optionalNull(Envs),
+  count: optionalNull(
+    Type.Integer({ minimum: 1, maximum: FORK_COUNT_MAX, description: 'So many at once; the answer is an array.' }),
+  ),
+  live: optionalNull(
+    Type.Boolean({ description: 'Also of a running sandbox: it stands still for a moment and goes on.' }),
+  ),
   bandwidth_quota_bytes: Type.Optional(Type.Unknown({ description: 'Refused, whatever the number, 0 included.' })),
 })
 export type SandboxForkBody = Static<typeof SandboxForkBody>
@@ -160,6 +179,7 @@ export const SandboxView = Type.Object({
   bandwidth_ingress_bytes: Type.Integer(),
   bandwidth_quota_bytes: Type.Integer(),
   auto_pause_after_seconds: Type.Optional(Type.Integer()),
+  auto_resume: Type.Optional(Type.Literal(true, { description: 'Absent when off.' })),
   envs: Type.Array(Type.String(), { description: 'Names only; values never leave.' }),
   ssh_pubkeys: Type.Array(Type.String()),
   egress: Type.Array(Type.String()),
@@ -174,6 +194,10 @@ export const SandboxView = Type.Object({
   status_reason: Type.Optional(Type.String({ description: 'Why it is error, failed or paused.' })),
 })
 export type SandboxView = Static<typeof SandboxView>
+
+/** One child, or an array when `count` was given. */
+export const SandboxForkView = Type.Union([SandboxView, Type.Array(SandboxView)])
+export type SandboxForkView = Static<typeof SandboxForkView>
 
 export const SandboxDeleteView = Type.Object({ id: SandboxId, status: Type.Enum(['destroying', 'destroyed']) })
 export type SandboxDeleteView = Static<typeof SandboxDeleteView>

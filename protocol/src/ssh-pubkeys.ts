@@ -7,6 +7,8 @@ import { decodeBase64, encodeBase64 } from './base64.ts'
 
 /** What OpenSSH itself reads at most. */
 const SSH_KEY_MAX_CHARACTERS = 16 * 1024
+/** Of all keys of a sandbox: they travel to its guest in one message. */
+const SSH_KEYS_MAX_CHARACTERS = 256 * 1024
 /** Below this OpenSSH refuses to log in. */
 const RSA_MIN_BITS = 1024
 
@@ -84,6 +86,8 @@ export function checkSshPublicKeys(keys: readonly string[]): string | undefined 
     const parsed = parseSshPublicKey(key)
     if (typeof parsed === 'string') return `key ${index + 1} ${parsed}`
   }
+  const characters = keys.reduce((sum, key) => sum + key.length, 0)
+  if (characters > SSH_KEYS_MAX_CHARACTERS) return `are more than ${SSH_KEYS_MAX_CHARACTERS} characters together`
   return undefined
 }
 

@@ -46,6 +46,15 @@ program
   .action((args: string[]) => runProgram('host-agent/src/images/main.ts', args, { needsDatabase: false }))
 
 program
+  .command('snapshots')
+  .description('list, check and tidy up what is saved of paused sandboxes')
+  .helpOption(false)
+  .passThroughOptions()
+  .allowUnknownOption()
+  .argument('[arguments...]')
+  .action((args: string[]) => runProgram('host-agent/src/snapshots/main.ts', args, { needsDatabase: false }))
+
+program
   .command('doctor')
   .description('check what this machine has and lacks, with the commands that mend it')
   .helpOption(false)

@@ -1,7 +1,7 @@
 /** A page of sandboxes must not take longer because there are a thousand times as many behind it. */
 import { Pool } from 'undici'
+import { compareTimes, type Timed } from '../compare-times.ts'
 import { type ManySandboxes, manySandboxes, type Owner } from '../fixtures/many-sandboxes.ts'
-import { interleave } from '../interleave.ts'
 import type { Measurement, Row, Run } from '../row.ts'
 
 /** Until the statements are planned on every connection and the compiler has seen the path. */
@@ -46,8 +46,6 @@ async function measureList(run: Run, path: string, total: (owner: Owner) => numb
   }
 }
 
-type Timed = { ms: number; ok: boolean }
-
 /** One request, timed to its last byte, and whether it is the full first page with the right total. */
 async function timeList(pool: Pool, path: string, owner: Owner, total: number, signal: AbortSignal): Promise<Timed> {
   const startedAt = performance.now()
@@ -57,25 +55,4 @@ async function timeList(pool: Pool, path: string, owner: Owner, total: number, s
   if (answer.statusCode !== 200) return { ms, ok: false }
   const { data } = JSON.parse(text)
   return { ms, ok: data.pagination.total === total && data.pagination.count === data.pagination.limit }
-}
-
-async function compareTimes(
-  run: Run,
-  timeOurs: () => Promise<Timed>,
-  timeBaseline: () => Promise<Timed>,
-): Promise<Measurement> {
-  let ok = 0
-  const turns = await interleave(run, {
-    async ours() {
-      const timed = await timeOurs()
-      if (timed.ok) ok++
-      return timed.ms
-    },
-    async baseline() {
-      const timed = await timeBaseline()
-      if (!timed.ok) throw new Error('the baseline gave a wrong answer: it is no baseline')
-      return timed.ms
-    },
-  })
-  return { ...turns, ok: ok / turns.ours.length }
 }

@@ -1,9 +1,15 @@
-/** The first-party images. Disabled ones are not shown; a create that names one is refused. */
+/** The first-party images, then what operators imported. Disabled ones are not shown; a create with one is refused. */
 import type { RootfsCatalog } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 
 export async function readRootfsCatalog(deps: Deps): Promise<RootfsCatalog> {
-  const rows = await deps.db.selectFrom('rootfs').selectAll().where('enabled', '=', true).orderBy('position').execute()
+  const rows = await deps.db
+    .selectFrom('rootfs')
+    .selectAll()
+    .where('enabled', '=', true)
+    .orderBy('position')
+    .orderBy('name')
+    .execute()
   const entries = rows.map((row) => ({
     name: row.name,
     description: row.description,

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { readdir } from 'node:fs/promises'
 import { test } from 'node:test'
 import { startTestPostgres } from '@warren/kit/postgres/testing'
 import { sql } from 'kysely'
@@ -17,10 +18,11 @@ test('several processes may migrate an empty database at the same moment', async
   try {
     await Promise.all(databases.map(migrate))
 
-    const { rows } = await databases[0]!.pool.query('select name from kysely_migration')
+    const { rows } = await databases[0]!.pool.query('select name from kysely_migration order by name')
+    const files = await readdir(new URL('./migrations/', import.meta.url))
     assert.deepEqual(
-      rows.map((row) => row.name),
-      ['0001_house', '0002_create'],
+      rows.map((row) => `${row.name}.sql`),
+      files.sort(),
     )
   } finally {
     for (const database of databases) await database.close()

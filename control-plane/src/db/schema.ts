@@ -1,5 +1,5 @@
 /** The tables as Kysely sees them. Columns carry the wire's names, so views hardly map. */
-import type { HostImage, HostStatus, SandboxStatus } from '@warren/protocol'
+import type { Envs, EventActor, HostImage, HostStatus, SandboxStatus } from '@warren/protocol'
 import type { ColumnType, Generated, Insertable, Selectable } from 'kysely'
 import type { PlanName } from '../users/plans.ts'
 
@@ -89,6 +89,24 @@ export type Tables = {
     owner: string | null
     reserved_mib: Generated<number>
     last_active_at: Date | null
+    status_since: Generated<Date>
+    status_actor: Generated<EventActor>
+    generation: number | null
+    auto_resume: Generated<boolean>
+  }
+  sandbox_envs: {
+    sandbox_id: string
+    envs: ColumnType<Envs, string, string>
+  }
+  sandbox_events: {
+    id: Generated<number>
+    sandbox_id: string
+    at: Generated<Date>
+    actor: EventActor
+    from_status: SandboxStatus
+    to_status: SandboxStatus
+    reason: string | null
+    duration_ms: number
   }
   usage_intervals: {
     id: Generated<number>
@@ -123,6 +141,7 @@ export type Tables = {
     pools: Generated<string[]>
     started_at: CreatedAt
     seen_at: Generated<Date>
+    activity_at: Generated<Date>
   }
 }
 

@@ -3,7 +3,8 @@ import { EXEC_OUTPUT_MAX_BYTES, EXEC_TRUNCATED_NOTICE, type ExecBody, type ExecR
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { checkCommand, limitNotice, runCommand } from './exec.ts'
-import { checkRunning, withGuest } from './failure.ts'
+import { withGuest } from './failure.ts'
+import { wakeSandbox } from './wake.ts'
 
 export async function execBuffered(
   deps: Deps,
@@ -12,29 +13,34 @@ export async function execBuffered(
   signal: AbortSignal,
 ): Promise<ExecResult> {
   checkCommand(sandbox, body)
-  checkRunning(sandbox)
+  const running = await wakeSandbox(deps, sandbox, signal)
   const startedAt = performance.now()
-  return withGuest(deps, sandbox, async () => {
-    const stdout = new CappedText()
-    const stderr = new CappedText()
-    for await (const event of runCommand(deps, sandbox, body, signal)) {
-      if (event.type === 'stdout') stdout.push(event.bytes)
-      else if (event.type === 'stderr') stderr.push(event.bytes)
-      else if (event.type !== 'started') {
-        if (event.type === 'exit' && event.timedOut) stderr.addLine(limitNotice(deps))
-        return {
-          result: {
-            stdout: stdout.end(),
-            stderr: stderr.end(),
-            exit_code: event.exitCode,
-            ...(event.type === 'error' ? { error: event.message } : {}),
-          },
-          exec_ms: Math.round((performance.now() - startedAt) * 100) / 100,
+  return withGuest(
+    deps,
+    running,
+    async () => {
+      const stdout = new CappedText()
+      const stderr = new CappedText()
+      for await (const event of runCommand(deps, running, body, signal)) {
+        if (event.type === 'stdout') stdout.push(event.bytes)
+        else if (event.type === 'stderr') stderr.push(event.bytes)
+        else if (event.type !== 'started') {
+          if (event.type === 'exit' && event.timedOut) stderr.addLine(limitNotice(deps))
+          return {
+            result: {
+              stdout: stdout.end(),
+              stderr: stderr.end(),
+              exit_code: event.exitCode,
+              ...(event.type === 'error' ? { error: event.message } : {}),
+            },
+            exec_ms: Math.round((performance.now() - startedAt) * 100) / 100,
+          }
         }
       }
-    }
-    throw new Error('the command ended without an end')
-  })
+      throw new Error('the command ended without an end')
+    },
+    signal,
+  )
 }
 
 /** Output as text, up to the cap and not a byte further in memory. */

@@ -12,29 +12,35 @@ import type { Deps } from '../deps.ts'
 import { callerGone } from '../http/caller-gone.ts'
 import { type NdjsonReply, openNdjson } from '../http/ndjson-reply.ts'
 import { checkCommand, type ExecEvent, limitNotice, runCommand } from './exec.ts'
-import { checkRunning, withGuest } from './failure.ts'
+import { withGuest } from './failure.ts'
+import { wakeSandbox } from './wake.ts'
 
 export async function execStream(deps: Deps, sandbox: SandboxRow, body: ExecBody, reply: FastifyReply): Promise<void> {
   checkCommand(sandbox, body)
-  checkRunning(sandbox)
   const gone = callerGone(reply)
-  await withGuest(deps, sandbox, async () => {
-    const events = runCommand(deps, sandbox, body, gone)
-    const first = await events.next()
-    if (first.done) throw new Error('the command ended without an end')
-    const lines = openNdjson<ExecFrame>(reply)
-    const beat = setInterval(() => lines.writeIfIdle({ hb: true }), EXEC_HEARTBEAT_MS)
-    try {
-      await tell(deps, lines, first.value, events)
-      lines.end()
-    } catch (error) {
-      lines.cut()
-      if (!gone.aborted) deps.log.warn({ err: error, sandbox: sandbox.id }, 'an exec stream was cut')
-    } finally {
-      clearInterval(beat)
-      await events.return()
-    }
-  })
+  const running = await wakeSandbox(deps, sandbox, gone)
+  await withGuest(
+    deps,
+    running,
+    async () => {
+      const events = runCommand(deps, running, body, gone)
+      const first = await events.next()
+      if (first.done) throw new Error('the command ended without an end')
+      const lines = openNdjson<ExecFrame>(reply)
+      const beat = setInterval(() => lines.writeIfIdle({ hb: true }), EXEC_HEARTBEAT_MS)
+      try {
+        await tell(deps, lines, first.value, events)
+        lines.end()
+      } catch (error) {
+        lines.cut()
+        if (!gone.aborted) deps.log.warn({ err: error, sandbox: sandbox.id }, 'an exec stream was cut')
+      } finally {
+        clearInterval(beat)
+        await events.return()
+      }
+    },
+    gone,
+  )
 }
 
 async function tell(deps: Deps, lines: NdjsonReply<ExecFrame>, first: ExecEvent, events: AsyncGenerator<ExecEvent>) {

@@ -211,7 +211,9 @@ test('whatever a hostile guest answers, the caller gets 502 and nothing of it', 
   assert.equal((await exec({ cmd: 'true' })).status, 502)
 })
 
-test('a caller that hangs up has its command killed, buffered and streamed', async () => {
+test('a caller that hangs up has its command killed, buffered and streamed, and nobody is alarmed', async (t) => {
+  const warnings = t.mock.method(deps.log, 'warn').mock
+  const passing = t.mock.method(deps.log, 'debug').mock
   for (const path of [`/v1/sandboxes/${id}/exec`, `/v1/sandboxes/${id}/exec?stream=true`]) {
     const request = httpRequest({ port, method: 'POST', path, headers: ada.headers })
     request.on('error', () => {})
@@ -222,6 +224,9 @@ test('a caller that hangs up has its command killed, buffered and streamed', asy
 
     await until(() => commands.size === 0, 5_000)
   }
+
+  await until(() => passing.calls.some((call) => /the caller has gone/.test(String(call.arguments[1]))))
+  assert.equal(warnings.callCount(), 0)
 })
 
 test('a command that leaves something in the background does not lose it with its answer', async () => {

@@ -5,8 +5,9 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { responseOf } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
-import { checkGuestAnswer, checkRunning, guestUnreachable, withGuest } from './failure.ts'
+import { checkGuestAnswer, guestUnreachable, withGuest } from './failure.ts'
 import { checkPath } from './put-file.ts'
+import { wakeSandbox } from './wake.ts'
 
 export type GuestFile = {
   /** Undefined for files the kernel makes up. */
@@ -17,22 +18,27 @@ export type GuestFile = {
 /** The signal also ends the content: a reader that hangs up stops the guest from sending. */
 export async function getFile(deps: Deps, sandbox: SandboxRow, path: string, signal: AbortSignal): Promise<GuestFile> {
   checkPath(path)
-  checkRunning(sandbox)
-  return withGuest(deps, sandbox, async () => {
-    const host = await deps.hosts.get(sandbox.host_id)
-    const stream = host.openGuest(sandbox.id, { method: 'GET', route: 'files', query: { path } }, signal)
-    try {
-      const headers = await responseOf(stream, signal)
-      await checkGuestAnswer(stream, headers, signal)
-      const bytes = parseLength(headers['content-length'])
-      const activity = deps.activity.during(sandbox.id)
-      stream.once('close', () => activity[Symbol.dispose]())
-      return { bytes, content: Readable.from(exactly(stream, bytes), { objectMode: false }) }
-    } catch (error) {
-      resetStream(stream)
-      throw error
-    }
-  })
+  const running = await wakeSandbox(deps, sandbox, signal)
+  return withGuest(
+    deps,
+    running,
+    async () => {
+      const host = await deps.hosts.get(running.host_id)
+      const stream = host.openGuest(sandbox.id, { method: 'GET', route: 'files', query: { path } }, signal)
+      try {
+        const headers = await responseOf(stream, signal)
+        await checkGuestAnswer(stream, headers, signal)
+        const bytes = parseLength(headers['content-length'])
+        const activity = deps.activity.during(sandbox.id)
+        stream.once('close', () => activity[Symbol.dispose]())
+        return { bytes, content: Readable.from(exactly(stream, bytes), { objectMode: false }) }
+      } catch (error) {
+        resetStream(stream)
+        throw error
+      }
+    },
+    signal,
+  )
 }
 
 function parseLength(text: string | undefined): number | undefined {

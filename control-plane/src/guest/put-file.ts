@@ -2,7 +2,6 @@
  * A file into a guest: bytes pass through at the pace of the slower end and nothing is held. The guest writes beside
  * the target and renames at the end of the body, so an upload that is cut must never look ended: it resets the stream.
  */
-import type { IncomingMessage } from 'node:http'
 import { pipeline } from 'node:stream/promises'
 import { badField } from '@warren/kit/failure'
 import { checkAbsolutePath, FILE_MAX_BYTES, GuestUploadAnswer } from '@warren/protocol'
@@ -11,42 +10,57 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, readAll, responseOf } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
-import { limitBytes } from '../http/body.ts'
-import { checkGuestAnswer, checkRunning, withGuest } from './failure.ts'
+import { checkGuestAnswer, withGuest } from './failure.ts'
+import { wakeSandbox } from './wake.ts'
 
 const ANSWER_MAX_BYTES = 1024
+
+/** `bytes` ends by itself at the limit; `announced` is 0 for what is not known before. */
+export type Upload = { bytes: AsyncIterable<Buffer>; announced: number }
 
 export async function putFile(
   deps: Deps,
   sandbox: SandboxRow,
   path: string,
-  body: IncomingMessage,
+  content: Upload,
   signal: AbortSignal,
 ): Promise<void> {
   checkPath(path)
-  if (Number(body.headers['content-length'] ?? 0) > FILE_MAX_BYTES) throw tooLarge()
-  checkRunning(sandbox)
-  await withGuest(deps, sandbox, async () => {
-    const host = await deps.hosts.get(sandbox.host_id)
-    const stream = host.openGuest(sandbox.id, { method: 'PUT', route: 'files', query: { path } }, signal)
-    const counter = { bytes: 0 }
-    try {
-      const answered = responseOf(stream, signal)
-      answered.catch(() => {}) // The upload may fail first; then that is the reason.
-      const uploaded = pipeline(limitBytes(body, FILE_MAX_BYTES, counter), stream)
-      // A guest may refuse (a directory, a full disk) long before the end of the body.
-      await Promise.race([uploaded, answered])
-      await checkGuestAnswer(stream, await answered, signal)
-      await uploaded
-      const answer = parseJson(await readAll(stream, ANSWER_MAX_BYTES, signal))
-      if (!Value.Check(GuestUploadAnswer, answer) || answer.bytes !== counter.bytes) {
-        throw new Error(`the guest says it wrote ${JSON.stringify(answer)} of ${counter.bytes} bytes`)
+  if (content.announced > FILE_MAX_BYTES) throw tooLarge()
+  const running = await wakeSandbox(deps, sandbox, signal)
+  await withGuest(
+    deps,
+    running,
+    async () => {
+      const host = await deps.hosts.get(running.host_id)
+      const stream = host.openGuest(sandbox.id, { method: 'PUT', route: 'files', query: { path } }, signal)
+      const counter = { bytes: 0 }
+      try {
+        const answered = responseOf(stream, signal)
+        answered.catch(() => {}) // The upload may fail first; then that is the reason.
+        const uploaded = pipeline(count(content.bytes, counter), stream)
+        // A guest may refuse (a directory, a full disk) long before the end of the body.
+        await Promise.race([uploaded, answered])
+        await checkGuestAnswer(stream, await answered, signal)
+        await uploaded
+        const answer = parseJson(await readAll(stream, ANSWER_MAX_BYTES, signal))
+        if (!Value.Check(GuestUploadAnswer, answer) || answer.bytes !== counter.bytes) {
+          throw new Error(`the guest says it wrote ${JSON.stringify(answer)} of ${counter.bytes} bytes`)
+        }
+      } catch (error) {
+        resetStream(stream)
+        throw error
       }
-    } catch (error) {
-      resetStream(stream)
-      throw error
-    }
-  })
+    },
+    signal,
+  )
+}
+
+async function* count(bytes: AsyncIterable<Buffer>, counter: { bytes: number }): AsyncGenerator<Buffer> {
+  for await (const chunk of bytes) {
+    counter.bytes += chunk.length
+    yield chunk
+  }
 }
 
 export function checkPath(path: string): void {

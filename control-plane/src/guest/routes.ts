@@ -1,10 +1,23 @@
-import { Empty, ExecBody, ExecQuery, ExecResult, FileQuery, ok, SandboxParams, success } from '@warren/protocol'
+import {
+  Empty,
+  ExecBody,
+  ExecQuery,
+  ExecResult,
+  FILE_MAX_BYTES,
+  FileQuery,
+  ok,
+  SandboxParams,
+  SshPubkeysBody,
+  SshPubkeysView,
+  success,
+} from '@warren/protocol'
 import { Type } from 'typebox'
 import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
-import { acceptRawBodies } from '../http/body.ts'
+import { acceptRawBodies, limitBytes } from '../http/body.ts'
 import { callerGone } from '../http/caller-gone.ts'
 import { ownSandbox } from '../http/own-sandbox.ts'
+import { addSshKeys } from './add-ssh-keys.ts'
 import { execBuffered } from './exec-buffered.ts'
 import { execStream } from './exec-stream.ts'
 import { getFile } from './get-file.ts'
@@ -57,6 +70,22 @@ export function guestRoutes(app: App, deps: Deps): void {
     },
   )
 
+  app.post(
+    '/v1/sandboxes/:id/ssh-pubkeys',
+    {
+      config: { access: 'user' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'Add SSH keys; they open the door at once when the sandbox runs, else when it is resumed',
+        tags: ['guest'],
+        params: SandboxParams,
+        body: SshPubkeysBody,
+        response: { 200: success(SshPubkeysView) },
+      },
+    },
+    async (request) => ok(await addSshKeys(deps, request.sandbox.id, request.body.keys)),
+  )
+
   app.register(async (scope) => {
     acceptRawBodies(scope)
     scope.put(
@@ -75,7 +104,9 @@ export function guestRoutes(app: App, deps: Deps): void {
       async (request, reply) => {
         const { path } = request.query as { path: string } // Checked by the schema; a scope has no types of it.
         try {
-          await putFile(deps, request.sandbox, path, request.raw, callerGone(reply))
+          const bytes = limitBytes(request.raw, FILE_MAX_BYTES)
+          const announced = Number(request.headers['content-length'] ?? 0)
+          await putFile(deps, request.sandbox, path, { bytes, announced }, callerGone(reply))
         } catch (error) {
           // What is still on its way must be read, or the answer could be lost with the connection.
           request.raw.resume()

@@ -1,6 +1,18 @@
 /** What can be asked of a host agent (protocol/host-api.ts). Answers are checked before anybody sees them. */
 import type { ClientHttp2Stream, IncomingHttpHeaders, IncomingHttpStatusHeader } from 'node:http2'
-import { HostFailure, type HostGuestRoute, HostState, type HostVmCreateBody, HostVmCreated } from '@warren/protocol'
+import {
+  HostFailure,
+  type HostGuestRoute,
+  HostState,
+  type HostVmCreateBody,
+  HostVmCreated,
+  type HostVmForkBody,
+  HostVmForked,
+  type HostVmPauseBody,
+  HostVmPaused,
+  type HostVmResumeBody,
+  HostVmResumed,
+} from '@warren/protocol'
 import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { HostError } from './failure.ts'
@@ -13,13 +25,17 @@ const STATE_LIMIT_MS = 2_000
 /** Ends a QEMU and takes down what was around it. */
 const DELETE_LIMIT_MS = 20_000
 /** The host gives up by itself at `limit_ms`; this is for a host that hangs. */
-const CREATE_GRACE_MS = 1_000
+const GRACE_MS = 1_000
+/** A copy by reference; of a running source also the saving of it. */
+const FORK_LIMIT_MS = 20_000
 
 export type ResponseHeaders = IncomingHttpHeaders & IncomingHttpStatusHeader
 
 export type GuestRequest = {
-  method: 'GET' | 'PUT' | 'POST'
+  method: 'GET' | 'PUT' | 'POST' | 'DELETE'
   route: HostGuestRoute
+  /** What follows the route, of segments that need no encoding: `/proc_1/wait`. */
+  below?: string
   query?: Record<string, string>
 }
 
@@ -55,18 +71,33 @@ export function createHostClient(address: string) {
       ask('GET', '/v1/host', HostState, { ms: STATE_LIMIT_MS, signal }),
 
     createVm: (body: HostVmCreateBody, signal: AbortSignal): Promise<HostVmCreated> =>
-      ask('POST', '/v1/vms', HostVmCreated, { ms: body.limit_ms + CREATE_GRACE_MS, signal }, body),
+      ask('POST', '/v1/vms', HostVmCreated, { ms: body.limit_ms + GRACE_MS, signal }, body),
+
+    pauseVm: (id: string, body: HostVmPauseBody, signal?: AbortSignal): Promise<HostVmPaused> =>
+      ask('POST', `/v1/vms/${id}/pause`, HostVmPaused, { ms: body.limit_ms + GRACE_MS, signal }, body),
+
+    resumeVm: (id: string, body: HostVmResumeBody, signal?: AbortSignal): Promise<HostVmResumed> =>
+      ask('POST', `/v1/vms/${id}/resume`, HostVmResumed, { ms: body.limit_ms + GRACE_MS, signal }, body),
+
+    forkVm: (id: string, body: HostVmForkBody, signal?: AbortSignal): Promise<HostVmForked> =>
+      ask('POST', `/v1/vms/${id}/forks`, HostVmForked, { ms: FORK_LIMIT_MS, signal }, body),
 
     async deleteVm(id: string, fence: number, signal?: AbortSignal): Promise<void> {
       await ask('DELETE', `/v1/vms/${id}?fence=${fence}`, EMPTY, { ms: DELETE_LIMIT_MS, signal })
     },
 
     /** A stream to the guest's agent and back; the caller reads the answer with `responseOf`, or resets it. */
-    openGuest(id: string, { method, route, query = {} }: GuestRequest, signal: AbortSignal): ClientHttp2Stream {
+    openGuest(
+      id: string,
+      { method, route, below = '', query = {} }: GuestRequest,
+      signal: AbortSignal,
+    ): ClientHttp2Stream {
       const pairs = Object.entries(query).map(([name, value]) => `${name}=${encodeURIComponent(value)}`)
-      const path = `/v1/vms/${id}/guest/${route}${pairs.length > 0 ? `?${pairs.join('&')}` : ''}`
+      const path = `/v1/vms/${id}/guest/${route}${below}${pairs.length > 0 ? `?${pairs.join('&')}` : ''}`
       try {
-        return session.open({ ':method': method, ':path': path }, signal, { endStream: method === 'GET' })
+        return session.open({ ':method': method, ':path': path }, signal, {
+          endStream: method === 'GET' || method === 'DELETE',
+        })
       } catch (error) {
         throw unreachable(`${method} ${path}`, error)
       }

@@ -1,4 +1,7 @@
-/** What a host agent answered, or that it did not. Caught by the verbs; none of its text reaches a client. */
+/**
+ * What a host agent answered, or that it did not. Caught by the verbs. What it says about a saved state is written for
+ * the owner of the sandbox and is kept as a reason; all its other text stays in the log.
+ */
 import type { HostFailureCode } from '@warren/protocol'
 
 export type HostErrorCode =
@@ -14,4 +17,30 @@ export class HostError extends Error {
     super(message, options)
     this.code = code
   }
+}
+
+const REASON_MAX_CHARACTERS = 500
+
+const REASONS: Partial<Record<HostErrorCode, string>> = {
+  no_capacity: 'the host had no room left',
+  image_not_ready: 'the image was not ready on the host',
+  disk_too_small: 'the disk was too small for the image',
+  boot_failed: 'the VM did not start',
+  guest_unreachable: 'the agent in the VM did not answer',
+  unreachable: 'the host did not answer in time',
+  not_found: 'the host does not have the VM',
+}
+
+const FOR_OWNERS: ReadonlySet<HostErrorCode> = new Set([
+  'pause_failed',
+  'snapshot_damaged',
+  'snapshot_missing',
+  'snapshot_incompatible',
+  'identity_failed',
+])
+
+/** What the row says. */
+export function reasonOf({ code, message }: HostError): string {
+  if (FOR_OWNERS.has(code)) return message.slice(0, REASON_MAX_CHARACTERS)
+  return REASONS[code] ?? 'the host failed'
 }

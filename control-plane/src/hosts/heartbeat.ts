@@ -1,16 +1,21 @@
 /**
  * Asks every host for its state each second and writes what it says. A host that no process could reach for some
  * seconds is dead: nothing is placed there. Its VMs may well run on (QEMU outlives its agent), so its sandboxes keep
- * their status until it is back and says what became of them (sandboxes/reconcile.ts).
+ * their status until it is back and says what became of them (sandboxes/reconcile.ts). What sandboxes ask for
+ * themselves comes along with the state (sandboxes/self-signals.ts).
  */
 import type { HostState } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Db } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import type { Sweep } from '../jobs/sweep.ts'
+import { obeySignals } from '../sandboxes/self-signals.ts'
+import { HostError } from './failure.ts'
 
 const BEAT_MS = 1_000
 export const HOST_DEAD_AFTER_S = 5
+/** Of the images that operators name, in the order of the catalog. */
+const AFTER_OURS = 1_000
 
 export const watchHosts: Sweep = {
   name: 'watch-hosts',
@@ -30,11 +35,17 @@ export const hostAddresses = (deps: Deps): string[] =>
 
 async function watchHost(deps: Deps, address: string): Promise<void> {
   try {
-    const state = await deps.hosts.at(address).getState()
+    const host = deps.hosts.at(address)
+    const state = await host.getState()
     deps.hosts.learn(state.id, address)
     await recordHost(deps.db, state, address)
+    await obeySignals(deps, state, host)
   } catch (error) {
-    deps.log.debug({ err: error, address }, 'a host does not answer')
+    const silent = error instanceof HostError
+    deps.log[silent ? 'debug' : 'warn'](
+      { err: error, address },
+      silent ? 'a host does not answer' : 'could not watch a host',
+    )
   }
 }
 
@@ -51,8 +62,18 @@ export async function recordHost(db: Db, state: HostState, address: string): Pro
   await followImages(db)
 }
 
-/** What an operator enables by an import (`enable_with`) is in the catalog while some host has it. */
+/**
+ * What an operator enables by an import (`enable_with`) is in the catalog while some host has it. A name that nobody
+ * foresaw gets an entry of its own, after all others; it stays, disabled, when the last host has lost it, so that a
+ * create which names it is told what to do.
+ */
 async function followImages(db: Db): Promise<void> {
+  await sql`insert into rootfs (name, description, enabled, enable_with, position)
+    select distinct image.name, 'Imported by the operator', true,
+      'warren images import <oci-reference or tarball> --name ' || image.name, ${AFTER_OURS}::integer
+    from hosts cross join unnest(hosts.rootfses) as image (name)
+    where not exists (select from rootfs where rootfs.name = image.name)
+    on conflict do nothing`.execute(db)
   await sql`update rootfs set enabled = not enabled
     where enable_with is not null and enabled <> exists (select from hosts where rootfs.name = any (rootfses))`.execute(
     db,

@@ -1,18 +1,20 @@
 /**
  * Credentials (spec 5, wire 18). The first header present decides, in this order, and nothing falls through:
- * X-Auth-Token (session), X-Access-Token (OAuth), X-Api-Key (a user's key or a sandbox's access token).
+ * X-Auth-Token (session), X-Access-Token (OAuth), X-Api-Key (a user's key or a sandbox's access token). Where a route
+ * allows another place for clients that cannot send these, it counts only when none of them is there.
  */
 import { hash } from 'node:crypto'
-import type { IncomingHttpHeaders } from 'node:http'
 import { failure, notFound, unauthorized } from '@warren/kit/failure'
-import { ACCESS_TOKEN_PREFIX, findTokenCaller } from '../access-tokens/find.ts'
+import { ACCESS_TOKEN_PREFIX, type ShellWsQuery, shellWsToken } from '@warren/protocol'
+import type { FastifyRequest } from 'fastify'
+import { findTokenCaller } from '../access-tokens/find.ts'
 import type { Deps } from '../deps.ts'
 import { findKeyCaller } from '../users/find-by-key.ts'
 import { findOauthCaller } from '../users/introspect.ts'
 import { findSessionCaller } from '../users/session.ts'
-import type { Access, Caller } from './callers.ts'
+import type { Access, Caller, CredentialPlace } from './callers.ts'
 
-type Kind = 'session' | 'oauth' | 'key'
+type Kind = 'session' | 'oauth' | 'key' | 'query'
 const HEADERS: [string, Kind, string][] = [
   ['x-auth-token', 'session', 'invalid session token'],
   ['x-access-token', 'oauth', 'invalid access token'],
@@ -20,14 +22,26 @@ const HEADERS: [string, Kind, string][] = [
 ]
 
 /** Without a promise when the credential is remembered, as for nearly every request: promises cost more than the lookup. */
-export function authenticate(deps: Deps, headers: IncomingHttpHeaders): Caller | Promise<Caller> {
+export function authenticate(
+  deps: Deps,
+  request: Pick<FastifyRequest, 'headers' | 'query'>,
+  place?: CredentialPlace,
+): Caller | Promise<Caller> {
   for (const [header, kind, refusal] of HEADERS) {
-    const credential = headers[header]
+    const credential = request.headers[header]
     if (typeof credential !== 'string' || credential === '') continue
-    const found = findCaller(deps, kind, credential)
-    return found instanceof Promise ? found.then((caller) => known(caller, refusal)) : found
+    return identify(deps, kind, credential, refusal)
   }
+  const bearer = place === 'bearer' ? /^bearer +(\S+)$/i.exec(request.headers.authorization ?? '')?.[1] : undefined
+  if (bearer !== undefined) return identify(deps, 'key', bearer, 'invalid api key')
+  const token = place === 'query' ? shellWsToken(request.query as ShellWsQuery) : undefined
+  if (token !== undefined) return identify(deps, 'query', token, 'invalid token')
   throw unauthorized('missing credential, send X-Api-Key')
+}
+
+function identify(deps: Deps, kind: Kind, credential: string, refusal: string): Caller | Promise<Caller> {
+  const found = findCaller(deps, kind, credential)
+  return found instanceof Promise ? found.then((caller) => known(caller, refusal)) : found
 }
 
 function known(caller: Caller | undefined, refusal: string): Caller {
@@ -35,21 +49,28 @@ function known(caller: Caller | undefined, refusal: string): Caller {
   return caller
 }
 
-/** Also for the query parameter of the WebSocket shell, which takes user credentials only (spec 5, rule 5). */
-export function findCaller(deps: Deps, kind: Kind, credential: string): Caller | Promise<Caller | undefined> {
+function findCaller(deps: Deps, kind: Kind, credential: string): Caller | Promise<Caller | undefined> {
   const digest = hash('sha256', credential, 'hex')
   return deps.credentials.find(`${kind} ${digest}`, () => lookUp(deps, kind, credential, digest))
 }
 
 async function lookUp(deps: Deps, kind: Kind, credential: string, digest: string) {
   const isToken = credential.startsWith(ACCESS_TOKEN_PREFIX)
-  // A sandbox access token has one place (spec 5, rule 4); elsewhere it must not even reach another service.
-  if (kind !== 'key') {
-    if (isToken) return { caller: undefined }
-    return kind === 'session' ? findSessionCaller(deps, credential) : findOauthCaller(deps, credential)
-  }
   const bytes = Buffer.from(digest, 'hex')
-  return { caller: isToken ? await findTokenCaller(deps, bytes) : await findKeyCaller(deps, bytes) }
+  if (kind === 'key') return { caller: isToken ? await findTokenCaller(deps, bytes) : await findKeyCaller(deps, bytes) }
+  // A sandbox access token has one place (spec 5, rule 4); elsewhere it must not even reach another service.
+  if (isToken) return { caller: undefined }
+  if (kind === 'session') return findSessionCaller(deps, credential)
+  if (kind === 'oauth') return findOauthCaller(deps, credential)
+  return findUserCaller(deps, credential, bytes)
+}
+
+/** A URL does not say what kind of credential it carries. */
+async function findUserCaller(deps: Deps, credential: string, bytes: Buffer) {
+  const caller = await findKeyCaller(deps, bytes)
+  if (caller) return { caller }
+  const session = await findSessionCaller(deps, credential)
+  return session.caller ? session : findOauthCaller(deps, credential)
 }
 
 /** May this caller use this route? Another's sandbox is absent (404) before anything is forbidden (403). */

@@ -46,14 +46,11 @@ function parseJson(bytes: Buffer): unknown {
  * so the bytes are counted here. The body itself is left alone when this ends early: destroying it would cut the
  * connection that the refusal has to go out on.
  */
-export async function* limitBytes(
-  body: IncomingMessage,
-  maxBytes: number,
-  counter: { bytes: number } = { bytes: 0 },
-): AsyncGenerator<Buffer> {
+export async function* limitBytes(body: IncomingMessage, maxBytes: number): AsyncGenerator<Buffer> {
+  let bytes = 0
   for await (const chunk of body.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
-    counter.bytes += chunk.length
-    if (counter.bytes > maxBytes) throw badField({ body: `is larger than ${maxBytes} bytes` })
+    bytes += chunk.length
+    if (bytes > maxBytes) throw badField({ body: `is larger than ${maxBytes} bytes` })
     yield chunk
   }
   if (!body.complete) throw new Error('the body was cut')

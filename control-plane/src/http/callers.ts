@@ -4,11 +4,16 @@ import type { PlanName } from '../users/plans.ts'
 export type CallerUser = { id: string; plan: PlanName; operator: boolean }
 
 /** A sandbox access token stands for its owner, on one sandbox, for some operations (spec 5). */
-export type Caller = { kind: 'user'; user: CallerUser } | { kind: 'token'; user: CallerUser; sandboxId: string }
+export type Caller =
+  | { kind: 'user'; user: CallerUser }
+  | { kind: 'token'; user: CallerUser; sandboxId: string; tokenHash: string }
 
 /** Each access token is counted apart from its owner (wire 20). */
 export const callerKey = (caller: Caller): string =>
   caller.kind === 'token' ? `token:${caller.sandboxId}` : `user:${caller.user.id}`
+
+/** `bearer`: `Authorization: Bearer`, as a key. `query`: a parameter of the URL, which takes users only. */
+export type CredentialPlace = 'bearer' | 'query'
 
 /**
  * Who may use a route; every route says so.

@@ -3,7 +3,7 @@
  *
  * Order of events: the worker; at once a heartbeat that names the worker's pool, and another each second. Jobs locked
  * by a pool that nobody living names are free again after some seconds. A worker that ends by itself (the database
- * went away for long) is started again until we stop.
+ * went away) is started again, with a pool of another name, until we stop.
  */
 
 import { EventEmitter } from 'node:events'
@@ -46,6 +46,8 @@ export async function startWorker(
     while (runner && !stopping.signal.aborted) {
       await runner.promise.catch((error) => deps.log.warn({ err: error }, 'the worker ended'))
       if (stopping.signal.aborted) return
+      // A job whose end it could not write is still locked by its pool: named no longer, it is freed for others.
+      pools.length = 0
       await delay(RESTART_MS, undefined, { signal: stopping.signal }).catch(() => {})
       try {
         if (!stopping.signal.aborted) runner = await startRunner(deps, pool, work.jobs, pools)

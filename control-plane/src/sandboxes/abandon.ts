@@ -1,5 +1,5 @@
 /**
- * Takes back a create that failed, or whose process died.
+ * Takes back a create or a fork that failed, or whose process died.
  *
  * The fence rises first: whoever still works on it is locked out, and the host refuses a request that was on its way.
  * Then the host deletes what it made of it, then the row ends in `failed`. Its memory is given back when the host has
@@ -7,22 +7,52 @@
  */
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { endMove, takeOver } from './move.ts'
+import { endMove, FenceLost, takeOver } from './move.ts'
 import { releasePlace } from './place.ts'
 
 /** The caller waits; what takes longer is left to reconcile.ts. */
 const DELETE_LIMIT_MS = 5_000
+const AGAIN_MS = 1_000
+
+type Taken = 'createFailed' | 'forkAbandoned'
 
 /** Gives whether it was ours to take back: an operation that somebody else holds by now is theirs. */
-export async function abandonCreate(deps: Deps, seen: SandboxRow, reason: string): Promise<boolean> {
+export async function abandon(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<boolean> {
   const row = await takeOver(deps.db, seen, deps.processId)
   if (!row) return false
   const confirmed = await deleteVm(deps, row)
   await deps.db.transaction().execute(async (tx) => {
-    await endMove(tx, row.id, 'createFailed', row.fence, { reason })
+    await endMove(tx, row.id, move, row.fence, { reason })
     if (confirmed) await releasePlace(tx, row.id)
   })
   return true
+}
+
+/**
+ * The same for one whose caller waits for another answer. A database that does not answer now is asked again until it
+ * does: while this process lives, nobody else would take the operation from it.
+ */
+export async function abandonSoon(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<void> {
+  try {
+    await abandon(deps, seen, move, reason)
+  } catch (error) {
+    if (error instanceof FenceLost) return // Deleted meanwhile.
+    deps.log.warn({ err: error, sandbox: seen.id }, 'could not take back an operation, trying again')
+    setTimeout(() => void abandonAgain(deps, seen, move, reason), AGAIN_MS).unref()
+  }
+}
+
+/** The first attempt may have come as far as to raise the fence. */
+async function abandonAgain(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<void> {
+  const row = await deps.db
+    .selectFrom('sandboxes')
+    .selectAll()
+    .where('id', '=', seen.id)
+    .where('status', '=', seen.status)
+    .where('owner', '=', deps.processId)
+    .executeTakeFirst()
+    .catch(() => seen)
+  if (row) await abandonSoon(deps, row, move, reason)
 }
 
 async function deleteVm(deps: Deps, row: SandboxRow): Promise<boolean> {

@@ -261,6 +261,30 @@ test('an image that is being built is 503 with Retry-After, and one that becomes
   assert.deepEqual([built.status, imported.status, gone.status], [200, 200, 400])
 })
 
+test('an image that an operator imports under a name of its own can be used while a host has it', async () => {
+  const ada = await user()
+  const ready = host.images
+  const unknown = await create(ada, { rootfs: 'acme-tools:2' })
+
+  host.images = [...ready, { name: 'acme-tools:2', state: 'ready' }, { name: 'acme-base:1', state: 'building' }]
+  await watchHosts.run(deps)
+  const listed = (await get('/v1/rootfs')).body.data
+  const used = await create(ada, { rootfs: 'acme-tools:2' })
+  host.images = ready
+  await watchHosts.run(deps)
+  const gone = await create(ada, { rootfs: 'acme-tools:2' })
+
+  assert.equal(unknown.body.data.rootfs, 'unknown rootfs or template: acme-tools:2')
+  assert.deepEqual(listed.rootfs, ['debian:13', 'devbox:1', 'acme-tools:2'])
+  assert.deepEqual(listed.entries.at(-1), { name: 'acme-tools:2', description: 'Imported by the operator' })
+  assert.deepEqual([used.status, used.body.data.rootfs], [200, 'acme-tools:2'])
+  assert.match(
+    gone.body.data.rootfs,
+    /^rootfs acme-tools:2 is disabled; .*warren images import .* --name acme-tools:2$/,
+  )
+  assert.ok(!(await get('/v1/rootfs')).body.data.rootfs.includes('acme-tools:2'))
+})
+
 function manyEnvs(entries: number, bytes: number): Record<string, string> {
   return Object.fromEntries(Array.from({ length: entries }, (_, i) => [`E${i}`, 'x'.repeat(bytes)]))
 }

@@ -10,15 +10,16 @@
  * that dies in between is noticed by a sweep (recover.ts). A DELETE that comes meanwhile wins: it raises the fence, so
  * step 4 is refused and the rest is the business of the destroy.
  */
-import { badField, Failure, failure, unavailable, upstreamUnavailable } from '@warren/kit/failure'
+import { badField, Failure, unavailable, upstreamUnavailable } from '@warren/kit/failure'
 import { newId, type SandboxCreateBody } from '@warren/protocol'
 import type { Tx } from '../db/connect.ts'
-import type { NewSandboxRow, SandboxRow, UserRow } from '../db/schema.ts'
+import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { HostError, type HostErrorCode } from '../hosts/failure.ts'
+import { HostError, type HostErrorCode, reasonOf } from '../hosts/failure.ts'
 import type { CallerUser } from '../http/callers.ts'
-import { abandonCreate } from './abandon.ts'
-import { checkCaps } from './caps.ts'
+import { abandonSoon } from './abandon.ts'
+import { checkCaps, checkCredit, lockUser } from './caps.ts'
+import { keepEnvs } from './envs.ts'
 import { endMove, FenceLost } from './move.ts'
 import { takeName } from './names.ts'
 import { type CreateRequest, parseCreate } from './parse-create.ts'
@@ -48,7 +49,7 @@ export async function createSandbox(
   } catch (error) {
     deps.log.warn({ err: error, sandbox: row.id }, 'could not create a sandbox')
     const { answer, reason } = explain(error, row, request, signal)
-    await abandonCreate(deps, row, reason)
+    await abandonSoon(deps, row, 'createFailed', reason)
     throw answer
   }
 }
@@ -69,9 +70,7 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
     const user = await lockUser(tx, userId)
     const name = await takeName(tx, userId, request.name)
     await checkCaps(tx, userId, user.plan)
-    if (user.plan !== 'local' && user.credit_micro <= 0) {
-      throw failure('insufficient_credit', 'insufficient credit, add credit to create sandboxes')
-    }
+    checkCredit(user, 'create')
     if (request.region !== deps.config.region) throw unavailable(`region ${request.region} is not configured`)
     const place = await placeSandbox(tx, {
       shape: request.shape.id,
@@ -81,18 +80,10 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
       hostId: request.hostId,
     })
     const row = newRow(deps, userId, name, request, place)
-    return tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow()
+    const inserted = await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow()
+    await keepEnvs(tx, [inserted.id], request.envs)
+    return inserted
   })
-}
-
-/** Creates of one user go one after the other from here to the commit; a key or a credit entry may still be added. */
-function lockUser(tx: Tx, userId: string): Promise<Pick<UserRow, 'plan' | 'credit_micro'>> {
-  return tx
-    .selectFrom('users')
-    .select(['plan', 'credit_micro'])
-    .where('id', '=', userId)
-    .forNoKeyUpdate()
-    .executeTakeFirstOrThrow()
 }
 
 const newRow = (deps: Deps, userId: string, name: string, request: CreateRequest, place: Place): NewSandboxRow => ({
@@ -112,6 +103,7 @@ const newRow = (deps: Deps, userId: string, name: string, request: CreateRequest
   disk_mib: request.diskMib,
   ingress_enabled: request.ingressEnabled,
   auto_pause_after_seconds: request.autoPauseAfterSeconds,
+  auto_resume: request.autoResume,
   env_names: Object.keys(request.envs),
   ssh_pubkeys: request.sshPubkeys,
   egress: request.egress,
@@ -157,21 +149,12 @@ async function finish(
 const DELETED = 'the sandbox was deleted while it was being created'
 const unanswered = (reason: string) => ({ answer: unavailable(reason), reason })
 
-const REASONS: Partial<Record<HostErrorCode, string>> = {
-  no_capacity: 'the host had no room left',
-  image_not_ready: 'the image was not ready on the host',
-  disk_too_small: 'the disk was too small for the image',
-  boot_failed: 'the VM did not start',
-  guest_unreachable: 'the agent in the VM did not answer',
-  unreachable: 'the host did not answer in time',
-}
-
 /** What the caller is told, and what the row says. The host's own words stay in the log. */
 function explain(error: unknown, row: SandboxRow, request: CreateRequest, signal: AbortSignal) {
   if (signal.aborted) return unanswered('the caller had gone before the sandbox was ready')
   if (error instanceof FenceLost) return unanswered(DELETED)
   if (!(error instanceof HostError)) return { answer: error, reason: 'the service failed' }
-  const reason = REASONS[error.code] ?? 'the host failed'
+  const reason = reasonOf(error)
   return { answer: answerFor(error.code, reason, row, request), reason }
 }
 

@@ -7,6 +7,7 @@
  * destroyed for its owner, whose name and cap should not depend on a broken machine. Its address and memory stay with
  * that host: should it come back after all, reconcile.ts deletes the VM there before it gives the memory back.
  */
+import { crashPoint } from '@warren/kit/crash-point'
 import type { SandboxDeleteView } from '@warren/protocol'
 import { sql } from 'kysely'
 import { Type } from 'typebox'
@@ -15,7 +16,7 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/failure.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
-import { beginMove, endMove } from './move.ts'
+import { type Beginning, beginMove, endMove } from './move.ts'
 import { releasePlace } from './place.ts'
 
 export const LOST_AFTER_S = 60
@@ -28,49 +29,41 @@ export const destroyJob = defineJob({
     const row = await deps.db.selectFrom('sandboxes').selectAll().where('id', '=', id).executeTakeFirst()
     // Only one way leads out of `destroying`: if it is over, somebody has done this very work.
     if (row?.status !== 'destroying') return
+    await crashPoint('delete.started')
     const confirmed = await deleteVm(deps, row, signal)
+    await crashPoint('delete.deleted')
     await deps.db.transaction().execute(async (tx) => {
       await endMove(tx, id, 'destroyDone', row.fence)
       if (confirmed) await releasePlace(tx, id)
     })
+    await crashPoint('delete.done')
   },
 })
 
-export async function destroySandbox(deps: Deps, id: string): Promise<SandboxDeleteView> {
+export async function destroySandbox(deps: Deps, id: string, why: Beginning = {}): Promise<SandboxDeleteView> {
   const status = await deps.db.transaction().execute(async (tx) => {
-    const row = await tx.selectFrom('sandboxes').select('status').where('id', '=', id).forUpdate().executeTakeFirst()
+    const row = await tx
+      .selectFrom('sandboxes')
+      .select('status')
+      .where('id', '=', id)
+      .forNoKeyUpdate()
+      .executeTakeFirst()
     if (!row || row.status === 'destroyed') return 'destroyed'
     if (row.status === 'destroying') return 'destroying'
     if (row.status === 'failed') {
-      await beginMove(tx, id, 'discard')
+      await beginMove(tx, id, 'discard', why)
       return 'destroyed'
     }
-    await beginMove(tx, id, 'destroy')
+    await beginMove(tx, id, 'destroy', why)
     await addDestroyJob(tx, id)
     return 'destroying'
   })
+  await crashPoint('delete.begun')
   return { id, status }
 }
 
 export const addDestroyJob = (tx: Tx, id: string): Promise<void> =>
   addJob(tx, destroyJob, { id }, { key: `destroy ${id}` })
-
-/**
- * For rows that no job works on or soon will: its job was lost, or waits long after failures while its host is back.
- * Hosts that are dead but not yet lost have nothing to say, so nothing is added for them.
- */
-export async function addMissingDestroyJobs(deps: Deps): Promise<void> {
-  await deps.db.transaction().execute(async (tx) => {
-    const { rows } = await sql<{ id: string }>`select s.id from sandboxes s left join hosts h on h.id = s.host_id
-      where s.status = 'destroying'
-        and (h.id is null or h.status <> 'dead' or h.seen_at < now() - make_interval(secs => ${LOST_AFTER_S}))
-        and not exists (select from graphile_worker.jobs j
-          where j.key = 'destroy ' || s.id and j.attempts < j.max_attempts
-            and (j.locked_at is not null or j.run_at < now() + interval '2 seconds'))
-      order by s.id limit 100`.execute(tx)
-    for (const { id } of rows) await addDestroyJob(tx, id)
-  })
-}
 
 /** Whether the host confirmed. Throws, to be tried again, while there is hope that it will. */
 async function deleteVm(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<boolean> {

@@ -29,6 +29,7 @@ export type CreateRequest = {
   ingressEnabled: boolean
   egress: string[]
   autoPauseAfterSeconds: number | null
+  autoResume: boolean
   hostId: string | undefined
   region: string
 }
@@ -62,6 +63,7 @@ export async function parseCreate(deps: Deps, plan: PlanName, body: SandboxCreat
     ingressEnabled: body.ingress_enabled ?? false,
     egress,
     autoPauseAfterSeconds: body.auto_pause_after_seconds ?? null,
+    autoResume: body.auto_resume ?? false,
     hostId: body.host_id || undefined,
     region: body.region || deps.config.region,
   }

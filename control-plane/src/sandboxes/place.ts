@@ -5,12 +5,14 @@
  * what it holds (`reserved_mib`); giving back sets that to 0 in the statement that reads it, so it happens once,
  * whoever does it and however often.
  *
- * Locks are taken in one order everywhere: user, sandbox, its user's counts, host.
+ * Locks are taken in one order everywhere: user, sandbox, its user's counts, host. And never FOR UPDATE, only FOR NO KEY
+ * UPDATE: a row that is written twice in one transaction has its foreign keys checked again, so a child then wants a
+ * shared lock of its source, out of that order.
  */
 import { unavailable } from '@warren/kit/failure'
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
-import type { HostRow } from '../db/schema.ts'
+import type { HostRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { takeAddress } from './addresses.ts'
 
@@ -37,16 +39,43 @@ export const cannotFit = ({ shape, region, hostId }: Pick<Wanted, 'shape' | 'reg
     retryAfterSeconds: CAPACITY_RETRY_S,
   })
 
-/** For the row of a sandbox whose VM is gone. Gives whether there was something to give back. */
-export async function releasePlace(tx: Tx, sandboxId: string): Promise<boolean> {
-  const { rows } = await sql<{ host_id: string; mib: number }>`
-    update sandboxes set reserved_mib = 0
-    from (select id, reserved_mib as mib from sandboxes where id = ${sandboxId} for no key update) held
-    where sandboxes.id = held.id and held.mib > 0
-    returning sandboxes.host_id, held.mib`.execute(tx)
-  const held = rows[0]
-  if (held) await giveBack(tx, held.host_id, held.mib)
-  return held !== undefined
+/** For the row of a sandbox whose VM is gone or saved. What it did not hold is not given back. */
+export async function releasePlace(tx: Tx, sandboxId: string): Promise<void> {
+  await sql`with released as (
+      update sandboxes set reserved_mib = 0
+      from (select id, reserved_mib as mib from sandboxes where id = ${sandboxId} for no key update) held
+      where sandboxes.id = held.id and held.mib > 0
+      returning sandboxes.host_id, held.mib)
+    update hosts set reserved_mib = reserved_mib - released.mib, vm_count = vm_count - 1
+    from released where hosts.id = released.host_id`.execute(tx)
+}
+
+/** Memory on its own host again, for a row that holds none: what it saved lies there and nowhere else. */
+export async function reservePlace(tx: Tx, row: SandboxRow): Promise<void> {
+  const host = row.host_id === null ? undefined : await reserve(tx, row.host_id, row.mem_mib)
+  if (!host) throw cannotFit({ ...row, hostId: undefined })
+  await hold(tx, row)
+}
+
+/** For a VM that was found running: the host gives that memory already, so it is counted, room or not. */
+export async function countPlace(tx: Tx, row: SandboxRow): Promise<void> {
+  await hold(tx, row)
+  await sql`update hosts set reserved_mib = reserved_mib + ${row.mem_mib}, vm_count = vm_count + 1,
+      mem_mib = greatest(mem_mib, reserved_mib + ${row.mem_mib})
+    where id = ${row.host_id}`.execute(tx)
+}
+
+/** `count` addresses on the host of the source, and the memory of those that will run at once: all or nothing. */
+export async function placeForks(tx: Tx, source: SandboxRow, count: number, run: boolean): Promise<string[]> {
+  const ips: string[] = []
+  for (let child = 0; child < count; child++) {
+    const host = run ? await reserve(tx, source.host_id!, source.mem_mib) : await lockHost(tx, source.host_id!)
+    const ip = host && (await takeAddress(tx, host))
+    // Their rows come later: a search that went round the whole block finds the first of them again.
+    if (ip === undefined || ips.includes(ip)) throw cannotFit({ ...source, hostId: undefined })
+    ips.push(ip)
+  }
+  return ips
 }
 
 /**
@@ -60,7 +89,7 @@ export async function mendReservations(deps: Deps): Promise<void> {
   for (const { id } of wrong.rows) {
     deps.log.error({ host: id }, 'the memory promised by a host is not what its sandboxes hold; mending it')
     await deps.db.transaction().execute(async (tx) => {
-      await sql`select from hosts where id = ${id} for update`.execute(tx)
+      await sql`select from hosts where id = ${id} for no key update`.execute(tx)
       await sql`update hosts h set reserved_mib = coalesce(held.mib, 0), vm_count = coalesce(held.n, 0),
           mem_mib = greatest(mem_mib, coalesce(held.mib, 0))
         from (select ${id}::text as id) this left join (${HELD}) held on held.host_id = this.id
@@ -97,6 +126,26 @@ function reserve(tx: Tx, hostId: string, memMib: number): Promise<HostRow | unde
     .where(sql<boolean>`reserved_mib + ${memMib} <= mem_mib`)
     .returningAll()
     .executeTakeFirst()
+}
+
+function lockHost(tx: Tx, hostId: string): Promise<HostRow | undefined> {
+  return tx
+    .selectFrom('hosts')
+    .selectAll()
+    .where('id', '=', hostId)
+    .where('status', '=', 'active')
+    .forNoKeyUpdate()
+    .executeTakeFirst()
+}
+
+async function hold(tx: Tx, row: SandboxRow): Promise<void> {
+  const held = await tx
+    .updateTable('sandboxes')
+    .set({ reserved_mib: row.mem_mib })
+    .where('id', '=', row.id)
+    .where('reserved_mib', '=', 0)
+    .executeTakeFirst()
+  if (held.numUpdatedRows !== 1n) throw new Error(`${row.id} holds memory already`)
 }
 
 async function giveBack(tx: Tx, hostId: string, memMib: number): Promise<void> {

@@ -88,6 +88,7 @@ function parseRow(row: JsonRow): SandboxRow {
     last_resumed_at: parseTime(row.last_resumed_at),
     destroyed_at: parseTime(row.destroyed_at),
     last_active_at: parseTime(row.last_active_at),
+    status_since: new Date(row.status_since!), // Never null in the table.
   }
 }
 

@@ -2,40 +2,40 @@
  * What hosts have against what the database says, every two seconds, in both directions:
  *
  *   a VM whose row has ended, or that has none        → the host deletes it, with a fence above the row's
- *   a `running` row whose VM is dead on its host      → `error`: the disk is still there. Resume (next issue) boots
- *                                                       from it, for as long as there is no snapshot
- *   a `running` row whose VM its host does not know   → `failed`: nothing is left to start from
+ *   a row and a VM that do not agree                  → judge.ts says what becomes of the row
  *   an ended row that still holds memory              → given back once the host does not list its VM
- *   a `destroying` row that no job works on           → gets one
+ *   a row whose operation no job works on             → gets its job (missing-jobs.ts)
  *   a host's promised memory against its rows         → mended, and logged: it is a bug if they ever differ
  *
  * A state is older than what is read after it, so what must have been true before is read before: a row counts as
- * without a VM only if it was running before its host was asked. A host that does not answer says nothing.
+ * without a VM only if it was settled before its host was asked, and nothing has begun since. A host that does not
+ * answer says nothing.
  */
 import { Failure } from '@warren/kit/failure'
 import { type HostState, type HostVm, isTerminal } from '@warren/protocol'
 import { sql } from 'kysely'
-import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { hostAddresses } from '../hosts/heartbeat.ts'
 import type { Sweep } from '../jobs/sweep.ts'
-import { addMissingDestroyJobs } from './destroy.ts'
+import { judge, type Placed } from './judge.ts'
+import { addMissingJobs } from './missing-jobs.ts'
 import { beginMove } from './move.ts'
-import { mendReservations, releasePlace } from './place.ts'
+import { addPauseJob } from './pause.ts'
+import { countPlace, mendReservations, releasePlace } from './place.ts'
 
 export const reconcile: Sweep = {
   name: 'reconcile',
   everyMs: 2_000,
   async run(deps) {
     await Promise.all(hostAddresses(deps).map((address) => reconcileHost(deps, address)))
-    await addMissingDestroyJobs(deps)
+    await addMissingJobs(deps)
     await mendReservations(deps)
   },
 }
 
 async function reconcileHost(deps: Deps, address: string): Promise<void> {
   const ended = await listEndedHolders(deps)
-  const running = await listRunning(deps)
+  const settled = await listSettled(deps)
   const state = await deps.hosts
     .at(address)
     .getState()
@@ -47,19 +47,18 @@ async function reconcileHost(deps: Deps, address: string): Promise<void> {
     if (row.host_id !== state.id || vms.has(row.id)) continue
     await deps.db.transaction().execute((tx) => releasePlace(tx, row.id))
   }
-  for (const row of running) {
-    if (row.host_id === state.id) await loseIfGone(deps, row, vms.get(row.id))
+  for (const row of settled) {
+    if (row.host_id === state.id) await settle(deps, row, vms.get(row.id))
   }
 }
 
-type Placed = Pick<SandboxRow, 'id' | 'fence' | 'status' | 'host_id'>
 const PLACED = ['id', 'fence', 'status', 'host_id'] as const
 
-const listRunning = (deps: Deps): Promise<Placed[]> =>
+const listSettled = (deps: Deps): Promise<Placed[]> =>
   deps.db
     .selectFrom('sandboxes')
     .select(PLACED)
-    .where('status', '=', 'running')
+    .where('status', 'in', ['running', 'pausing', 'paused', 'error'])
     .where('host_id', 'is not', null)
     .execute()
 
@@ -93,20 +92,22 @@ async function deleteOrphan(deps: Deps, address: string, vm: HostVm, row: Placed
   }
 }
 
-async function loseIfGone(deps: Deps, row: Placed, vm: HostVm | undefined): Promise<void> {
-  if (vm && vm.state !== 'dead') return
-  const move = vm ? 'lose' : 'loseAll'
-  const reason = vm ? `the VM ended: ${(vm.reason ?? 'nobody knows why').slice(0, 500)}` : 'the host lost the VM'
+async function settle(deps: Deps, row: Placed, vm: HostVm | undefined): Promise<void> {
+  const verdict = judge(row.status, vm)
+  if (!verdict) return
+  const { move, reason } = verdict
   try {
     await deps.db.transaction().execute(async (tx) => {
       const { rows } = await sql`select from sandboxes where id = ${row.id} and fence = ${row.fence}
-        for update`.execute(tx)
+        for no key update`.execute(tx)
       if (rows.length === 0) return // Another operation has begun since: it will see for itself.
-      await beginMove(tx, row.id, move, { reason })
-      await releasePlace(tx, row.id)
+      const moved = await beginMove(tx, row.id, move, { actor: 'system', reason })
+      if (move !== 'park') return releasePlace(tx, row.id)
+      await countPlace(tx, moved)
+      await addPauseJob(tx, moved)
     })
-    deps.log.warn({ sandbox: row.id, host: row.host_id, reason }, 'lost a VM')
+    deps.log.warn({ sandbox: row.id, host: row.host_id, move, reason }, 'a sandbox and its VM did not agree')
   } catch (error) {
-    if (!(error instanceof Failure)) throw error // 409: it is no longer running.
+    if (!(error instanceof Failure)) throw error // 409: it has ended its operation since.
   }
 }

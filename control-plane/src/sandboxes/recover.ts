@@ -1,10 +1,13 @@
-/** Creates that nobody works on any more: their process died, or could not reach the database to end them. */
+/**
+ * Creates and forks that nobody works on any more: their process died, or could not reach the database to end them.
+ * A fork has an owner until its copy is there and its job is added; before that nobody was told of it.
+ */
 import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { DEAD_AFTER_S } from '../jobs/processes.ts'
 import type { Sweep } from '../jobs/sweep.ts'
-import { abandonCreate } from './abandon.ts'
+import { abandon } from './abandon.ts'
 import { FenceLost } from './move.ts'
 
 /** Far more than a create takes with all its limits. */
@@ -21,7 +24,8 @@ export async function recoverCreates(deps: Deps, userId?: string): Promise<numbe
   const orphans = await deps.db
     .selectFrom('sandboxes')
     .selectAll()
-    .where('status', '=', 'creating')
+    .where('status', 'in', ['creating', 'forking'])
+    .where('owner', 'is not', null)
     .where(orphaned)
     .$if(userId !== undefined, (query) => query.where('user_id', '=', userId!))
     .limit(100)
@@ -36,8 +40,13 @@ const orphaned = sql<boolean>`(created_at < now() - make_interval(secs => ${STUC
 
 async function end(deps: Deps, row: SandboxRow): Promise<boolean> {
   try {
-    const ended = await abandonCreate(deps, row, 'the service stopped while it was creating the sandbox')
-    if (ended) deps.log.warn({ sandbox: row.id, owner: row.owner }, 'ended a create that nobody worked on')
+    const ended = await abandon(
+      deps,
+      row,
+      row.status === 'forking' ? 'forkAbandoned' : 'createFailed',
+      'the service stopped while it was creating the sandbox',
+    )
+    if (ended) deps.log.warn({ sandbox: row.id, owner: row.owner }, 'ended a create or a fork that nobody worked on')
     return ended
   } catch (error) {
     // Deleted, or taken by another process, in the meantime.

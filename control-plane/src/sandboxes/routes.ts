@@ -1,10 +1,14 @@
 import { notFound } from '@warren/kit/failure'
 import {
   ok,
+  PageQuery,
   page,
   SandboxByIpParams,
   SandboxCreateBody,
   SandboxDeleteView,
+  SandboxEvent,
+  SandboxForkBody,
+  SandboxForkView,
   SandboxListQuery,
   SandboxParams,
   SandboxPatchBody,
@@ -19,9 +23,16 @@ import { ownSandbox } from '../http/own-sandbox.ts'
 import { paged } from '../http/pagination.ts'
 import { createSandbox } from './create.ts'
 import { destroySandbox } from './destroy.ts'
+import { listEvents } from './events.ts'
+import { forkSandbox } from './fork.ts'
 import { patchSandbox } from './patch.ts'
+import { pauseSandbox } from './pause.ts'
 import { findOwnSandboxByIp, listSandboxes } from './queries.ts'
+import { resumeSandbox } from './resume.ts'
 import { viewSandbox } from './view.ts'
+
+/** Seconds; a poll before that finds nothing new. */
+const POLL_AFTER = '1'
 
 export function sandboxRoutes(app: App, deps: Deps): void {
   const discard = (id: string) => {
@@ -119,6 +130,92 @@ export function sandboxRoutes(app: App, deps: Deps): void {
       },
     },
     async (request) => ok(await destroySandbox(deps, request.sandbox.id)),
+  )
+
+  app.post(
+    '/v1/sandboxes/:id/pause',
+    {
+      config: { access: 'token' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'Save memory, processes and disk, and release the compute',
+        tags: ['sandboxes'],
+        params: SandboxParams,
+        response: { 202: success(SandboxView) },
+      },
+    },
+    async (request, reply) => {
+      const row = await pauseSandbox(deps, request.sandbox.id)
+      return reply
+        .code(202)
+        .header('X-Poll-After', POLL_AFTER)
+        .send(ok(view(row)))
+    },
+  )
+
+  app.post(
+    '/v1/sandboxes/:id/resume',
+    {
+      config: { access: 'token' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'Go on where it was paused',
+        tags: ['sandboxes'],
+        params: SandboxParams,
+        response: { 202: success(SandboxView) },
+      },
+    },
+    async (request, reply) => {
+      const row = await resumeSandbox(deps, request.sandbox)
+      return reply
+        .code(202)
+        .header('X-Poll-After', POLL_AFTER)
+        .send(ok(view(row)))
+    },
+  )
+
+  app.post(
+    '/v1/sandboxes/:id/fork',
+    {
+      config: { access: 'user', idempotent: true },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'Make copies that go on from where a paused sandbox stands; with `count` the answer is an array',
+        tags: ['sandboxes'],
+        params: SandboxParams,
+        body: SandboxForkBody,
+        response: { 202: success(SandboxForkView) },
+      },
+    },
+    async (request, reply) => {
+      const { idempotency: claim, body } = request
+      const render = reply.getSerializationFunction('202')! // Declared above.
+      const answer = (rows: Parameters<typeof view>[0][]) =>
+        ok(body.count == null ? view(rows[0]!) : rows.map((row) => view(row)))
+      const rows = await forkSandbox(deps, request.sandbox, body, async (tx, children) => {
+        if (claim) await storeAnswer(tx, claim, 202, render(answer(children)))
+      })
+      return reply.code(202).header('X-Poll-After', POLL_AFTER).send(answer(rows))
+    },
+  )
+
+  app.get(
+    '/v1/sandboxes/:id/events',
+    {
+      config: { access: 'token' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'What became of a sandbox and why, newest first; kept until 30 days after its end',
+        tags: ['sandboxes'],
+        params: SandboxParams,
+        querystring: PageQuery,
+        response: { 200: success(page(SandboxEvent)) },
+      },
+    },
+    async (request) => {
+      const { events, ...counts } = await listEvents(deps, request.sandbox.id, request.query)
+      return ok(paged(events, counts))
+    },
   )
 
   app.get(

@@ -3,6 +3,7 @@
  * A sandbox has at most one open interval (the index says so).
  */
 import { SANDBOX_MOVES, type SandboxMove, type SandboxStatus } from '@warren/protocol'
+import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { SandboxRow, UsageKind } from '../db/schema.ts'
 
@@ -27,33 +28,31 @@ export async function recordUsage(tx: Tx, move: SandboxMove, row: SandboxRow): P
   const { from, to } = SANDBOX_MOVES[move]
   const use = USED_AS[to]
   if (use === 'keeps') return
-  if (from.some((status) => USED_AS[status] !== 'nothing')) {
-    const goesOn = await closeOther(tx, row.id, use)
-    if (goesOn) return
-  }
-  if (use !== 'nothing') await open(tx, row, use)
+  if (use !== 'nothing') return change(tx, row, use)
+  if (from.some((status) => USED_AS[status] !== 'nothing')) await close(tx, row.id)
 }
 
-/** Closes what is open, unless it is of this very kind (a pause that failed): then it goes on. */
-async function closeOther(tx: Tx, sandboxId: string, use: UsageKind | 'nothing'): Promise<boolean> {
-  const found = await tx
-    .selectFrom('usage_intervals')
-    .select(['id', 'kind'])
-    .where('sandbox_id', '=', sandboxId)
-    .where('ended_at', 'is', null)
-    .executeTakeFirst()
-  if (!found) return false
-  if (found.kind === use) return true
-  await tx
-    .updateTable('usage_intervals')
-    // Later than its start also when the transaction that closes it began before the one that opened it.
-    .set((eb) => ({ ended_at: eb.fn<Date>('greatest', ['started_at', eb.fn('now')]) }))
-    .where('id', '=', found.id)
-    .execute()
-  return false
+async function close(tx: Tx, sandboxId: string): Promise<void> {
+  await sql`update usage_intervals set ended_at = ${END} where sandbox_id = ${sandboxId} and ended_at is null`.execute(
+    tx,
+  )
 }
 
-async function open(tx: Tx, row: SandboxRow, kind: UsageKind): Promise<void> {
-  const { id: sandbox_id, user_id, shape, mem_mib, disk_mib } = row
-  await tx.insertInto('usage_intervals').values({ sandbox_id, user_id, kind, shape, mem_mib, disk_mib }).execute()
+/**
+ * Closes what is open and opens the new kind, unless it is of this very kind (a pause that failed): then it goes on.
+ * The insert reads what was closed, so it comes after it and the index is content.
+ */
+async function change(tx: Tx, row: SandboxRow, kind: UsageKind): Promise<void> {
+  const { id, user_id, shape, mem_mib, disk_mib } = row
+  await sql`with closed as (
+      update usage_intervals set ended_at = ${END}
+      where sandbox_id = ${id} and ended_at is null and kind <> ${kind} returning id)
+    insert into usage_intervals (sandbox_id, user_id, kind, shape, mem_mib, disk_mib)
+    select ${id}, ${user_id}, ${kind}, ${shape}, ${mem_mib}, ${disk_mib}
+    from (select count(*) from closed) after_closing
+    where not exists (
+      select from usage_intervals where sandbox_id = ${id} and ended_at is null and kind = ${kind})`.execute(tx)
 }
+
+/** Later than its start also when the transaction that closes it began before the one that opened it. */
+const END = sql`greatest(started_at, now())`

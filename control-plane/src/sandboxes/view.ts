@@ -19,6 +19,7 @@ export function viewSandbox(row: SandboxRow, ingressDomain: string): SandboxView
     bandwidth_ingress_bytes: row.bandwidth_ingress_bytes,
     bandwidth_quota_bytes: row.bandwidth_quota_bytes,
     auto_pause_after_seconds: row.auto_pause_after_seconds ?? undefined,
+    auto_resume: row.auto_resume || undefined,
     envs: row.env_names,
     ssh_pubkeys: row.ssh_pubkeys,
     egress: row.egress,
@@ -43,7 +44,7 @@ const ingressUrl = (id: string, domain: string) => `https://${id.slice('sb-'.len
 const TWO_DIGITS = Array.from({ length: 60 }, (_, n) => String(n).padStart(2, '0'))
 
 /** What `toISOString` gives, at half its cost, which would be most of the cost of a view. */
-function renderTime(time: Date): string {
+export function renderTime(time: Date): string {
   const date = `${time.getUTCFullYear()}-${TWO_DIGITS[time.getUTCMonth() + 1]}-${TWO_DIGITS[time.getUTCDate()]}`
   const minutes = `${TWO_DIGITS[time.getUTCHours()]}:${TWO_DIGITS[time.getUTCMinutes()]}`
   const ms = time.getUTCMilliseconds()

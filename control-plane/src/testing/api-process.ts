@@ -2,6 +2,7 @@
 import { type ChildProcess, fork } from 'node:child_process'
 import type { AddressInfo } from 'node:net'
 import { after } from 'node:test'
+import { CRASH_POINTS_VARIABLE } from '@warren/kit/crash-point'
 import { createLog } from '@warren/kit/log'
 import { buildApp } from '../app.ts'
 import { connectDatabase } from '../db/connect.ts'
@@ -14,10 +15,18 @@ export type ApiProcess = {
   child: ChildProcess
   /** The status of a create; rejects when the process dies before it answers. */
   create(who: TestUser, body: object, headers?: Record<string, string>): Promise<number>
+  /** Any other request, the same way. */
+  send(method: string, path: string, who: TestUser, body?: object): Promise<number>
   kill(): Promise<void>
+  /** When it has ended, by whatever cause. */
+  ended: Promise<unknown>
 }
 
-export async function startApiProcess({ deps, host }: Pick<HostedApp, 'deps' | 'host'>): Promise<ApiProcess> {
+/** `crashPoints`: a directory of orders for the crash points it comes by (kit/crash-point.ts). */
+export async function startApiProcess(
+  { deps, host }: Pick<HostedApp, 'deps' | 'host'>,
+  options: { crashPoints?: string } = {},
+): Promise<ApiProcess> {
   const child = fork(import.meta.filename, {
     env: {
       ...process.env,
@@ -25,27 +34,29 @@ export async function startApiProcess({ deps, host }: Pick<HostedApp, 'deps' | '
       NODE_TEST_CONTEXT: undefined,
       DATABASE_URL: deps.database.url,
       WARREN_HOST_SOCKET: host.socket,
+      [CRASH_POINTS_VARIABLE]: options.crashPoints,
     },
   })
-  const exited = new Promise((resolve) => child.once('exit', resolve))
+  const ended = new Promise((resolve) => child.once('exit', resolve))
   after(() => child.kill('SIGKILL'))
   const port = await new Promise<number>((resolve) =>
     child.once('message', (said) => resolve((said as { port: number }).port)),
   )
+  const send = async (method: string, path: string, headers: Record<string, string>, body?: object) => {
+    const payload = body === undefined ? null : JSON.stringify(body)
+    const response = await fetch(`http://127.0.0.1:${port}${path}`, { method, headers, body: payload })
+    await response.text()
+    return response.status
+  }
   return {
     child,
-    async create(who, body, headers = {}) {
-      const response = await fetch(`http://127.0.0.1:${port}/v1/sandboxes`, {
-        method: 'POST',
-        headers: { ...who.headers, ...headers },
-        body: JSON.stringify({ shape: 's-1vcpu-256mb', ...body }),
-      })
-      await response.text()
-      return response.status
-    },
+    ended,
+    create: (who, body, headers = {}) =>
+      send('POST', '/v1/sandboxes', { ...who.headers, ...headers }, { shape: 's-1vcpu-256mb', ...body }),
+    send: (method, path, who, body) => send(method, path, who.headers, body),
     async kill() {
       child.kill('SIGKILL')
-      await exited
+      await ended
     },
   }
 }

@@ -6,9 +6,9 @@ import { createLog } from '@warren/kit/log'
 import { type App, buildApp } from '../app.ts'
 import { type Config, readControlPlaneConfig } from '../config.ts'
 import { connectDatabase, type Database } from '../db/connect.ts'
-import { listen } from '../db/listen.ts'
 import { createDeps, type Deps } from '../deps.ts'
 import { CredentialCache } from '../http/credential-cache.ts'
+import { hearCredentialChanges } from '../http/hear-credentials.ts'
 import { createMetrics } from '../observe/metrics.ts'
 import { createUser, type NewUser } from '../users/create.ts'
 import { createApiKey } from '../users/keys.ts'
@@ -37,6 +37,7 @@ export async function createTestApp(
   const database = options.database ?? (await createTestDatabase())
   const deps = createTestDeps(database, options.config)
   after(() => deps.hosts.close())
+  after(() => deps.tokenStreams.close())
   const heard = options.hears === false ? { close() {} } : await hear(deps)
   after(() => heard.close())
   const app = await buildApp(deps)
@@ -80,19 +81,7 @@ async function createTestUser(deps: Deps, options: Partial<NewUser> = {}): Promi
 
 async function hear(deps: Deps): Promise<{ close(): void }> {
   const { promise, resolve } = Promise.withResolvers<void>()
-  const heard = listen(
-    deps.database.url,
-    'credentials_changed',
-    {
-      onNotice: () => deps.credentials.clear(),
-      onConnected: () => {
-        deps.credentials.hear(true)
-        resolve()
-      },
-      onLost: () => deps.credentials.hear(false),
-    },
-    deps.log,
-  )
+  const heard = hearCredentialChanges(deps, resolve)
   await promise
   return heard
 }

@@ -10,26 +10,40 @@ import type { ServerHttp2Stream } from 'node:http2'
 import { constants } from 'node:os'
 import path from 'node:path'
 import { pipeline } from 'node:stream/promises'
-import { GUEST_EXEC_PIECE_MAX_BYTES, type GuestExecCommand, guestExecFrame } from '@warren/protocol'
+import { GUEST_EXEC_PIECE_MAX_BYTES, type GuestExecCommand, GuestIdentityBody, guestExecFrame } from '@warren/protocol'
+import { Value } from 'typebox/value'
+import { answerJson, readBody } from './fake-answers.ts'
+import { type FakeProcesses, serveProcesses } from './fake-processes.ts'
+import { serveShell, serveTunnel } from './fake-streams.ts'
 
-export type FakeGuest = { root: string; envs: Record<string, string>; commands: Set<ChildProcess> }
-
-export function answerJson(stream: ServerHttp2Stream, status: number, body: unknown): void {
-  if (stream.destroyed || stream.headersSent) return
-  stream.respond({ ':status': status, 'content-type': 'application/json' })
-  stream.end(JSON.stringify(body))
+export type FakeGuest = FakeProcesses & {
+  /** What its authorized_keys would be. */
+  sshPubkeys: string[]
+  commands: Set<ChildProcess>
 }
 
 export async function serveGuest(guest: FakeGuest, method: string, url: URL, stream: ServerHttp2Stream): Promise<void> {
-  const route = `${method} ${url.pathname.replace(/^.*\/guest\//, '')}`
+  const path = url.pathname.replace(/^.*\/guest\//, '')
+  const route = `${method} ${path}`
+  if (path.startsWith('processes')) return serveProcesses(guest, method, path.slice('processes'.length), url, stream)
   if (route === 'POST exec') return serveExec(guest, stream)
   if (route === 'PUT files') return putFile(guest, queryPath(url), stream)
   if (route === 'GET files') return getFile(guest, queryPath(url), stream)
+  if (route === 'POST shell') return serveShell(stream)
+  if (route === 'POST tunnel') return serveTunnel(url, stream)
+  if (route === 'POST identity') return takeIdentity(guest, stream)
   answerJson(stream, 404, { code: 'not_found', message: route })
 }
 
 /** `+` is a plus here, unlike in forms. */
 const queryPath = (url: URL): string => decodeURIComponent(/[?&]path=([^&]*)/.exec(url.search)?.[1] ?? '')
+
+async function takeIdentity(guest: FakeGuest, stream: ServerHttp2Stream): Promise<void> {
+  const body: unknown = JSON.parse((await readBody(stream)).toString())
+  if (!Value.Check(GuestIdentityBody, body)) return answerJson(stream, 400, { code: 'invalid', message: 'identity' })
+  guest.sshPubkeys = body.ssh_pubkeys ?? guest.sshPubkeys
+  answerJson(stream, 200, body.ssh_pubkeys ? { ssh_pubkeys: guest.sshPubkeys.length } : {})
+}
 
 async function putFile(guest: FakeGuest, target: string, stream: ServerHttp2Stream): Promise<void> {
   const file = path.join(guest.root, target)

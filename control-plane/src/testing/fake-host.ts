@@ -1,7 +1,7 @@
 /**
  * A host agent without VMs, for tests of the control plane only: a real HTTP/2 server on a unix socket that keeps
- * honest states (a VM is creating, running or dead; a lower fence is refused, also for a VM that is gone), takes back
- * what it began when its caller leaves, and does on demand what real ones do at night: hang, fail, die, lose VMs.
+ * honest states (fake-vms.ts), takes back a create when its caller leaves, and does on demand what real ones do at
+ * night: hang, fail, die, lose VMs.
  */
 import { mkdtemp, rm } from 'node:fs/promises'
 import {
@@ -14,57 +14,47 @@ import {
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
-import { type HostFailureCode, type HostImage, type HostState, type HostVm, HostVmCreateBody } from '@warren/protocol'
+import {
+  type HostFailureCode,
+  type HostImage,
+  type HostState,
+  HostVmCreateBody,
+  HostVmForkBody,
+  HostVmPauseBody,
+  HostVmResumeBody,
+} from '@warren/protocol'
+import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
-import { answerJson, type FakeGuest, serveGuest } from './fake-guest.ts'
+import { answerJson, readBody as readBytes } from './fake-answers.ts'
+import { serveGuest } from './fake-guest.ts'
+import { endGuest, FakeHostFailure, FakeVms, type VmHooks } from './fake-vms.ts'
 
-export class FakeHostFailure extends Error {
-  readonly code: HostFailureCode
-  constructor(code: HostFailureCode, message = 'told to fail') {
-    super(message)
-    this.code = code
-  }
-}
+export { FakeHostFailure }
 
-type FakeVm = HostVm & { body: HostVmCreateBody; guest: FakeGuest }
-
-/** Awaited at their moment; what they throw is the answer, and one that never resolves hangs. */
-export type Hooks = {
-  beforeCreate?: (body: HostVmCreateBody) => Promise<void> | void
-  /** The VM runs; the answer has not left. */
-  afterCreate?: (body: HostVmCreateBody) => Promise<void> | void
-  beforeDelete?: (id: string) => Promise<void> | void
-  /** The VM is gone; the answer has not left. */
-  afterDelete?: (id: string) => Promise<void> | void
+export type Hooks = VmHooks & {
   state?: () => Promise<void> | void
   /** Takes the place of the guest for what passes through. */
-  guest?: (stream: ServerHttp2Stream, url: URL) => Promise<void> | void
+  guest?: (stream: ServerHttp2Stream, url: URL, method: string) => Promise<void> | void
 }
 
 const DEFAULT_IMAGES: HostImage[] = [
   { name: 'debian:13', state: 'ready', digest: 'sha256:1', size_bytes: 1, min_disk_mib: 512 },
 ]
 
-export class FakeHost {
+export class FakeHost extends FakeVms {
   readonly id: string
   readonly socket: string
-  readonly vms = new Map<string, FakeVm>()
   readonly calls: string[] = []
-  hooks: Hooks = {}
-  images: HostImage[] = DEFAULT_IMAGES
-  memMib: number
+  override hooks: Hooks = {}
   cidr: string
   region = 'eu'
-  readonly #fences = new Map<string, number>()
-  readonly #folder: string
   #server: Http2Server | undefined
   readonly #sessions = new Set<ServerHttp2Session>()
 
   constructor(folder: string, options: { id?: string; memMib?: number; cidr?: string }) {
-    this.#folder = folder
+    super(folder, { memMib: options.memMib ?? 64 * 1024, images: DEFAULT_IMAGES })
     this.socket = path.join(folder, 'host.sock')
     this.id = options.id ?? '10.0.0.1'
-    this.memMib = options.memMib ?? 64 * 1024
     this.cidr = options.cidr ?? '100.64.0.0/16'
   }
 
@@ -95,120 +85,65 @@ export class FakeHost {
   async stop(): Promise<void> {
     const server = this.#server
     this.#server = undefined
+    this.forgetOperations()
     for (const session of this.#sessions) session.destroy()
     await new Promise<void>((resolve) => (server ? server.close(() => resolve()) : resolve()))
   }
 
-  /** QEMU ends. */
-  killVm(id: string, reason: string): void {
-    const vm = this.vms.get(id)!
-    Object.assign(vm, { state: 'dead', reason })
-    endCommands(vm)
-  }
-
-  /** As if the machine had been set up anew. */
-  loseVm(id: string): void {
-    endCommands(this.vms.get(id)!)
-    this.vms.delete(id)
-  }
-
   async remove(): Promise<void> {
-    for (const vm of this.vms.values()) endCommands(vm)
+    for (const vm of this.vms.values()) endGuest(vm)
     await this.stop()
-    await rm(this.#folder, { recursive: true, force: true })
+    await rm(this.folder, { recursive: true, force: true })
   }
 
   async #serve(stream: ServerHttp2Stream, method: string, url: URL): Promise<void> {
-    const route = `${method} ${url.pathname}`
-    this.calls.push(route)
-    const id = url.pathname.split('/')[3] ?? ''
+    this.calls.push(`${method} ${url.pathname}`)
     try {
-      if (route === 'GET /v1/host') answerJson(stream, 200, await this.#state())
-      else if (route === 'POST /v1/vms') answerJson(stream, 200, await this.#create(stream))
-      else if (method === 'DELETE')
-        answerJson(stream, 200, await this.#delete(id, Number(url.searchParams.get('fence'))))
-      else await this.#passThrough(id, method, url, stream)
+      const answer = await this.#answer(stream, method, url)
+      if (answer !== undefined) answerJson(stream, 200, answer)
     } catch (error) {
       const code = error instanceof FakeHostFailure ? error.code : 'internal'
       answerJson(stream, STATUS[code] ?? 500, { code, message: String((error as Error).message) })
     }
   }
 
-  async #state(): Promise<HostState> {
-    await this.hooks.state?.()
-    const vms = [...this.vms.values()].map(({ id, fence, state, reason }) => ({
-      id,
-      fence,
-      state,
-      ...(reason === undefined ? {} : { reason }),
-    }))
-    const { id, region, cidr, images } = this
-    return { id, region, mem_mib: this.memMib, cidr, accel: 'tcg', images, vms }
+  /** Undefined when the answer is a stream that has been served. */
+  async #answer(stream: ServerHttp2Stream, method: string, url: URL): Promise<object | undefined> {
+    const [, , , id = '', verb] = url.pathname.split('/')
+    if (url.pathname === '/v1/host') return this.#state()
+    if (verb === 'guest') return void (await this.#passThrough(id, method, url, stream))
+    if (method === 'DELETE') return this.deleteVm(id, Number(url.searchParams.get('fence')))
+    if (verb === 'pause') return this.pauseVm(id, await readBody(stream, HostVmPauseBody))
+    if (verb === 'resume') return this.resumeVm(id, await readBody(stream, HostVmResumeBody))
+    if (verb === 'forks') return this.forkVm(id, await readBody(stream, HostVmForkBody))
+    return this.#create(stream)
   }
 
-  async #create(stream: ServerHttp2Stream) {
-    const body = await readBody(stream)
-    this.#checkFence(body.id, body.fence, 'create')
-    this.#checkBody(body)
-    const guest: FakeGuest = {
-      root: await mkdtemp(path.join(this.#folder, 'vm-')),
-      envs: body.envs,
-      commands: new Set(),
-    }
-    const vm: FakeVm = { id: body.id, fence: body.fence, state: 'creating', body, guest }
-    this.vms.set(body.id, vm)
+  async #state(): Promise<HostState> {
+    await this.hooks.state?.()
+    const { id, region, cidr, images } = this
+    return { id, region, mem_mib: this.memMib, cidr, accel: 'tcg', images, vms: this.listVms() }
+  }
+
+  async #create(stream: ServerHttp2Stream): Promise<object> {
+    const body = await readBody(stream, HostVmCreateBody)
     const left = Promise.withResolvers<never>()
     left.promise.catch(() => {})
     stream.once('aborted', () => left.reject(new FakeHostFailure('internal', 'the caller has gone')))
     const limit = setTimeout(() => left.reject(new FakeHostFailure('boot_failed', 'took too long')), body.limit_ms)
-    const within = <T>(work: T) => Promise.race([work, left.promise])
     try {
-      await within(this.hooks.beforeCreate?.(body))
-      if (this.vms.get(body.id) !== vm) throw new FakeHostFailure('fence_lost', 'deleted meanwhile')
-      vm.state = 'running'
-      await within(this.hooks.afterCreate?.(body))
-      return { spawn_ms: 12.5, how: 'clone' }
-    } catch (error) {
-      if (this.vms.get(body.id) === vm) this.vms.delete(body.id)
-      throw error
+      return await this.createVm(body, left.promise)
     } finally {
       clearTimeout(limit)
     }
-  }
-
-  async #delete(id: string, fence: number) {
-    this.#checkFence(id, fence, 'delete')
-    await this.hooks.beforeDelete?.(id)
-    const vm = this.vms.get(id)
-    if (vm) endCommands(vm)
-    this.vms.delete(id)
-    await this.hooks.afterDelete?.(id)
-    return {}
   }
 
   async #passThrough(id: string, method: string, url: URL, stream: ServerHttp2Stream): Promise<void> {
     const vm = this.vms.get(id)
     if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
     if (vm.state !== 'running') throw new FakeHostFailure('guest_unreachable', `VM ${id} is ${vm.state}`)
-    if (this.hooks.guest) return this.hooks.guest(stream, url)
+    if (this.hooks.guest) return this.hooks.guest(stream, url, method)
     await serveGuest(vm.guest, method, url, stream)
-  }
-
-  /** A create whose VM was deleted with the same number comes too late, too. */
-  #checkFence(id: string, fence: number, what: 'create' | 'delete'): void {
-    const seen = this.#fences.get(id) ?? 0
-    if (fence < seen || (what === 'create' && fence === seen)) throw new FakeHostFailure('fence_lost', `${id}: ${seen}`)
-    this.#fences.set(id, fence)
-  }
-
-  #checkBody(body: HostVmCreateBody): void {
-    const taken = [...this.vms.values()].find((vm) => vm.body.ip === body.ip)
-    if (taken) throw new FakeHostFailure('internal', `${body.ip} belongs to ${taken.id}`)
-    const used = [...this.vms.values()].reduce((sum, vm) => sum + vm.body.mem_mib, 0)
-    if (used + body.mem_mib > this.memMib) throw new FakeHostFailure('internal', 'this host was oversold')
-    if (!this.images.some((image) => image.name === body.image && image.state === 'ready')) {
-      throw new FakeHostFailure('image_not_ready', body.image)
-    }
   }
 }
 
@@ -222,14 +157,8 @@ export async function startFakeHost(options: { id?: string; memMib?: number; cid
 
 const STATUS: Partial<Record<HostFailureCode, number>> = { not_found: 404, fence_lost: 409, invalid: 400 }
 
-async function readBody(stream: ServerHttp2Stream): Promise<HostVmCreateBody> {
-  const chunks: Buffer[] = []
-  for await (const chunk of stream.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) chunks.push(chunk)
-  const body: unknown = JSON.parse(Buffer.concat(chunks).toString())
-  if (!Value.Check(HostVmCreateBody, body)) throw new FakeHostFailure('invalid', 'the body does not fit')
-  return body
-}
-
-function endCommands(vm: FakeVm): void {
-  for (const child of vm.guest.commands) child.kill('SIGKILL')
+async function readBody<Body extends TSchema>(stream: ServerHttp2Stream, schema: Body): Promise<Static<Body>> {
+  const body: unknown = JSON.parse((await readBytes(stream)).toString())
+  if (!Value.Check(schema, body)) throw new FakeHostFailure('invalid', 'the body does not fit')
+  return body as Static<Body>
 }

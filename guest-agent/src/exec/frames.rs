@@ -48,6 +48,11 @@ impl FrameReader {
             let message = format!("expected a frame of type {wanted} and at most {max_bytes} bytes");
             return Err(Failure::invalid(message).into());
         }
+        self.payload(length).await
+    }
+
+    /// All of a payload, whose header was just read.
+    pub async fn payload(&mut self, length: usize) -> Done<Bytes> {
         let mut payload = BytesMut::with_capacity(length.min(64 * 1024));
         while payload.len() < length {
             let piece = self.take(length - payload.len()).await?.ok_or_else(cut_short)?;

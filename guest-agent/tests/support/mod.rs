@@ -3,6 +3,8 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+pub mod processes_client;
+
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream as StdStream;
 use std::path::PathBuf;
@@ -16,7 +18,7 @@ use guest_agent::channel::Channel;
 use guest_agent::hello::{self, Nonce, ThisLine};
 use guest_agent::port::Port;
 use guest_agent::ports::Ports;
-use guest_agent::reap;
+use guest_agent::{processes, reap};
 use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use http::{Request, Response};
@@ -34,17 +36,28 @@ pub struct Host {
 impl Drop for Host {
     fn drop(&mut self) {
         self.tasks.iter().for_each(JoinHandle::abort);
+        self.agent.processes.kill_all();
     }
 }
 
 pub fn start_agent() -> Host {
+    start_agent_at("/".into())
+}
+
+/// `root`: where it looks for an SSH server.
+pub fn start_agent_at(root: PathBuf) -> Host {
     let (hello, hello_port) = StdStream::pair().unwrap();
     let (data, data_port) = StdStream::pair().unwrap();
-    let agent = Agent::new(false);
+    let agent = Agent::with_root(false, root);
     let port = |stream: StdStream| Port::from_fd(OwnedFd::from(stream)).unwrap();
     let ports = Ports { hello: port(hello_port), data: port(data_port) };
     let channel = Channel::new(ports, agent.clone());
-    let tasks = vec![tokio::spawn(channel.run()), tokio::spawn(async { reap::run().await.unwrap() })];
+    reap::inherit_orphans();
+    let tasks = vec![
+        tokio::spawn(channel.run()),
+        tokio::spawn(async { reap::run().await.unwrap() }),
+        tokio::spawn(processes::watch_trees(agent.clone())),
+    ];
     Host { hello, data, agent, tasks }
 }
 

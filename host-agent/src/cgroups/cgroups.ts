@@ -18,6 +18,8 @@ export type Cgroups = {
   /** After the guest's first answer: a start held to a quarter of a core takes four times as long. */
   limitCpu: (id: string, cpuPercent: number) => Promise<void>
   limitMemory: (id: string, memoryBytes: number) => Promise<void>
+  /** Work that nobody waits for gets what others leave of the processors. */
+  setBackground: (id: string, background: boolean) => Promise<void>
   /** Safe to repeat. */
   remove: (id: string) => Promise<void>
   list: () => Promise<string[]>
@@ -68,6 +70,11 @@ export async function openCgroups(layout: CgroupLayout, instance: string): Promi
       await write(layout.cpu, id, 'cpu.cfs_quota_us', '-1')
       await write(layout.cpu, id, 'cpu.cfs_period_us', `${periodUs}`)
       await write(layout.cpu, id, 'cpu.cfs_quota_us', `${quotaUs}`)
+    },
+
+    async setBackground(id, background) {
+      if (layout.version === 2) return write(layout.root, id, 'cpu.weight', background ? '1' : '100')
+      await write(layout.cpu, id, 'cpu.shares', background ? '2' : '1024')
     },
 
     async remove(id) {

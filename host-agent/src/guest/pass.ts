@@ -10,6 +10,11 @@ import { HostError } from '../host-error.ts'
 
 /** A guest that does not even begin to answer is not there. Commands answer at once, before they have output. */
 const ANSWER_LIMIT_MS = 15_000
+/**
+ * These answer when something is done: an upload, the end of a process, input that a program has to read first. Whoever
+ * asked has a limit of its own.
+ */
+const TAKES_ITS_TIME = /^(PUT |DELETE |GET \/processes\/\w+\/wait|POST \/processes\/\w+\/input)/
 
 export async function passToGuest(
   session: ClientHttp2Session,
@@ -25,7 +30,7 @@ export async function passToGuest(
     if (caller.aborted || caller.rstCode !== http2.constants.NGHTTP2_NO_ERROR) cut(guest, 'the caller was cut off')
     else guest.end()
   })
-  const headers = await answerOf(guest, request[':method'] === 'PUT')
+  const headers = await answerOf(guest, TAKES_ITS_TIME.test(`${request[':method']} ${request[':path']}`))
   if (caller.destroyed) return
   caller.respond({
     ':status': headers[':status'] ?? 502,
@@ -37,8 +42,12 @@ export async function passToGuest(
     if (guest.rstCode === http2.constants.NGHTTP2_NO_ERROR) caller.end()
     else cut(caller, 'the guest was cut off')
   })
+  // Also when its answer was whole: a tunnel may be reset after one direction has ended.
   guest.once('close', () => {
-    if (!guest.readableEnded) cut(caller, 'the guest hung up')
+    const { NGHTTP2_NO_ERROR } = http2.constants
+    if (!guest.readableEnded || guest.rstCode !== NGHTTP2_NO_ERROR) return cut(caller, 'the guest hung up')
+    // It wants no more, as a shell that has ended; the caller need not go on sending.
+    if (!caller.readableEnded) caller.close(NGHTTP2_NO_ERROR)
   })
 }
 
@@ -47,14 +56,13 @@ function cut(stream: http2.Http2Stream, why: string): void {
   if (!stream.destroyed) stream.destroy(new Error(why))
 }
 
-/** An upload is answered when it is done, which takes as long as it takes. */
 function answerOf(
   guest: http2.ClientHttp2Stream,
-  isUpload: boolean,
+  takesItsTime: boolean,
 ): Promise<IncomingHttpHeaders & { ':status'?: number }> {
   return new Promise((resolve, reject) => {
     const lost = () => reject(new HostError('guest_unreachable', 'the guest hung up'))
-    const timer = isUpload ? undefined : setTimeout(() => cut(guest, 'the guest does not answer'), ANSWER_LIMIT_MS)
+    const timer = takesItsTime ? undefined : setTimeout(() => cut(guest, 'the guest does not answer'), ANSWER_LIMIT_MS)
     guest.once('response', (headers) => {
       clearTimeout(timer)
       guest.off('close', lost)

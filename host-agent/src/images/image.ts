@@ -5,7 +5,7 @@ import { type Build, place } from './build.ts'
 import { packExt4 } from './ext4.ts'
 import { hashFile } from './hash.ts'
 import { folderOf, isImageName, MANIFEST_FILE, pathOf, ROOT_FILE, type Store } from './layout.ts'
-import { findNamed, linkName, withRoots } from './names.ts'
+import { findNamed, linkName, withContents } from './names.ts'
 
 export type ImageManifest = {
   /** How it was made, for people: a suite, a reference, a file. */
@@ -67,7 +67,7 @@ export async function storeRoot(
   const now = Date.now()
   const manifest: ImageManifest = { source, created_at: new Date(now).toISOString(), build_ms: now - startedAt }
   await writeFile(path.join(folder, MANIFEST_FILE), JSON.stringify(manifest, null, 2))
-  await withRoots(store, async () => {
+  await withContents(store, async () => {
     await place(folder, pathOf(store, 'roots', folderOf(digest)))
     await linkName(store, build, 'roots', name, digest)
   })

@@ -7,7 +7,7 @@ import { ensureInitramfs, type Initramfs, sweepInitramfs } from './initramfs.ts'
 import { ensureKernel, type Kernel, rebuildKernel } from './kernel.ts'
 import { readCacheDir, type Store } from './layout.ts'
 import { listImages } from './list.ts'
-import { type IsUsed, pruneRoots, removeImage } from './remove.ts'
+import { type IsUsed, prune, removeImage } from './remove.ts'
 
 export type { Image, ImageManifest, Initramfs, IsUsed, Kernel, OnProgress }
 export { readCacheDir }
@@ -32,6 +32,6 @@ export async function openImageStore(store: Store) {
     find: (name: string) => findImage(store, name),
     list: () => listImages(store),
     remove: (name: string, isUsed: IsUsed) => removeImage(store, name, isUsed),
-    prune: (isUsed: IsUsed) => pruneRoots(store, isUsed),
+    prune: (isUsed: IsUsed) => prune(store, isUsed),
   }
 }

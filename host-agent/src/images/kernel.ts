@@ -10,10 +10,10 @@ import { runOrThrow } from '../run.ts'
 import { type Build, type BuildOptions, buildOnce, findNewer, place } from './build.ts'
 import { listDependencies, openApt, unpackPackage } from './debian-package.ts'
 import { hashFolder } from './hash.ts'
-import { folderOf, MANIFEST_FILE, pathOf, type Store } from './layout.ts'
+import { folderOf, KERNEL_FILE, MANIFEST_FILE, pathOf, type Store } from './layout.ts'
 import { findMirror } from './mirror.ts'
 import { BOOT_MODULES, findModules, LATER_MODULES, orderModules, readNeeds } from './modules.ts'
-import { findNamed, linkName } from './names.ts'
+import { findNamed, linkName, withContents } from './names.ts'
 import { requireTools, TOOL_ENV } from './tools.ts'
 
 export type Kernel = {
@@ -73,7 +73,7 @@ async function readKernel(store: Store, digest: string): Promise<Kernel> {
   const modulePath = (module: string) => path.join(folder, 'modules', `${module}.ko`)
   return {
     version: manifest.version,
-    vmlinuz: path.join(folder, 'vmlinuz'),
+    vmlinuz: path.join(folder, KERNEL_FILE),
     digest,
     bootModules: manifest.boot_modules.map(modulePath),
     laterModules: manifest.later_modules.map(modulePath),
@@ -90,7 +90,7 @@ async function buildKernel(store: Store, build: Build, suite: string): Promise<K
 
   const folder = path.join(build.folder, 'kernel')
   await mkdir(path.join(folder, 'modules'), { recursive: true })
-  await copyFile(path.join(unpacked, 'boot', `vmlinuz-${version}`), path.join(folder, 'vmlinuz'))
+  await copyFile(path.join(unpacked, 'boot', `vmlinuz-${version}`), path.join(folder, KERNEL_FILE))
   // From trixie on everything lies under /usr.
   const roots = ['lib/modules', 'usr/lib/modules'].map((root) => path.join(unpacked, root, version))
   const found = await Promise.all(roots.map((root) => findModules(root).catch(() => new Map<string, string>())))
@@ -109,8 +109,10 @@ async function buildKernel(store: Store, build: Build, suite: string): Promise<K
   const manifest: KernelManifest = { version, boot_modules: boot, later_modules: later }
   await writeFile(path.join(folder, MANIFEST_FILE), JSON.stringify(manifest, null, 2))
   const digest = await hashFolder(folder)
-  await place(folder, pathOf(store, 'kernels', folderOf(digest)))
-  await linkName(store, build, 'kernels', nameOf(suite), digest)
+  await withContents(store, async () => {
+    await place(folder, pathOf(store, 'kernels', folderOf(digest)))
+    await linkName(store, build, 'kernels', nameOf(suite), digest)
+  })
   return readKernel(store, digest)
 }
 

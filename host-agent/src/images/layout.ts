@@ -24,6 +24,7 @@ export const FOLDERS = ['roots', 'kernels', 'initramfs', 'names', 'building', 'l
 export type Folder = (typeof FOLDERS)[number]
 
 export const ROOT_FILE = 'root.ext4'
+export const KERNEL_FILE = 'vmlinuz'
 export const MANIFEST_FILE = 'manifest.json'
 
 /** By the same rules as the host agent's configuration. */

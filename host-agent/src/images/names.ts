@@ -6,7 +6,7 @@ import type { Build } from './build.ts'
 import { digestOf, type Folder, folderOf, pathOf, type Store } from './layout.ts'
 import { lock } from './lock.ts'
 
-type Content = Extract<Folder, 'roots' | 'kernels'>
+export type Content = Extract<Folder, 'roots' | 'kernels'>
 
 /** The digest that a name stands for. */
 export async function findNamed(store: Store, content: Content, name: string): Promise<string | undefined> {
@@ -22,8 +22,8 @@ export async function findNamed(store: Store, content: Content, name: string): P
   return isThere ? digestOf(path.basename(folder)) : undefined
 }
 
-/** A root without a name is taken away: whoever puts one there and names it does both under this lock. */
-export async function withRoots<T>(store: Store, work: () => Promise<T>): Promise<T> {
+/** A root or kernel without a name is taken away: whoever puts one there and names it does both under this lock. */
+export async function withContents<T>(store: Store, work: () => Promise<T>): Promise<T> {
   const held = await lock(pathOf(store, 'locks', 'roots'), () => {})
   try {
     return await work()

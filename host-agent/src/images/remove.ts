@@ -3,9 +3,9 @@ import { readdir, rename, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
 import { listFailed } from './build.ts'
 import { findImage, type Image } from './image.ts'
-import { checkImageName, folderOf, pathOf, ROOT_FILE, type Store } from './layout.ts'
+import { checkImageName, digestOf, folderOf, KERNEL_FILE, pathOf, ROOT_FILE, type Store } from './layout.ts'
 import { tryLock } from './lock.ts'
-import { findNamed, listNames, unlinkName, withRoots } from './names.ts'
+import { type Content, findNamed, listNames, unlinkName, withContents } from './names.ts'
 
 /** Knows of sandboxes that need an image and are not running, such as paused ones. */
 export type IsUsed = (image: Pick<Image, 'digest' | 'path'>) => boolean | Promise<boolean>
@@ -19,19 +19,25 @@ export async function removeImage(store: Store, name: string, isUsed: IsUsed): P
     if (!image) return await forget(store, name)
     if ((await isUsed(image)) || (await isOpen(image.path))) throw new Error(`${name} is in use by a sandbox`)
     await forget(store, name)
-    await removeUnnamed(store, image.digest)
+    await removeUnnamed(store, 'roots', image.digest)
   } finally {
     await held.release()
   }
 }
 
-/** Roots that lost their name to a newer build, and that nobody needs any more. Gives their digests. */
-export async function pruneRoots(store: Store, isUsed: IsUsed): Promise<string[]> {
+/** What opens to whoever uses it. */
+const MAIN_FILES: Record<Content, string> = { roots: ROOT_FILE, kernels: KERNEL_FILE }
+
+/** Roots and kernels that lost their name to a newer build, and that nobody needs any more. Gives their digests. */
+export async function prune(store: Store, isUsed: IsUsed): Promise<string[]> {
   const removed: string[] = []
-  for (const folder of await readdir(pathOf(store, 'roots'))) {
-    const root = { digest: `sha256:${folder}`, path: pathOf(store, 'roots', folder, ROOT_FILE) }
-    if ((await isUsed(root)) || (await isOpen(root.path))) continue
-    if (await removeUnnamed(store, root.digest)) removed.push(root.digest)
+  for (const content of ['roots', 'kernels'] as const) {
+    const named = await listNamed(store, content)
+    for (const digest of (await readdir(pathOf(store, content))).map(digestOf)) {
+      const thing = { digest, path: pathOf(store, content, folderOf(digest), MAIN_FILES[content]) }
+      if (named.includes(digest) || (await isUsed(thing)) || (await isOpen(thing.path))) continue
+      if (await removeUnnamed(store, content, digest)) removed.push(digest)
+    }
   }
   return removed
 }
@@ -45,18 +51,20 @@ async function forget(store: Store, name: string): Promise<void> {
 }
 
 /** Another name may stand for the same content. */
-async function removeUnnamed(store: Store, digest: string): Promise<boolean> {
+async function removeUnnamed(store: Store, content: Content, digest: string): Promise<boolean> {
   const doomed = pathOf(store, 'building', `removed-${folderOf(digest)}`)
-  const isRemoved = await withRoots(store, async () => {
-    const digests = await Promise.all((await listNames(store)).map((name) => findNamed(store, 'roots', name)))
-    if (digests.includes(digest)) return false
+  const isRemoved = await withContents(store, async () => {
+    if ((await listNamed(store, content)).includes(digest)) return false
     // Out of sight by one rename: what is left when we are killed here is a leftover like any other.
-    await rename(pathOf(store, 'roots', folderOf(digest)), doomed)
+    await rename(pathOf(store, content, folderOf(digest)), doomed)
     return true
   })
   await rm(doomed, { recursive: true, force: true })
   return isRemoved
 }
+
+const listNamed = async (store: Store, content: Content): Promise<(string | undefined)[]> =>
+  Promise.all((await listNames(store)).map((name) => findNamed(store, content, name)))
 
 /** Whether any process has it open; QEMU has, under whatever path. Only root sees all of them. */
 async function isOpen(file: string): Promise<boolean> {

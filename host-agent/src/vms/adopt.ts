@@ -1,100 +1,119 @@
 /**
  * After a start: what runs and belongs is adopted, everything else is removed.
  *
- * A record in `creating` is a create that nobody waits for any more: taken back. One in `running` whose QEMU lives is
- * adopted with its processes untouched; whose QEMU is gone, it is reported dead with its disk kept. Sockets, slots and
- * cgroups that no record names are left-overs of a moment between two steps.
+ *   a saved sandbox                             stays as it is
+ *   one whose body lives                        is adopted, its processes untouched; if it stands still, somebody died
+ *                                               in the middle of a pause or a fork, and it goes on
+ *   one whose body lives and that has a newer   was paused: only the end of its body was not seen to
+ *   generation than its record says
+ *   one whose body is gone                      is dead, with its disk and its generations kept
+ *
+ * What no record names (bodies, QEMUs, sockets, cgroups, slots, generations, objects) is a left-over of a moment
+ * between two steps, or of the pool.
  */
-import { readdir, readFile, rm } from 'node:fs/promises'
+import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { errorText } from '@warren/kit/text'
 import type { Deps } from '../deps.ts'
-import { socketDirOf, socketsIn } from './launch.ts'
+import { Body, bodyHomeOf, endBody, releaseBody } from './body.ts'
+import { socketDirOf } from './launch.ts'
 import { endProcess, isAlive, markProcess } from './process.ts'
 import { SOCKETS } from './qemu/args.ts'
 import { Qmp } from './qemu/qmp.ts'
 import type { VmRecord } from './registry.ts'
-import { removeVm } from './remove.ts'
-import { Vm } from './vm.ts'
 import type { Vms } from './vms.ts'
 
 const MONITOR_LIMIT_MS = 5_000
 
-export async function adoptAll(deps: Deps, vms: Vms): Promise<{ adopted: number; dead: number; removed: number }> {
+type Found = 'running' | 'paused' | 'dead'
+
+export async function adoptAll(deps: Deps, vms: Vms): Promise<Record<Found | 'removed', number>> {
   const { records, broken } = await deps.registry.list()
-  for (const id of broken) await deps.registry.remove(id)
-  let [adopted, dead, removed] = [0, 0, broken.length]
+  for (const name of broken) await deps.registry.removeFile(name)
+  const found = { running: 0, paused: 0, dead: 0, removed: broken.length }
   await Promise.all(
     records.map(async (record) => {
-      if (record.state === 'creating') {
-        await endOrphans(deps, record.id)
-        await removeVm(deps, record)
-        removed++
-      } else if (await adoptOne(deps, vms, record)) adopted++
-      else dead++
+      found[await adoptOne(deps, vms, record)]++
     }),
   )
-  await removeStrays(deps, new Set(vms.records().map((record) => record.id)))
-  return { adopted, dead, removed }
-}
-
-async function adoptOne(deps: Deps, vms: Vms, record: VmRecord): Promise<boolean> {
-  const socketDir = socketDirOf(deps, record.id)
-  try {
-    if (record.state === 'dead') throw new Error(record.reason ?? 'it died before')
-    if (!record.qemu || !isAlive(record.qemu)) throw new Error('its QEMU ended while nobody watched')
-    const qmp = await Qmp.connect(path.join(socketDir, SOCKETS.monitor), AbortSignal.timeout(MONITOR_LIMIT_MS))
-    if (record.slot !== undefined) deps.network.slots.adopt(record.slot, record.ip)
-    vms.adopt(new Vm(record, qmp, socketsIn(socketDir)))
-    return true
-  } catch (error) {
-    if (record.qemu) await endProcess(record.qemu)
-    // Its slot goes now: the number will be somebody else's by the time this VM is deleted.
-    if (record.slot !== undefined) await deps.network.slots.release(record.slot)
-    delete record.slot
-    Object.assign(record, { state: 'dead', reason: errorText(error) })
-    await deps.registry.write(record)
-    vms.mourn(record)
-    return false
-  }
-}
-
-/** QEMU started a moment before its record could name it: found by the folder its sockets are in. */
-async function endOrphans(deps: Deps, id: string): Promise<void> {
-  for (const pid of await findQemus(deps, (args) => args.some((arg) => arg.includes(`${socketDirOf(deps, id)}/`)))) {
-    const mark = markProcess(pid)
-    if (mark) await endProcess(mark)
-  }
-}
-
-async function removeStrays(deps: Deps, known: Set<string>): Promise<void> {
-  const ours = `path=${deps.config.runDir}/`
-  for (const pid of await findQemus(deps, (args) => args.some((arg) => arg.includes(ours)))) {
-    const mark = markProcess(pid)
-    const id = await idOf(deps, pid)
-    if (mark && id !== undefined && !known.has(id)) await endProcess(mark)
-  }
-  for (const id of await readdir(deps.config.runDir)) {
-    if (!known.has(id)) await rm(path.join(deps.config.runDir, id), { recursive: true, force: true })
-  }
-  for (const name of await deps.cgroups.list()) if (!known.has(name)) await deps.cgroups.remove(name)
-}
-
-async function findQemus(deps: Deps, matches: (args: string[]) => boolean): Promise<number[]> {
-  const found: number[] = []
-  for (const name of await readdir('/proc')) {
-    if (!/^\d+$/.test(name)) continue
-    const args = await argsOf(Number(name))
-    if (args[0]?.endsWith(deps.machine.binary) && matches(args)) found.push(Number(name))
-  }
+  await removeStrays(deps, vms.records())
   return found
 }
 
-async function idOf(deps: Deps, pid: number): Promise<string | undefined> {
-  const monitor = (await argsOf(pid)).find((arg) => arg.includes(`${deps.config.runDir}/`))
-  return monitor?.split(`${deps.config.runDir}/`)[1]?.split('/')[0]
+async function adoptOne(deps: Deps, vms: Vms, record: VmRecord): Promise<Found> {
+  const { body } = record
+  if (record.state === 'paused' || !body) {
+    Object.assign(record, { state: record.state === 'dead' ? 'dead' : 'paused' })
+    vms.adopt(record)
+    return record.state === 'dead' ? 'dead' : 'paused'
+  }
+  const newest = deps.snapshots.newest(record.id)?.generation ?? 0
+  if (newest > (record.generation ?? 0)) return finishPause(deps, vms, record, newest)
+  deps.snapshots.hold(body.id, body.layers)
+  try {
+    if (record.state === 'dead') throw new Error(record.reason ?? 'it died before')
+    if (!isAlive(body.qemu)) throw new Error('its QEMU ended while nobody watched')
+    const monitor = path.join(socketDirOf(deps, body.id), SOCKETS.monitor)
+    const qmp = await Qmp.connect(monitor, AbortSignal.timeout(MONITOR_LIMIT_MS))
+    const adopted = new Body(deps, body, qmp)
+    if ((await adopted.status()) !== 'running') await adopted.go()
+    deps.network.slots.adopt(body.slot, record.ip)
+    vms.adopt(record, adopted)
+    return 'running'
+  } catch (error) {
+    await releaseBody(deps, body)
+    Object.assign(record, { state: 'dead', reason: errorText(error) })
+    await deps.registry.write(record)
+    vms.adopt(record)
+    return 'dead'
+  }
 }
 
-async function argsOf(pid: number): Promise<string[]> {
-  return (await readFile(`/proc/${pid}/cmdline`, 'utf8').catch(() => '')).split('\0')
+async function finishPause(deps: Deps, vms: Vms, record: VmRecord, generation: number): Promise<Found> {
+  const body = record.body
+  delete record.body
+  delete record.reason
+  Object.assign(record, { state: 'paused', generation })
+  await deps.registry.writeDurably(record)
+  if (body) await endBody(deps, body)
+  vms.adopt(record)
+  return 'paused'
+}
+
+async function removeStrays(deps: Deps, records: VmRecord[]): Promise<void> {
+  const bodies = new Set(records.flatMap(({ body }) => body?.id ?? []))
+  const alive = new Set(records.flatMap(({ body }) => (body && !body.released ? body.id : [])))
+  for (const { pid, id } of await findQemus(deps)) {
+    const mark = markProcess(pid)
+    if (mark && !alive.has(id)) await endProcess(mark)
+  }
+  for (const id of await readdir(deps.config.runDir)) {
+    if (!alive.has(id)) await rm(path.join(deps.config.runDir, id), { recursive: true, force: true })
+  }
+  for (const name of await deps.cgroups.list()) if (!alive.has(name)) await deps.cgroups.remove(name)
+  const homes = path.dirname(bodyHomeOf(deps, 'any'))
+  await mkdir(homes, { recursive: true, mode: 0o700 })
+  for (const id of await readdir(homes)) {
+    if (!bodies.has(id)) await rm(bodyHomeOf(deps, id), { recursive: true, force: true })
+  }
+  const known = new Set(records.map((record) => record.id))
+  for (const id of [...deps.snapshots.all().keys()]) if (!known.has(id)) await deps.snapshots.deleteAll(id)
+  await deps.snapshots.collect()
+}
+
+/** Ours have their sockets in our folder. */
+async function findQemus(deps: Deps): Promise<{ pid: number; id: string }[]> {
+  const found: { pid: number; id: string }[] = []
+  const ours = `path=${deps.config.runDir}/`
+  for (const name of await readdir('/proc')) {
+    if (!/^\d+$/.test(name)) continue
+    const args = (await readFile(`/proc/${name}/cmdline`, 'utf8').catch(() => '')).split('\0')
+    if (!args[0]?.endsWith(deps.machine.binary)) continue
+    const id = args
+      .find((arg) => arg.includes(ours))
+      ?.split(ours)[1]
+      ?.split('/')[0]
+    if (id !== undefined) found.push({ pid: Number(name), id })
+  }
+  return found
 }

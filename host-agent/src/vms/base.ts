@@ -38,9 +38,9 @@ import { askGuest } from '../guest/client.ts'
 import { runInGuest } from '../guest/exec.ts'
 import type { Image } from '../images/index.ts'
 import { proveBase } from './base-proof.ts'
-import { launchQemu } from './launch.ts'
-import { renderArgs, type Shape, STATE_FILENAME } from './qemu/args.ts'
-import { createOverlay } from './qemu/overlay.ts'
+import { launchQemu, socketDirOf, socketsIn } from './launch.ts'
+import { diskFile, inWork, renderArgs, type Shape, STATE_FILE } from './qemu/args.ts'
+import { createOverlay } from './qemu/qcow2/overlay.ts'
 
 export type Base = {
   key: string
@@ -72,6 +72,15 @@ export async function ensureBase(deps: Deps, image: Image, shape: Shape, diskMib
   return work
 }
 
+/** One that was built before, perhaps by an older Warren: what it is, its manifest says. */
+export async function findBase(deps: Deps, key: string): Promise<Base | undefined> {
+  const file = path.join(deps.config.dataDir, 'bases', key, 'manifest.json')
+  const text = await readFile(file, 'utf8').catch(() => undefined)
+  if (text === undefined) return undefined
+  const { shape, diskMib } = JSON.parse(text) as { shape: Shape; diskMib: number }
+  return baseAt(deps, key, shape, diskMib)
+}
+
 function baseAt(deps: Deps, key: string, shape: Shape, diskMib: number): Base {
   const folder = path.join(deps.config.dataDir, 'bases', key)
   return { key, folder, shape, diskMib, files: filesIn(folder) }
@@ -87,7 +96,7 @@ const filesIn = (folder: string) => ({
 /** Everything a clone must have in common with its base. The command line stands for devices and their order. */
 function describe(deps: Deps, image: Image, shape: Shape, diskMib: number) {
   const { machine, kernel, initramfs } = deps
-  const line = renderArgs({ mode: 'clone', machine, shape, socketDir: '', mtu: deps.network.host.mtu })
+  const line = renderArgs({ start: 'state', machine, shape, socketDir: '', mtu: deps.network.host.mtu, layers: 0 })
   return { machine, kernel: kernel.digest, initramfs: initramfs.digest, image: image.digest, shape, diskMib, line }
 }
 
@@ -149,28 +158,32 @@ async function bootAndSave(deps: Deps, base: Base): Promise<void> {
     const slot = await deps.network.slots.take()
     undo.add('slot', () => deps.network.slots.release(slot))
     const uid = deps.uidOf(slot)
-    await createOverlay(base.files.disk, { sizeMib: base.diskMib, backing: { file: base.files.image, format: 'raw' } })
-    for (const file of [base.files.ram, base.files.state, consoleFile]) await writeFile(file, '')
+    const work = path.join(base.folder, 'work')
+    await mkdir(work, { mode: 0o700 })
+    const disk = path.join(work, diskFile(0))
+    await createOverlay(disk, { sizeMib: base.diskMib, backing: { file: base.files.image, format: 'raw' } })
+    for (const file of [base.files.ram, consoleFile]) await writeFile(file, '')
     await truncate(base.files.ram, base.shape.mem_mib * 1024 * 1024)
-    for (const file of [base.files.disk, base.files.ram, base.files.state, consoleFile]) await chown(file, uid, uid)
+    for (const file of [work, disk, base.files.ram, consoleFile]) await chown(file, uid, uid)
 
-    const { qmp, sockets } = await launchQemu(
+    const { qmp } = await launchQemu(
       deps,
       {
         id,
-        mode: 'boot',
+        start: 'base',
+        type: deps.machine.type,
         slot,
         uid,
         shape: base.shape,
         files: {
           image: { path: base.files.image, flags: 'r' },
-          disk: { path: base.files.disk, flags: 'r+' },
+          work: { path: work, flags: 'r' },
           ram: { path: base.files.ram, flags: 'r+' },
-          state: { path: base.files.state, flags: 'w' },
           kernel: { path: deps.kernel.vmlinuz, flags: 'r' },
           initrd: { path: deps.initramfs.path, flags: 'r' },
           console: { path: consoleFile, flags: 'w' },
         },
+        layers: [],
         logFile: path.join(base.folder, 'qemu.log'),
         cgroups: [],
         lasting: false,
@@ -181,15 +194,18 @@ async function bootAndSave(deps: Deps, base: Base): Promise<void> {
     const ended = qmp.closed.then(() => {
       throw new Error('the guest panicked or powered off')
     })
-    const channel = await Promise.race([openGuestChannel(sockets, signal), ended])
+    const channel = await Promise.race([openGuestChannel(socketsIn(socketDirOf(deps, id)), signal), ended])
     undo.add('channel', () => channel.close())
     await Promise.race([warm(channel.session, signal), ended])
     ended.catch(() => {}) // From here on the end is ours.
     channel.close()
     await qmp.run('stop')
-    await qmp.run('xen-save-devices-state', { filename: STATE_FILENAME, live: false })
+    await qmp.run('xen-save-devices-state', { filename: inWork(STATE_FILE), live: false })
     await qmp.run('quit').catch(() => {}) // It may be gone before it answers.
     await qmp.closed
+    await rename(disk, base.files.disk)
+    await rename(path.join(work, STATE_FILE), base.files.state)
+    await rm(work, { recursive: true })
   } catch (error) {
     const tail = (await readFile(consoleFile, 'utf8').catch(() => '')).trimEnd().split('\n').slice(-6).join('\n')
     throw new Error(`boot: ${errorText(error)}${tail === '' ? '' : `\n${tail}`}`, { cause: error })

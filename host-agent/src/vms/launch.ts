@@ -7,26 +7,31 @@ import path from 'node:path'
 import type { Undo } from '@warren/kit/undo'
 import type { Deps } from '../deps.ts'
 import { endProcess, markProcess, type ProcessMark } from './process.ts'
-import { FDS, renderArgs, type Shape, SOCKETS } from './qemu/args.ts'
+import { FDS, renderArgs, type Shape, SOCKETS, type Start } from './qemu/args.ts'
 import { Qmp } from './qemu/qmp.ts'
 
 /** A file QEMU gets as a descriptor; `sealed` hands out a copy in memory that nobody can write to. */
 export type VmFile = { path: string; flags: 'r' | 'r+' | 'w' | 'sealed' }
+export type LaunchFiles = Partial<Record<Exclude<keyof typeof FDS, 'tap' | 'firstLayer'>, VmFile>>
 
 export type Launch = {
   id: string
-  mode: 'boot' | 'clone'
+  start: Start
+  /** Of machine, versioned. */
+  type: string
   slot: number
   uid: number
   shape: Shape
-  files: Partial<Record<Exclude<keyof typeof FDS, 'tap'>, VmFile>>
+  files: LaunchFiles
+  /** Files between the base's disk and its own, the oldest first. */
+  layers: string[]
   logFile: string
   cgroups: string[]
   /** Outlives the host agent, as sandboxes do. What only builds a base dies with whoever builds it. */
   lasting: boolean
 }
 
-export type Launched = { qemu: ProcessMark; qmp: Qmp; sockets: { agent: string; hello: string } }
+export type Launched = { qemu: ProcessMark; qmp: Qmp }
 
 export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal: AbortSignal): Promise<Launched> {
   const socketDir = socketDirOf(deps, launch.id)
@@ -36,7 +41,9 @@ export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal:
   await chown(socketDir, launch.uid, launch.uid)
 
   const { machine, network } = deps
-  const args = renderArgs({ mode: launch.mode, machine, shape: launch.shape, socketDir, mtu: network.host.mtu })
+  const { start, type, shape, layers } = launch
+  const asked = { start, machine: { ...machine, type }, shape, socketDir, mtu: network.host.mtu }
+  const args = renderArgs({ ...asked, layers: layers.length })
   const { pid } = await network.netd.request('spawnIn', {
     slot: launch.slot,
     ...(launch.lasting
@@ -45,7 +52,10 @@ export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal:
     env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
     uid: launch.uid,
     gid: launch.uid,
-    files: Object.entries(launch.files).map(([name, file]) => ({ fd: FDS[name as keyof typeof FDS], ...file })),
+    files: [
+      ...Object.entries(launch.files).map(([name, file]) => ({ fd: FDS[name as keyof typeof FDS], ...file })),
+      ...layers.map((path, i) => ({ fd: FDS.firstLayer + i, path, flags: 'r' as const })),
+    ],
     stderrPath: launch.logFile,
     cgroupProcs: launch.cgroups,
   })
@@ -56,7 +66,7 @@ export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal:
     throw new Error(`no monitor: ${await lastWords(launch.logFile)}`, { cause: error })
   })
   undo.add('monitor', () => qmp.close())
-  return { qemu, qmp, sockets: socketsIn(socketDir) }
+  return { qemu, qmp }
 }
 
 /** Gives up at once when QEMU is gone: nobody would ever make the socket. */

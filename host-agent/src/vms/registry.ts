@@ -1,54 +1,63 @@
 /**
- * What runs here, on disk: a folder per VM with its record. Whoever starts next finds every VM that ever began to
- * exist, adopts what lives and removes what does not.
+ * The sandboxes of this host, on disk: a file each. Whoever starts next finds every sandbox that was acknowledged,
+ * adopts the bodies that live and removes what no record names.
  *
- * The record is written before the first thing it names is made, so that nothing can exist without one.
+ * A record changes at the moment a step is done, never before: what was under way when a host agent died has not
+ * happened, except for a pause whose generation is on disk already (adopt.ts).
  */
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
-import type { ProcessMark } from './process.ts'
+import { writeFileDurably } from '@warren/kit/files'
+import type { HostVmSignal } from '@warren/protocol'
+import type { BodyRecord } from './body.ts'
 
 export type VmRecord = {
   id: string
   fence: number
-  state: 'creating' | 'running' | 'dead'
+  state: 'creating' | 'running' | 'pausing' | 'paused' | 'resuming' | 'dead'
+  /** Why it is dead. */
   reason?: string
-  /** Of the network namespace. */
-  slot?: number
   ip: string
-  uid: number
-  qemu?: ProcessMark
-  base: string
   disk_mib: number
+  /** The last one saved, or the one it was forked with. */
+  generation?: number
+  /** Forked and never resumed: still a copy of its source. */
+  unborn?: true
+  /** What its guest asks for, until it is paused or deleted. */
+  signal?: HostVmSignal
+  /** While it runs; of a dead one only what its disk needs. */
+  body?: BodyRecord
+  /** The last operation that was done, and what was said about it: asked again, the answer is the same. */
+  done?: { operation: string; fence: number; answer: object }
 }
 
 export type Registry = ReturnType<typeof openRegistry>
 
 export function openRegistry(folder: string) {
-  const homeOf = (id: string) => path.join(folder, id)
-  const fileOf = (id: string) => path.join(homeOf(id), 'vm.json')
+  const fileOf = (id: string) => path.join(folder, `${id}.json`)
 
   return {
-    homeOf,
-    /** Renamed into place: a reader sees the old record or the new one. A crash of the machine ends all VMs anyway. */
+    /** A reader sees the old record or the new one. A machine that crashes ends all bodies anyway. */
     async write(record: VmRecord): Promise<void> {
-      await mkdir(homeOf(record.id), { recursive: true, mode: 0o700 })
+      await mkdir(folder, { recursive: true, mode: 0o700 })
       const fresh = `${fileOf(record.id)}.new`
       await writeFile(fresh, JSON.stringify(record), { mode: 0o600 })
       await rename(fresh, fileOf(record.id))
     },
-    remove: (id: string): Promise<void> => rm(homeOf(id), { recursive: true, force: true }),
-    /** Folders whose record cannot be read hold nothing that lives: they were being made or removed. */
+    /** Of what must be there after a crash of the machine, too: a sandbox that is nothing but saved. */
+    writeDurably: (record: VmRecord): Promise<void> => writeFileDurably(fileOf(record.id), JSON.stringify(record)),
+    remove: (id: string): Promise<void> => rm(fileOf(id), { force: true }),
+    removeFile: (name: string): Promise<void> => rm(path.join(folder, name), { recursive: true, force: true }),
     async list(): Promise<{ records: VmRecord[]; broken: string[] }> {
       await mkdir(folder, { recursive: true, mode: 0o700 })
       const records: VmRecord[] = []
       const broken: string[] = []
-      for (const id of await readdir(folder)) {
-        const text = await readFile(fileOf(id), 'utf8').catch(() => '')
+      for (const name of await readdir(folder)) {
         try {
-          records.push(JSON.parse(text) as VmRecord)
+          if (!/^sb-\w+\.json$/.test(name)) throw new Error('half written')
+          records.push(JSON.parse(await readFile(path.join(folder, name), 'utf8')) as VmRecord)
         } catch {
-          broken.push(id)
+          broken.push(name)
         }
       }
       return { records, broken }

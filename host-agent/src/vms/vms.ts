@@ -1,24 +1,50 @@
-/** All VMs of this host, and what may be done with them. */
-
+/**
+ * All sandboxes of this host, and what may be done with them. One operation at a time on each: a second one with the
+ * same fence waits for the answer of the first, any other is refused. Only a delete goes over all of them.
+ */
+import { crashPoint } from '@warren/kit/crash-point'
 import { errorText } from '@warren/kit/text'
 import { Undo } from '@warren/kit/undo'
-import type { HostVm, HostVmCreateBody, HostVmCreated } from '@warren/protocol'
+import type {
+  HostVm,
+  HostVmCreateBody,
+  HostVmCreated,
+  HostVmForkBody,
+  HostVmForked,
+  HostVmPauseBody,
+  HostVmPaused,
+  HostVmResumeBody,
+  HostVmResumed,
+} from '@warren/protocol'
 import type { Deps } from '../deps.ts'
+import { listenToSignals } from '../guest/signals.ts'
 import { HostError } from '../host-error.ts'
+import type { Manifest } from '../snapshots/manifest.ts'
+import { type Body, endBody, releaseBody } from './body.ts'
 import { createVm } from './create.ts'
+import { addChild, captureLive, FIRST_GENERATION, findForkSource } from './fork.ts'
+import { pauseVm } from './pause.ts'
 import type { VmRecord } from './registry.ts'
-import { removeVm } from './remove.ts'
-import { untilDead, type Vm } from './vm.ts'
+import { resumeVm } from './resume.ts'
 
-type Entry = { record: VmRecord; vm?: Vm; making?: { abort: AbortController; done: Promise<unknown> } }
+type Operation = { name: string; fence: number; abort: AbortController; done: Promise<object> }
+type Entry = {
+  record: VmRecord
+  body?: Body
+  doing?: Operation
+  /** Of a body that was paused: until it is kept on standby, or gone. */
+  settling?: Promise<void>
+  /** Ends listening to what the guest asks for. */
+  quiet?: AbortController
+}
 
-/** Long enough for any request that was under way when its VM was deleted to have come and gone. */
+/** Long enough for any request that was under way when its sandbox was deleted to have come and gone. */
 const TOMBSTONE_MS = 10 * 60_000
 
 export class Vms {
   readonly #deps: Deps
   readonly #entries = new Map<string, Entry>()
-  /** The highest fence seen for a VM that is gone: a create that comes late must not bring it back. */
+  /** The highest fence seen for a sandbox that is gone: a create that comes late must not bring it back. */
   readonly #tombstones = new Map<string, number>()
 
   constructor(deps: Deps) {
@@ -26,98 +52,255 @@ export class Vms {
   }
 
   list(): HostVm[] {
-    return [...this.#entries.values()].map(({ record }) => ({
-      id: record.id,
-      fence: record.fence,
-      state: record.state,
-      ...(record.reason === undefined ? {} : { reason: record.reason }),
-    }))
+    return [...this.#entries.values()].map(({ record }) => {
+      const generation = this.#deps.snapshots.newest(record.id)?.generation
+      return {
+        id: record.id,
+        fence: record.fence,
+        state: record.state,
+        ...(record.reason === undefined ? {} : { reason: record.reason }),
+        ...(generation === undefined ? {} : { generation }),
+        ...(record.signal === undefined ? {} : { signal: record.signal }),
+      }
+    })
   }
 
   records(): VmRecord[] {
     return [...this.#entries.values()].map((entry) => entry.record)
   }
 
-  get(id: string): Vm {
-    const entry = this.#entries.get(id)
-    if (!entry) throw new HostError('not_found', `no VM ${id} here`)
-    if (!entry.vm) throw new HostError('guest_unreachable', `VM ${id} is ${entry.record.state}`)
-    return entry.vm
+  /** The body of one that runs. */
+  get(id: string): Body {
+    const { record, body } = this.#find(id)
+    if (!body || record.state !== 'running') throw new HostError('guest_unreachable', `${id} is ${record.state}`)
+    return body
   }
 
-  /** Asked twice with one fence, the second gets the answer of the first. */
-  async create(body: HostVmCreateBody, signal: AbortSignal): Promise<HostVmCreated> {
-    const { id, fence } = body
-    const seen = Math.max(this.#tombstones.get(id) ?? 0, this.#entries.get(id)?.record.fence ?? 0)
-    if (fence < seen || this.#tombstones.get(id) === fence) throw new HostError('fence_lost', `${id} is past ${fence}`)
-    if (this.#entries.has(id)) throw new HostError('fence_lost', `${id} is here already`)
-
-    const abort = new AbortController()
-    const limit = AbortSignal.any([signal, abort.signal, AbortSignal.timeout(body.limit_ms)])
-    const record: VmRecord = {
-      id,
-      fence,
-      state: 'creating',
-      ip: body.ip,
-      uid: 0,
-      base: '',
-      disk_mib: body.disk_mib,
-    }
+  /** A caller that goes away wants no sandbox any more; asked twice with one fence, the second comes too late. */
+  async create(request: HostVmCreateBody, signal: AbortSignal): Promise<HostVmCreated> {
+    const { id, fence } = request
+    this.#mustBeNew(id, fence)
+    const record: VmRecord = { id, fence, state: 'creating', ip: request.ip, disk_mib: request.disk_mib }
     const entry: Entry = { record }
     this.#entries.set(id, entry)
-    const undo = new Undo()
-    const done = createVm(this.#deps, body, record, undo, limit)
-    entry.making = { abort, done: done.catch(() => {}) }
-    try {
-      const { vm, created } = await done
-      delete entry.making
-      this.#watch(entry, vm)
-      return created
-    } catch (error) {
-      await undo.run(this.#deps.log)
-      this.#entries.delete(id)
-      if (error instanceof HostError) throw error
-      throw new HostError('boot_failed', `could not create ${id}: ${errorText(error)}`, { cause: error })
-    }
+    return this.#do(entry, 'create', fence, async (abort) => {
+      const undo = new Undo()
+      try {
+        const limit = AbortSignal.any([signal, abort, AbortSignal.timeout(request.limit_ms)])
+        const { body, created } = await createVm(this.#deps, request, undo, limit)
+        Object.assign(record, { state: 'running', body: body.record } satisfies Partial<VmRecord>)
+        await this.#deps.registry.write(record)
+        this.#watch(entry, body)
+        return created
+      } catch (error) {
+        await undo.run(this.#deps.log)
+        await this.#deps.registry.remove(id)
+        this.#entries.delete(id)
+        if (error instanceof HostError) throw error
+        throw new HostError('boot_failed', `could not create ${id}: ${errorText(error)}`, { cause: error })
+      }
+    }) as Promise<HostVmCreated>
   }
 
-  /** Ends a create that is under way, too. */
+  async pause(id: string, { fence }: HostVmPauseBody): Promise<HostVmPaused> {
+    const entry = this.#find(id)
+    const before = this.#before<HostVmPaused>(entry, 'pause', fence)
+    if (before) return before
+    const { body, record } = entry
+    const newest = this.#deps.snapshots.newest(id)
+    // Whoever asked before did not live to hear it.
+    if (record.state === 'paused' && newest) return this.#answerPaused(record, fence, newest.manifest)
+    if (!body || record.state !== 'running') throw wrongState(record, 'running')
+    return this.#do(entry, 'pause', fence, async () => {
+      record.state = 'pausing'
+      try {
+        const { paused, memory } = await pauseVm(this.#deps, record, body)
+        body.ending = true
+        entry.quiet?.abort()
+        delete record.body
+        delete record.signal
+        delete entry.body
+        Object.assign(record, { state: 'paused', generation: paused.generation } satisfies Partial<VmRecord>)
+        await this.#settle(record, 'pause', fence, paused)
+        await crashPoint('host.pause.recorded')
+        // Nobody waits for it to be kept or gone, except whoever resumes or deletes the sandbox.
+        const about = { ip: record.ip, dirtyBytes: paused.dirty_bytes, diskMib: record.disk_mib }
+        entry.settling = this.#deps.standby.add(memory, body, about)
+        return paused
+      } catch (error) {
+        if (record.state === 'pausing') record.state = 'running'
+        throw error
+      }
+    })
+  }
+
+  async resume(id: string, request: HostVmResumeBody): Promise<HostVmResumed> {
+    const entry = this.#find(id)
+    const { fence } = request
+    const before = this.#before<HostVmResumed>(entry, 'resume', fence)
+    if (before) return before
+    const { record } = entry
+    const was = record.state
+    if (was !== 'paused' && was !== 'dead') throw wrongState(record, 'paused or dead')
+    return this.#do(entry, 'resume', fence, async (abort) => {
+      record.state = 'resuming'
+      try {
+        await entry.settling
+        const limit = AbortSignal.any([abort, AbortSignal.timeout(request.limit_ms)])
+        const { body, resumed } = await resumeVm(this.#deps, record, request, limit)
+        const dead = record.body
+        delete record.reason
+        delete record.unborn
+        delete record.signal
+        Object.assign(record, { state: 'running', ip: request.ip, body: body.record } satisfies Partial<VmRecord>)
+        if (resumed.generation !== undefined) record.generation = resumed.generation
+        await this.#settle(record, 'resume', fence, resumed)
+        this.#watch(entry, body)
+        if (dead) await endBody(this.#deps, dead)
+        return resumed
+      } catch (error) {
+        if (record.state === 'resuming') record.state = was
+        throw error
+      }
+    })
+  }
+
+  async fork(id: string, request: HostVmForkBody): Promise<HostVmForked> {
+    const entry = this.#find(id)
+    const missing = request.children.filter((child) => !this.#isThere(child))
+    if (missing.length === 0) return { generation: FIRST_GENERATION }
+    for (const child of missing) this.#mustBeNew(child.id, child.fence)
+    const adopt = async (source: Parameters<typeof addChild>[1]): Promise<HostVmForked> => {
+      await Promise.all(
+        missing.map(async (child) => {
+          this.#entries.set(child.id, { record: await addChild(this.#deps, source, child) })
+        }),
+      )
+      return { generation: FIRST_GENERATION }
+    }
+    if (!request.live) return adopt(findForkSource(this.#deps, entry.record, request.generation))
+
+    const { record, body } = entry
+    if (!body || record.state !== 'running' || entry.doing) throw wrongState(record, 'running')
+    return this.#do(entry, 'fork', record.fence, async () => {
+      const { saved, stopped_ms } = await captureLive(this.#deps, record, body)
+      try {
+        return { ...(await adopt(saved)), stopped_ms }
+      } finally {
+        await this.#deps.snapshots.discard([saved.memory.id, saved.state.id])
+      }
+    })
+  }
+
+  /** Ends a create or resume that is under way; waits for a pause, which cannot be left half done. */
   async delete(id: string, fence: number): Promise<void> {
     const entry = this.#entries.get(id)
     if (entry && fence < entry.record.fence) throw new HostError('fence_lost', `${id} is at ${entry.record.fence}`)
     this.#bury(id, fence)
     if (!entry) return
-    if (entry.making) {
-      entry.making.abort.abort(new HostError('fence_lost', `${id} was deleted`))
-      await entry.making.done
+    entry.record.fence = fence
+    if (entry.doing) {
+      entry.doing.abort.abort(new HostError('fence_lost', `${id} was deleted`))
+      await entry.doing.done.catch(() => {}) // Its caller is told.
     }
-    if (!this.#entries.has(id)) return
-    if (entry.vm) entry.vm.ending = true
-    await removeVm(this.#deps, entry.record, entry.vm)
+    if (this.#entries.get(id) !== entry) return
+    await entry.settling
+    const { record } = entry
+    const memory = this.#deps.snapshots.newest(id)?.manifest.memory.id
+    if (memory !== undefined && record.state === 'paused') await this.#deps.standby.drop(memory)
+    if (record.body) await endBody(this.#deps, record.body, entry.body)
+    await crashPoint('host.delete.ended')
+    await this.#deps.registry.remove(id)
+    await crashPoint('host.delete.unrecorded')
+    await this.#deps.snapshots.deleteAll(id)
     this.#entries.delete(id)
   }
 
-  /** A VM found at start that lives. */
-  adopt(vm: Vm): void {
-    const entry: Entry = { record: vm.record }
-    this.#entries.set(vm.record.id, entry)
-    this.#watch(entry, vm)
+  /** Found at start: with a body that lives, saved, or dead. */
+  adopt(record: VmRecord, body?: Body): void {
+    const entry: Entry = { record }
+    this.#entries.set(record.id, entry)
+    if (body) this.#watch(entry, body)
   }
 
-  /** A VM found at start that does not: the control plane is told, and deletes it. */
-  mourn(record: VmRecord): void {
-    this.#entries.set(record.id, { record })
+  async #answerPaused(record: VmRecord, fence: number, { generation, memory, state }: Manifest): Promise<HostVmPaused> {
+    const written_bytes = memory.bytes + state.bytes
+    const answer = { generation, took_ms: 0, dirty_bytes: memory.dirty_bytes, written_bytes }
+    record.fence = fence
+    await this.#settle(record, 'pause', fence, answer)
+    return answer
   }
 
-  #watch(entry: Entry, vm: Vm): void {
-    entry.vm = vm
-    void untilDead(this.#deps, vm).then(async (reason) => {
-      if (vm.ending) return
-      this.#deps.log.warn({ sandbox: vm.record.id, reason }, 'a VM died')
-      Object.assign(entry.record, { state: 'dead', reason })
-      delete entry.vm
-      await vm.close()
-      await this.#deps.registry.write(entry.record).catch((error) => this.#deps.log.error({ err: error }, 'no record'))
+  #find(id: string): Entry {
+    const entry = this.#entries.get(id)
+    if (!entry) throw new HostError('not_found', `no sandbox ${id} here`)
+    return entry
+  }
+
+  #isThere({ id, fence }: { id: string; fence: number }): boolean {
+    const record = this.#entries.get(id)?.record
+    return record !== undefined && record.fence >= fence
+  }
+
+  #mustBeNew(id: string, fence: number): void {
+    if (this.#entries.has(id)) throw new HostError('fence_lost', `${id} is here already`)
+    const seen = this.#tombstones.get(id) ?? 0
+    if (fence <= seen) throw new HostError('fence_lost', `${id} is past ${fence}`)
+  }
+
+  /** What the same operation with the same fence has answered, or will. */
+  #before<Answer>({ record, doing }: Entry, name: string, fence: number): Promise<Answer> | undefined {
+    if (fence < record.fence) throw new HostError('fence_lost', `${record.id} is at ${record.fence}`)
+    if (doing && doing.name === name && doing.fence === fence) return doing.done as Promise<Answer>
+    if (doing) throw new HostError('wrong_state', `${record.id} is ${record.state}: ${doing.name} is under way`)
+    const { done } = record
+    if (done?.operation === name && done.fence === fence) return Promise.resolve(done.answer as Answer)
+    return undefined
+  }
+
+  #do<Answer extends object>(
+    entry: Entry,
+    name: string,
+    fence: number,
+    work: (abort: AbortSignal) => Promise<Answer>,
+  ): Promise<Answer> {
+    const abort = new AbortController()
+    entry.record.fence = fence
+    const done = work(abort.signal).finally(() => {
+      delete entry.doing
+    })
+    entry.doing = { name, fence, abort, done }
+    done.catch(() => {}) // Whoever asked gets it; nobody may be waiting any more.
+    return done
+  }
+
+  /** On disk before it is said. */
+  async #settle(record: VmRecord, operation: string, fence: number, answer: object): Promise<void> {
+    record.done = { operation, fence, answer }
+    await this.#deps.registry.writeDurably(record)
+  }
+
+  #watch(entry: Entry, body: Body): void {
+    entry.body = body
+    const quiet = new AbortController()
+    entry.quiet = quiet
+    void listenToSignals(
+      () => body.channel(),
+      async (signal) => {
+        entry.record.signal = signal
+        await this.#deps.registry.write(entry.record)
+      },
+      quiet.signal,
+    )
+    void body.qmp.closed.then(() => quiet.abort())
+    void body.untilDead(this.#deps).then(async (reason) => {
+      if (body.ending) return
+      const { record } = entry
+      this.#deps.log.warn({ sandbox: record.id, reason }, 'a sandbox died')
+      Object.assign(record, { state: 'dead', reason })
+      delete entry.body
+      await releaseBody(this.#deps, body.record, body)
+      await this.#deps.registry.write(record)
     })
   }
 
@@ -126,3 +309,6 @@ export class Vms {
     setTimeout(() => this.#tombstones.delete(id), TOMBSTONE_MS).unref()
   }
 }
+
+const wrongState = ({ id, state }: VmRecord, expected: string): HostError =>
+  new HostError('wrong_state', `${id} is ${state}, expected ${expected}`)

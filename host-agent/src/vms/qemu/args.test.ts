@@ -10,9 +10,9 @@ const machine: Machine = {
   cpu: 'max',
   readOnlyRam: false,
 }
-const common = { machine, shape: { vcpu: 2, mem_mib: 512 }, socketDir: '/run/x', mtu: 1400 }
-const boot = renderArgs({ ...common, mode: 'boot' })
-const clone = renderArgs({ ...common, mode: 'clone' })
+const common = { machine, shape: { vcpu: 2, mem_mib: 512 }, socketDir: '/run/x', mtu: 1400, layers: 0 }
+const boot = renderArgs({ ...common, start: 'base' })
+const clone = renderArgs({ ...common, start: 'state' })
 
 /** The values that follow a flag, in order. */
 const valuesOf = (args: string[], flag: string) => args.filter((_, i) => args[i - 1] === flag)
@@ -31,7 +31,7 @@ test('the base writes its memory into the file, a clone maps it privately', () =
   assert.deepEqual(valuesOf(clone, '-object'), [
     `memory-backend-file,id=ram0,size=512M,mem-path=/proc/self/fd/${FDS.ram},share=off`,
   ])
-  const newer = renderArgs({ ...common, machine: { ...machine, readOnlyRam: true }, mode: 'clone' })
+  const newer = renderArgs({ ...common, machine: { ...machine, readOnlyRam: true }, start: 'state' })
   assert.match(valuesOf(newer, '-object')[0]!, /share=off,readonly=on,rom=off$/)
 })
 
@@ -52,6 +52,29 @@ test('only the last disk of the chain is written to', () => {
   )
 })
 
+test('what earlier generations wrote lies between the base and the disk, the oldest first', () => {
+  const nodes = valuesOf(renderArgs({ ...common, start: 'state', layers: 2 }), '-blockdev').map((text) =>
+    JSON.parse(text),
+  )
+  assert.deepEqual(
+    nodes.map((node) => [node['node-name'], node.backing, node.file.filename]),
+    [
+      ['image', undefined, `/dev/fdset/${FDS.image}`],
+      ['base', 'image', `/dev/fdset/${FDS.baseDisk}`],
+      ['layer0', 'base', `/dev/fdset/${FDS.firstLayer}`],
+      ['layer1', 'layer0', `/dev/fdset/${FDS.firstLayer + 1}`],
+      ['d0', 'layer1', `/proc/self/fd/${FDS.work}/disk-0.qcow2`],
+    ],
+  )
+})
+
+test('a disk that is booted again stands still until its rules are in force', () => {
+  const again = renderArgs({ ...common, start: 'disk', layers: 1 })
+  assert.ok(again.includes('-S'))
+  assert.equal(valuesOf(again, '-kernel').length, 1)
+  assert.match(valuesOf(again, '-object')[0]!, /share=off/)
+})
+
 test('QEMU is confined and never restarts a guest by itself', () => {
   for (const args of [boot, clone]) {
     assert.ok(args.includes('-no-reboot'))
@@ -61,9 +84,9 @@ test('QEMU is confined and never restarts a guest by itself', () => {
   }
 })
 
-test('a clone has no kernel and takes its state from a descriptor', () => {
+test('a clone has no kernel and waits for its state', () => {
   assert.deepEqual(valuesOf(clone, '-kernel'), [])
-  assert.deepEqual(valuesOf(clone, '-incoming'), [`fd:${FDS.state}`])
+  assert.deepEqual(valuesOf(clone, '-incoming'), ['defer'])
   assert.deepEqual(valuesOf(boot, '-incoming'), [])
 })
 

@@ -1,15 +1,15 @@
 /** Which machine this host can run: found by asking QEMU and the kernel, never by the name of a distribution. */
 import { runOrThrow } from '../../run.ts'
 import type { Machine } from './args.ts'
-import { probeKvm } from './probe.ts'
+import { type ProbeOptions, probeKvm } from './probe.ts'
 
 const BINARY = 'qemu-system-x86_64'
 
-export async function detectMachine(): Promise<{ machine: Machine; why: string }> {
+export async function detectMachine(probe: ProbeOptions = {}): Promise<{ machine: Machine; why: string }> {
   const [{ stdout: versionText }, { stdout: machines }, kvm] = await Promise.all([
     runOrThrow(BINARY, ['--version']),
     runOrThrow(BINARY, ['-machine', 'help']),
-    probeKvm(),
+    probeKvm(probe),
   ])
   const version = parseQemuVersion(versionText)
   const machine: Machine = {

@@ -3,7 +3,7 @@ import { mkdtemp, rm, stat, truncate, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { run, runOrThrow } from '../../run.ts'
+import { run, runOrThrow } from '../../../run.ts'
 import { createOverlay, renderOverlay } from './overlay.ts'
 
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-overlay-'))

@@ -1,0 +1,93 @@
+/** How fast files move, against the agent's own port without the API and the host agent before it. */
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { GuestGrowAnswer } from '@warren/protocol'
+import { askGuest } from '../../../host-agent/src/guest/client.ts'
+import { type BareVm, bootBareVm } from '../../../host-agent/src/testing/bare-vm.ts'
+import { interleave } from '../interleave.ts'
+import type { Measurement, Row, Run } from '../row.ts'
+import { bareParts } from '../vm/bare-parts.ts'
+import { LARGE, vmBox } from '../vm/box.ts'
+
+const MIB = 1024 * 1024
+const FILE_BYTES = 64 * MIB
+const PATH = '/root/bench.bin'
+const GROW_LIMIT_MS = 60_000
+const BASELINE = "guest agent's bare virtio-serial port"
+
+export const pushRow: Row = {
+  name: 'push',
+  what: `PUT files of ${FILE_BYTES / MIB} MiB, against the same bytes written into the agent's port without Warren`,
+  unit: 'MB/s',
+  baseline: BASELINE,
+  measure: (run) => measureFiles(run, 'push'),
+}
+
+export const pullRow: Row = {
+  name: 'pull',
+  what: `GET files of ${FILE_BYTES / MIB} MiB, against the same bytes read from the agent's port without Warren`,
+  unit: 'MB/s',
+  baseline: BASELINE,
+  measure: (run) => measureFiles(run, 'pull'),
+}
+
+async function measureFiles(run: Run, direction: 'push' | 'pull'): Promise<Measurement> {
+  const { api } = await run.open(vmBox)
+  const data = randomBytes(FILE_BYTES)
+  const { id } = await api.create(LARGE)
+  const bare = await bootBareVm(await run.open(bareParts), { vcpu: 1, mem_mib: 1024 })
+  try {
+    await growDisk(bare)
+    await api.putFile(id, PATH, data)
+    await pushBare(bare, data)
+    const ways = {
+      push: { ours: () => api.putFile(id, PATH, data), baseline: () => pushBare(bare, data) },
+      pull: {
+        ours: async () => checkLength(await api.getFile(id, PATH)),
+        baseline: async () => checkLength(await pullBare(bare)),
+      },
+    }
+    const turns = await interleave(run, {
+      ours: () => rateOf(ways[direction].ours),
+      baseline: () => rateOf(ways[direction].baseline),
+    })
+    return { ...turns, ok: 1 } // One that fails ends the row: a rate of nothing is none.
+  } finally {
+    await bare.stop()
+    await api.delete(id)
+  }
+}
+
+async function rateOf(move: () => Promise<void>): Promise<number> {
+  const startedAt = performance.now()
+  await move()
+  return FILE_BYTES / 1e6 / ((performance.now() - startedAt) / 1000)
+}
+
+function checkLength(bytes: number): void {
+  if (bytes !== FILE_BYTES) throw new Error(`${bytes} of ${FILE_BYTES} bytes came`)
+}
+
+const bareUrl = `/files?path=${encodeURIComponent(PATH)}`
+
+/** The image's filesystem is just as large as what is in it. */
+async function growDisk({ channel }: BareVm): Promise<void> {
+  const request = { method: 'POST', path: '/grow', body: {}, answer: GuestGrowAnswer } as const
+  await askGuest(channel.session, request, AbortSignal.timeout(GROW_LIMIT_MS))
+}
+
+async function pushBare({ channel }: BareVm, data: Buffer): Promise<void> {
+  const stream = channel.session.request({ ':method': 'PUT', ':path': bareUrl })
+  stream.end(data)
+  const [headers] = await once(stream, 'response')
+  stream.resume()
+  await once(stream, 'close')
+  if (headers[':status'] !== 200) throw new Error(`the agent answered ${headers[':status']}`)
+}
+
+async function pullBare({ channel }: BareVm): Promise<number> {
+  const stream = channel.session.request({ ':method': 'GET', ':path': bareUrl })
+  let bytes = 0
+  for await (const chunk of stream) bytes += (chunk as Buffer).length
+  return bytes
+}

@@ -1,0 +1,88 @@
+/**
+ * Keys that open the SSH door of a sandbox. The row is the truth: every resume puts its keys into the guest. A running
+ * guest gets them at once; one that is on its way to running may have been given the old ones, so a job follows it.
+ */
+import { badField, wrongState } from '@warren/kit/failure'
+import {
+  checkSshPublicKeys,
+  GuestIdentityAnswer,
+  isTerminal,
+  mergeSshPublicKeys,
+  type SshPubkeysView,
+  TRANSITIONAL_STATUSES,
+} from '@warren/protocol'
+import { Type } from 'typebox'
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { addJob, defineJob } from '../jobs/job.ts'
+import { askGuest } from './ask.ts'
+import { withGuest } from './failure.ts'
+
+const PUSH_LIMIT_MS = 10_000
+/** Attempts follow each other ever more slowly; a sandbox that changes its state takes seconds. */
+const ATTEMPTS = 12
+
+export const pushSshKeysJob = defineJob({
+  name: 'push-ssh-keys',
+  payload: Type.Object({ id: Type.String() }),
+  maxAttempts: ATTEMPTS,
+  async run(deps, { id }, { signal }) {
+    const row = await getRow(deps, id)
+    if (isOnItsWay(row)) throw new Error(`${id} is ${row.status}, its keys wait`)
+    if (row.status === 'running') await pushKeys(deps, row, signal)
+  },
+})
+
+export async function addSshKeys(deps: Deps, sandboxId: string, keys: string[]): Promise<SshPubkeysView> {
+  const fault = checkSshPublicKeys(keys)
+  if (fault) throw badField({ keys: fault })
+  const row = await mergeKeys(deps, sandboxId, keys)
+  if (row.status === 'running') {
+    await withGuest(deps, row, () => pushKeys(deps, row, AbortSignal.timeout(PUSH_LIMIT_MS)))
+  }
+  return { count: row.ssh_pubkeys.length }
+}
+
+function mergeKeys(deps: Deps, sandboxId: string, keys: string[]): Promise<SandboxRow> {
+  return deps.db.transaction().execute(async (tx) => {
+    const known = await tx
+      .selectFrom('sandboxes')
+      .selectAll()
+      .where('id', '=', sandboxId)
+      .forNoKeyUpdate()
+      .executeTakeFirstOrThrow()
+    if (isTerminal(known.status)) throw wrongState(known.status, 'a living sandbox')
+    const ssh_pubkeys = mergeSshPublicKeys(known.ssh_pubkeys, keys)
+    const fault = checkSshPublicKeys(ssh_pubkeys)
+    if (fault) throw badField({ keys: fault })
+    if (isOnItsWay(known)) await addJob(tx, pushSshKeysJob, { id: sandboxId }, { key: `ssh keys ${sandboxId}` })
+    return tx
+      .updateTable('sandboxes')
+      .set({ ssh_pubkeys })
+      .where('id', '=', sandboxId)
+      .returningAll()
+      .executeTakeFirstOrThrow()
+  })
+}
+
+/** Until the guest has what the row says: of two that push at once the one with fewer keys may come last. */
+async function pushKeys(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<void> {
+  for (let current = row; ; ) {
+    const { ssh_pubkeys } = current
+    await askGuest(
+      deps,
+      current,
+      { method: 'POST', route: 'identity', body: { ssh_pubkeys } },
+      GuestIdentityAnswer,
+      signal,
+    )
+    current = await getRow(deps, row.id)
+    if (current.status !== 'running' || current.ssh_pubkeys.join('\n') === ssh_pubkeys.join('\n')) return
+  }
+}
+
+const getRow = (deps: Deps, id: string): Promise<SandboxRow> =>
+  deps.db.selectFrom('sandboxes').selectAll().where('id', '=', id).executeTakeFirstOrThrow()
+
+const isOnItsWay = (row: SandboxRow): boolean =>
+  row.status !== 'destroying' && (TRANSITIONAL_STATUSES as readonly string[]).includes(row.status)

@@ -1,0 +1,68 @@
+import { SandboxParams, ShellWsQuery, TunnelParams } from '@warren/protocol'
+import type { App } from '../app.ts'
+import type { Deps } from '../deps.ts'
+import { ownSandbox } from '../http/own-sandbox.ts'
+import { openShellWebSocket } from './shell-ws.ts'
+import { openTunnel } from './tunnel.ts'
+
+export function shellRoutes(app: App, deps: Deps): void {
+  const tags = ['shell and tunnels']
+  const preValidation = ownSandbox(deps)
+  const response = { 101: { description: 'Switching protocols', type: 'null' } }
+
+  app.post(
+    '/v1/sandboxes/:id/tunnel/:port',
+    {
+      config: { access: 'token' },
+      preValidation,
+      schema: {
+        summary: 'Upgrade to tcp-tunnel: the bytes of a port of the sandbox',
+        tags,
+        params: TunnelParams,
+        response,
+      },
+    },
+    async (request, reply) => {
+      await openTunnel(deps, request, reply, { route: 'tunnel', query: { port: String(request.params.port) } })
+      return reply
+    },
+  )
+
+  app.post(
+    '/v1/sandboxes/:id/shell',
+    {
+      config: { access: 'token' },
+      preValidation,
+      schema: {
+        summary: 'Upgrade to tcp-tunnel: a login shell; frames go in, terminal bytes come out',
+        tags,
+        params: SandboxParams,
+        response,
+      },
+    },
+    async (request, reply) => {
+      await openTunnel(deps, request, reply, { route: 'shell' })
+      return reply
+    },
+  )
+
+  app.get(
+    '/v1/sandboxes/:id/shell-ws',
+    {
+      config: { access: 'token', credentialIn: 'query' },
+      preValidation,
+      exposeHeadRoute: false,
+      schema: {
+        summary: 'The same shell as a WebSocket of binary messages',
+        tags,
+        params: SandboxParams,
+        querystring: ShellWsQuery,
+        response,
+      },
+    },
+    async (request, reply) => {
+      await openShellWebSocket(deps, request, reply)
+      return reply
+    },
+  )
+}

@@ -1,0 +1,202 @@
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { test } from 'node:test'
+import { encodeShellFrame } from '@warren/protocol'
+import WebSocket from 'ws'
+import { listenOn } from '../testing/app.ts'
+import { insertSandbox } from '../testing/sandboxes.ts'
+import { until } from '../testing/until.ts'
+import { openUpgrade } from '../testing/upgrade-client.ts'
+import { createHostedApp } from '../testing/with-host.ts'
+
+const { app, deps, host, user, create, send } = await createHostedApp()
+const { port } = await listenOn(app)
+const ada = await user({ plan: 'local' })
+const { id } = (await create(ada)).body.data
+const { token } = (await send('POST', `/v1/sandboxes/${id}/access-token`, ada)).body.data
+
+const input = (text: string) => Buffer.from(encodeShellFrame({ type: 'input', data: Buffer.from(text) }))
+const resize = (rows: number, cols: number) => Buffer.from(encodeShellFrame({ type: 'resize', rows, cols }))
+
+function openSocket(query = '', headers: Record<string, string> = { 'X-Api-Key': ada.key }, sandbox = id) {
+  const peer = new WebSocket(`ws://127.0.0.1:${port}/v1/sandboxes/${sandbox}/shell-ws${query}`, { headers })
+  let text = ''
+  peer.on('message', (data: Buffer, isBinary) => {
+    assert.ok(isBinary)
+    text += data.toString()
+  })
+  return { peer, received: () => text, until: (pattern: RegExp) => until(() => pattern.test(text)) }
+}
+
+/** The status of a handshake that is refused. */
+async function refusal(query: string, headers: Record<string, string> = {}, sandbox = id): Promise<number> {
+  const { peer } = openSocket(query, headers, sandbox)
+  peer.on('error', () => {})
+  const [, response] = await once(peer, 'unexpected-response')
+  response.resume()
+  return response.statusCode
+}
+
+test('a shell takes frames and gives the bytes of its terminal; a resize may come first', async () => {
+  const early = Buffer.concat([resize(50, 132), input('hello')])
+  const peer = openUpgrade(port, `POST /v1/sandboxes/${id}/shell`, { 'X-Api-Key': ada.key }, early)
+
+  assert.match(await peer.head(), /^HTTP\/1\.1 101 [\s\S]*Upgrade: tcp-tunnel/)
+  await peer.until(/hello$/)
+  peer.socket.write(input('exit'))
+  await once(peer.socket, 'end')
+
+  assert.equal(peer.body().toString(), '$ [50x132]hellobye')
+})
+
+test('the end of the input is told to the shell, whose last words still come', async () => {
+  const peer = openUpgrade(port, `POST /v1/sandboxes/${id}/shell`, { 'X-Api-Key': token })
+  await peer.until(/\$ $/)
+
+  peer.socket.end()
+  await once(peer.socket, 'close')
+
+  assert.equal(peer.body().toString(), '$ ^D')
+})
+
+test('a frame of an unknown type closes the shell', async () => {
+  const peer = openUpgrade(port, `POST /v1/sandboxes/${id}/shell`, { 'X-Api-Key': ada.key })
+  await peer.until(/\$ $/)
+
+  peer.socket.write(Buffer.from([9, 0, 0, 0, 0]))
+
+  await until(() => peer.socket.closed)
+})
+
+test('several shells at once know nothing of each other', async () => {
+  const shells = [1, 2, 3].map((n) =>
+    openUpgrade(port, `POST /v1/sandboxes/${id}/shell`, { 'X-Api-Key': ada.key }, input(`shell ${n}.`)),
+  )
+
+  const texts = await Promise.all(shells.map((shell) => shell.until(/\.$/)))
+
+  assert.deepEqual(texts, ['$ shell 1.', '$ shell 2.', '$ shell 3.'])
+  for (const shell of shells) shell.socket.destroy()
+})
+
+test('the WebSocket takes the same frames, several in a message or one in several', async () => {
+  const { peer, received, until: seen } = openSocket()
+  await once(peer, 'open')
+  const [one, two] = [input('split'), Buffer.concat([resize(3, 4), input('together')])]
+
+  peer.send(one.subarray(0, 3))
+  peer.send(one.subarray(3))
+  peer.send(two)
+  await seen(/together$/)
+  peer.send(input('exit'))
+  const [code] = await once(peer, 'close')
+
+  assert.equal(received(), '$ split[3x4]togetherbye')
+  assert.equal(code, 1000)
+})
+
+test('a text message closes with 1003, a frame that makes no sense with 1011', async () => {
+  const text = openSocket()
+  await once(text.peer, 'open')
+  text.peer.send('hello')
+  assert.equal((await once(text.peer, 'close'))[0], 1003)
+
+  const broken = openSocket()
+  await once(broken.peer, 'open')
+  broken.peer.send(Buffer.from([9, 0, 0, 0, 0]))
+  assert.equal((await once(broken.peer, 'close'))[0], 1011)
+})
+
+test('a WebSocket that closes hangs up its shell', async () => {
+  const closed = Promise.withResolvers<number>()
+  host.hooks = {
+    guest: (stream) => {
+      stream.respond({ ':status': 200 })
+      stream.resume()
+      stream.once('close', () => closed.resolve(stream.rstCode ?? 0))
+    },
+  }
+  const { peer } = openSocket()
+  await once(peer, 'open')
+
+  peer.close()
+
+  assert.notEqual(await closed.promise, 0)
+  host.hooks = {}
+})
+
+test('browsers bring a user credential in the query, by any of its names', async () => {
+  for (const name of ['token', 'access_token', 'api_key']) {
+    const { peer, until: seen } = openSocket(`?${name}=${ada.key}`, {})
+    await seen(/\$ $/)
+    peer.close()
+  }
+  assert.equal(await refusal('?token=wrong'), 401)
+  assert.equal(await refusal(''), 401)
+})
+
+test('a sandbox token is a credential in the header and never in the query', async () => {
+  const { peer, until: seen } = openSocket('', { 'X-Api-Key': token })
+  await seen(/\$ $/)
+  peer.close()
+
+  for (const name of ['token', 'access_token', 'api_key']) assert.equal(await refusal(`?${name}=${token}`), 401)
+  assert.equal((await app.inject(`/v1/sandboxes/${id}?token=${ada.key}`)).statusCode, 401)
+  assert.equal(
+    (await app.inject({ method: 'POST', url: `/v1/sandboxes/${id}/shell?token=${ada.key}` })).statusCode,
+    401,
+  )
+})
+
+test('what cannot be opened is an ordinary answer: 404, 409, 426, 502', async () => {
+  const { id: paused } = await insertSandbox(deps.db, ada.id, 'paused')
+  const headers = { 'X-Api-Key': ada.key }
+  assert.equal(await refusal('', headers, 'sb-01ARZ3NDEKTSV4RRFFQ69G5FAV'), 404)
+  assert.equal(await refusal('', headers, paused), 409)
+  assert.equal((await send('GET', `/v1/sandboxes/${id}/shell-ws`, ada)).status, 426)
+  host.hooks = { guest: (stream) => stream.close(2) }
+  assert.equal(await refusal('', headers), 502)
+  host.hooks = {}
+})
+
+test('a flood to a WebSocket that is not read waits in the guest', async () => {
+  let written = 0
+  host.hooks = {
+    guest: (stream) => {
+      stream.respond({ ':status': 200 })
+      const chunk = Buffer.alloc(64 * 1024)
+      const pump = () => {
+        while (!stream.destroyed) {
+          written += chunk.length
+          if (!stream.write(chunk)) return void stream.once('drain', pump)
+        }
+      }
+      pump()
+    },
+  }
+  const { peer } = openSocket()
+  await once(peer, 'open')
+  peer.pause()
+
+  let seen = -1
+  await until(async () => {
+    const rests = written === seen
+    seen = written
+    await new Promise((resolve) => setTimeout(resolve, 200))
+    return rests
+  })
+
+  assert.ok(written < 64 * 1024 * 1024, `${written} bytes were taken`)
+  peer.terminate()
+  host.hooks = {}
+})
+
+test('a void token loses its shells', async () => {
+  const { peer, until: seen } = openSocket('', { 'X-Api-Key': token })
+  await seen(/\$ $/)
+  peer.on('error', () => {})
+
+  await send('POST', `/v1/sandboxes/${id}/access-token/rotate`, ada)
+
+  await until(() => peer.readyState === WebSocket.CLOSED, 5_000)
+})

@@ -1,0 +1,62 @@
+/** A process that lives on its own in the guest: it does not care what becomes of the request that started it. */
+import { badField } from '@warren/kit/failure'
+import {
+  checkEnvs,
+  checkProcessCommand,
+  GUEST_PROCESS_START_MAX_BYTES,
+  type GuestProcessStart,
+  type ProcessCreateBody,
+  ProcessView,
+} from '@warren/protocol'
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { askGuest } from './ask.ts'
+import { checkRunningState, withUsedGuest } from './failure.ts'
+import { wakeSandbox } from './wake.ts'
+
+/** A guest under load may take seconds for a fork and exec, not more. */
+const START_LIMIT_MS = 30_000
+
+export async function startProcess(
+  deps: Deps,
+  sandbox: SandboxRow,
+  body: ProcessCreateBody,
+  signal: AbortSignal,
+): Promise<ProcessView> {
+  const start = parseStart(deps, body)
+  const running = await wakeSandbox(deps, sandbox, signal, checkRunningState)
+  return withUsedGuest(deps, running, () =>
+    askGuest(
+      deps,
+      running,
+      { method: 'POST', route: 'processes', body: start },
+      ProcessView,
+      AbortSignal.timeout(START_LIMIT_MS),
+    ),
+  )
+}
+
+function parseStart(deps: Deps, { cmd, args, cwd, env, pty }: ProcessCreateBody): GuestProcessStart {
+  const fault = checkProcessCommand({ cmd, pty })
+  if (fault) throw badField({ cmd: fault })
+  if (cmd?.includes('\0')) throw badField({ cmd: NO_NUL })
+  if (cwd?.includes('\0')) throw badField({ cwd: NO_NUL })
+  if (args?.some((arg) => arg.includes('\0'))) throw badField({ args: NO_NUL })
+  const envFault = checkEnvs(env ?? {})
+  if (envFault) throw badField({ env: envFault })
+  const start: GuestProcessStart = {
+    ...(cmd ? { cmd } : {}),
+    ...(args ? { args } : {}),
+    ...(cwd ? { cwd } : {}),
+    ...(env ? { env } : {}),
+    ...(pty ? { pty: { rows: pty.rows ?? 0, cols: pty.cols ?? 0 } } : {}),
+    live_max: deps.config.processesMax,
+    records_max: deps.config.processRecordsMax,
+  }
+  if (Buffer.byteLength(JSON.stringify(start)) > GUEST_PROCESS_START_MAX_BYTES) {
+    throw badField({ args: `cmd, args and env must not take more than ${GUEST_PROCESS_START_MAX_BYTES} bytes` })
+  }
+  return start
+}
+
+const NO_NUL = 'must not contain a NUL character'

@@ -1,0 +1,25 @@
+/** Upgrades to `tcp-tunnel`: 101, and from then on the bytes of a port of the guest, or of the terminal of a shell. */
+import { TUNNEL_UPGRADE } from '@warren/protocol'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { Deps } from '../deps.ts'
+import type { GuestRequest } from '../hosts/client.ts'
+import { callerGone } from '../http/caller-gone.ts'
+import { checkUpgrade, takeUpgrade } from '../http/upgrade.ts'
+import { joinSocket, openPipe } from './pipe.ts'
+
+/** Taken only once it stands: until then a failure is a JSON answer. What the client sends early waits in its socket. */
+export async function openTunnel(
+  deps: Deps,
+  request: FastifyRequest,
+  reply: FastifyReply,
+  to: Pick<GuestRequest, 'route' | 'query'>,
+): Promise<void> {
+  checkUpgrade(request, TUNNEL_UPGRADE)
+  const stream = await openPipe(deps, request.sandbox, to, callerGone(reply))
+  const upgrade = takeUpgrade(request, reply, TUNNEL_UPGRADE)
+  upgrade.socket.write(
+    `HTTP/1.1 101 Switching Protocols\r\nUpgrade: ${TUNNEL_UPGRADE}\r\nConnection: Upgrade\r\n` +
+      `X-Request-Id: ${request.id}\r\n\r\n`,
+  )
+  joinSocket(deps, request.sandbox.id, upgrade, stream)
+}

@@ -1,0 +1,65 @@
+/** Some output of a process for a reader that asks again and again: what there is, or what comes within a while. */
+import { setTimeout as delay } from 'node:timers/promises'
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { openProcessOutput } from '../guest/process-output.ts'
+
+const TEXT_MAX_BYTES = 64 * 1024
+/** Output comes in bursts; what follows within this belongs to the same answer. */
+const QUIET_MS = 100
+
+export type Followed = {
+  /** Both streams, as they came; bytes that are not UTF-8 are replaced. */
+  output: string
+  /** The `after` of the next call. */
+  seq: number
+  ended: boolean
+  exit_code?: number
+  signal?: string
+  error?: string
+}
+
+export async function followProcess(
+  deps: Deps,
+  sandbox: SandboxRow,
+  processId: string,
+  { after, waitMs }: { after: number; waitMs: number },
+  signal: AbortSignal,
+): Promise<Followed> {
+  const done = new AbortController()
+  const frames = await openProcessOutput(deps, sandbox, processId, after, AbortSignal.any([signal, done.signal]))
+  const decoder = new TextDecoder()
+  const followed: Followed = { output: '', seq: after, ended: false }
+  let bytes = 0
+  let next = frames.next()
+  try {
+    while (bytes < TEXT_MAX_BYTES) {
+      const step = await within(next, bytes === 0 ? waitMs : QUIET_MS, done.signal)
+      if (!step || step.done) break
+      if (step.value.type !== 'data') {
+        const { type: _, ...end } = step.value
+        return { ...followed, ...end, ended: true }
+      }
+      const data = Buffer.from(step.value.data_base64, 'base64')
+      bytes += data.length
+      followed.output += decoder.decode(data, { stream: true })
+      followed.seq = step.value.seq
+      next = frames.next()
+    }
+    return followed
+  } finally {
+    done.abort()
+    next.catch(() => {}) // What was still awaited is given up.
+  }
+}
+
+/** Undefined when nothing came in time. */
+async function within<T>(work: Promise<T>, ms: number, signal: AbortSignal): Promise<T | undefined> {
+  const late = new AbortController()
+  const timer = delay(ms, undefined, { signal: AbortSignal.any([late.signal, signal]) }).catch(() => undefined)
+  try {
+    return await Promise.race([work, timer])
+  } finally {
+    late.abort()
+  }
+}

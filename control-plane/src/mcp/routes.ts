@@ -1,0 +1,37 @@
+/** MCP over streamable HTTP. Many of its clients can send no header but Authorization, so here that is a credential. */
+import { Readable } from 'node:stream'
+import type { ReadableStream } from 'node:stream/web'
+import type { FastifyReply, FastifyRequest } from 'fastify'
+import type { App } from '../app.ts'
+import type { Deps } from '../deps.ts'
+import { callerGone } from '../http/caller-gone.ts'
+import { serveMcp } from './server.ts'
+
+export function mcpRoutes(app: App, deps: Deps, version: string): void {
+  const serve = async (request: FastifyRequest, reply: FastifyReply) => {
+    const body = request.method === 'POST' ? request.body : undefined
+    const response = await serveMcp(deps, version, request.caller, toRequest(request, callerGone(reply)), body)
+    reply.code(response.status)
+    for (const [name, value] of response.headers) reply.header(name, value)
+    return reply.send(response.body ? Readable.fromWeb(response.body as ReadableStream) : '')
+  }
+  const options = {
+    config: { access: 'token', credentialIn: 'bearer' },
+    exposeHeadRoute: false,
+    // It has a description of its own: its list of tools.
+    schema: { hide: true },
+  } as const
+  app.post('/mcp', options, serve)
+  app.get('/mcp', options, serve)
+  app.delete('/mcp', options, serve)
+}
+
+/** The body was read and parsed at the door; who is asking is known, so no credential goes further. */
+function toRequest(request: FastifyRequest, signal: AbortSignal): Request {
+  const headers = new Headers({ 'content-type': 'application/json' })
+  for (const [name, value] of Object.entries(request.headers)) {
+    const belongs = name === 'accept' || name === 'last-event-id' || name.startsWith('mcp-')
+    if (belongs && typeof value === 'string') headers.set(name, value)
+  }
+  return new Request('http://warren/mcp', { method: request.method, headers, signal })
+}

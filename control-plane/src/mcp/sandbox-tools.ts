@@ -1,0 +1,106 @@
+import { SandboxCreateBody, SandboxForkBody, SandboxListQuery } from '@warren/protocol'
+import { Type } from 'typebox'
+import type { SandboxRow } from '../db/schema.ts'
+import { createSandbox } from '../sandboxes/create.ts'
+import { destroySandbox } from '../sandboxes/destroy.ts'
+import { forkSandbox } from '../sandboxes/fork.ts'
+import { pauseSandbox } from '../sandboxes/pause.ts'
+import { listSandboxes } from '../sandboxes/queries.ts'
+import { resumeSandbox } from '../sandboxes/resume.ts'
+import { viewSandbox } from '../sandboxes/view.ts'
+import { defineTool, getSandbox, SandboxIdInput, type Tool, type ToolCall } from './tool.ts'
+
+/** Enough for most things, and every plan has it. */
+const SHAPE_DEFAULT = 's-1vcpu-1gb'
+
+const OneSandbox = Type.Object({ sandbox_id: SandboxIdInput })
+const view = ({ deps }: ToolCall, row: SandboxRow) => viewSandbox(row, deps.config.ingressDomain)
+
+const { shape, ...createFields } = SandboxCreateBody.properties
+
+export const SANDBOX_TOOLS: readonly Tool[] = [
+  defineTool({
+    name: 'create_sandbox',
+    title: 'Create a sandbox',
+    description: 'Starts a virtual machine of your own and answers when it runs. Destroy it when you are done.',
+    access: 'user',
+    input: Type.Object({
+      ...createFields,
+      shape: Type.Optional(Type.String({ ...shape, description: `Size; ${SHAPE_DEFAULT} when left out.` })),
+    }),
+    async run(call, input) {
+      const body = { ...input, shape: input.shape || SHAPE_DEFAULT }
+      const row = await createSandbox(call.deps, call.caller.user, body, { signal: call.signal })
+      // Nobody would know of it.
+      if (call.signal.aborted) await destroySandbox(call.deps, row.id)
+      return view(call, row)
+    },
+  }),
+  defineTool({
+    name: 'list_sandboxes',
+    title: 'List sandboxes',
+    description: 'Your sandboxes, newest first, ended ones included unless a status is given.',
+    access: 'user',
+    reads: true,
+    input: SandboxListQuery,
+    async run(call, input) {
+      const { rows, total } = await listSandboxes(call.deps, call.caller.user.id, input)
+      return { sandboxes: rows.map((row) => view(call, row)), total }
+    },
+  }),
+  defineTool({
+    name: 'get_sandbox',
+    title: 'Get a sandbox',
+    description: 'The state of one sandbox; ask again after pause, resume or fork until it has arrived.',
+    access: 'token',
+    reads: true,
+    input: OneSandbox,
+    run: async (call, input) => view(call, await getSandbox(call, input.sandbox_id)),
+  }),
+  defineTool({
+    name: 'pause_sandbox',
+    title: 'Pause a sandbox',
+    description:
+      'Saves memory, disk and processes and frees the machine; answers at once, get_sandbox tells when done.',
+    access: 'token',
+    input: OneSandbox,
+    async run(call, input) {
+      const { id } = await getSandbox(call, input.sandbox_id)
+      return view(call, await pauseSandbox(call.deps, id))
+    },
+  }),
+  defineTool({
+    name: 'resume_sandbox',
+    title: 'Resume a sandbox',
+    description: 'Goes on where a pause has stopped; answers at once, get_sandbox tells when it runs.',
+    access: 'token',
+    input: OneSandbox,
+    async run(call, input) {
+      const sandbox = await getSandbox(call, input.sandbox_id)
+      return view(call, await resumeSandbox(call.deps, sandbox))
+    },
+  }),
+  defineTool({
+    name: 'fork_sandbox',
+    title: 'Fork a sandbox',
+    description: 'Makes new sandboxes that go on from the state of a paused one, which stays as it is.',
+    access: 'user',
+    input: Type.Object({ sandbox_id: SandboxIdInput, ...SandboxForkBody.properties }),
+    async run(call, { sandbox_id, ...body }) {
+      const children = await forkSandbox(call.deps, await getSandbox(call, sandbox_id), body)
+      return { sandboxes: children.map((row) => view(call, row)) }
+    },
+  }),
+  defineTool({
+    name: 'destroy_sandbox',
+    title: 'Destroy a sandbox',
+    description: 'Ends a sandbox with all that is in it, for good.',
+    access: 'token',
+    destroys: true,
+    input: OneSandbox,
+    async run(call, input) {
+      const { id } = await getSandbox(call, input.sandbox_id)
+      return destroySandbox(call.deps, id)
+    },
+  }),
+]

@@ -1,0 +1,72 @@
+/**
+ * MCP, without state: each request stands for itself, so any copy of the control plane may answer the next. Callers see
+ * the tools that they may use and no others. What a tool refuses is told to the model, as a result that is an error.
+ */
+import { Failure, Fault } from '@warren/kit/failure'
+import { errorText } from '@warren/kit/text'
+import type { Deps } from '../deps.ts'
+import type { Caller } from '../http/callers.ts'
+import { renderError } from '../http/errors.ts'
+import { GUEST_TOOLS } from './guest-tools.ts'
+import { SANDBOX_TOOLS } from './sandbox-tools.ts'
+import type { Tool, ToolCall } from './tool.ts'
+
+const TOOLS: readonly Tool[] = [...SANDBOX_TOOLS, ...GUEST_TOOLS]
+
+const INSTRUCTIONS =
+  'Sandboxes are virtual machines with a kernel, a disk and a network of their own. Create one, run commands and ' +
+  'processes in it, read and write its files, pause, resume or fork it, and destroy it in the end.'
+
+export async function serveMcp(
+  deps: Deps,
+  version: string,
+  caller: Caller,
+  request: Request,
+  body: unknown,
+): Promise<Response> {
+  loaded ??= load()
+  const { createMcpHandler, McpServer, schemas } = await loaded
+  const handler = createMcpHandler(
+    () => {
+      const server = new McpServer({ name: 'warren', version }, { instructions: INSTRUCTIONS })
+      for (const [tool, inputSchema] of schemas) {
+        if (caller.kind === 'token' && tool.access !== 'token') continue
+        const { name, title, description, reads = false, destroys = false } = tool
+        const annotations = { title, readOnlyHint: reads, destructiveHint: destroys }
+        server.registerTool(name, { title, description, inputSchema, annotations }, (input, context) =>
+          answer(tool, { deps, caller, signal: AbortSignal.any([request.signal, context.mcpReq.signal]) }, input),
+        )
+      }
+      return server
+    },
+    { onerror: (error) => deps.log.debug({ err: error }, 'an MCP request failed') },
+  )
+  return handler.fetch(request, { parsedBody: body })
+}
+
+let loaded: ReturnType<typeof load> | undefined
+
+/** 25 MB and a quarter of a second: for those who use it. Schemas are compiled once, not for each request. */
+async function load() {
+  const { createMcpHandler, fromJsonSchema, McpServer } = await import('@modelcontextprotocol/server')
+  const schemas = new Map(TOOLS.map((tool) => [tool, fromJsonSchema(JSON.parse(JSON.stringify(tool.input)))]))
+  return { createMcpHandler, McpServer, schemas }
+}
+
+async function answer(tool: Tool, call: ToolCall, input: unknown) {
+  try {
+    return textOf(await tool.run(call, input))
+  } catch (error) {
+    return { ...textOf(explain(call.deps, tool, error)), isError: true }
+  }
+}
+
+const textOf = (value: unknown) => ({ content: [{ type: 'text' as const, text: JSON.stringify(value) }] })
+
+/** The same words as the API's. */
+function explain(deps: Deps, tool: Tool, error: unknown): object {
+  const { body, unexpected } = renderError(error)
+  if (unexpected) deps.log.error({ err: error, tool: tool.name }, 'unexpected error')
+  else if (!(error instanceof Failure || error instanceof Fault)) deps.log.warn({ tool: tool.name }, errorText(error))
+  return body.status === 'fail' ? body.data : { message: body.message }
+}

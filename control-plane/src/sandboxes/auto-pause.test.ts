@@ -1,0 +1,186 @@
+/** No worker runs here: each sweep is run by hand, in this process or in another on the same database. */
+import assert from 'node:assert/strict'
+import { after, test } from 'node:test'
+import { sql } from 'kysely'
+import type { Deps } from '../deps.ts'
+import { createActivity, writeActivity } from '../guest/activity.ts'
+import { beat, leave } from '../jobs/processes.ts'
+import { createTestDeps, reconnect } from '../testing/app.ts'
+import { FakeHostFailure } from '../testing/fake-host.ts'
+import { createHostedApp } from '../testing/with-host.ts'
+import { autoPause } from './auto-pause.ts'
+import { pauseJob } from './pause.ts'
+
+const { deps, host, user, create, send, get } = await createHostedApp({ works: false })
+const ada = await user({ plan: 'local' })
+
+const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data
+const statusOf = async (id: string) => (await viewOf(id)).status
+const exec = (id: string) => send('POST', `/v1/sandboxes/${id}/exec`, ada, { cmd: 'true' })
+const rowOf = (id: string) => deps.db.selectFrom('sandboxes').selectAll().where('id', '=', id).executeTakeFirstOrThrow()
+
+/** A sandbox that may be idle for 60 s and has been for `seconds`. */
+async function idleFor(seconds: number): Promise<string> {
+  const { id } = (await create(ada, { auto_pause_after_seconds: 60 })).body.data
+  await sql`update sandboxes set last_active_at = now() - make_interval(secs => ${seconds}) where id = ${id}`.execute(
+    deps.db,
+  )
+  return id
+}
+
+/** All processes write what they know, then one of them looks for the idle. */
+async function sweep(...others: Deps[]): Promise<void> {
+  for (const one of [deps, ...others]) {
+    await beat(one, [])
+    await writeActivity.run(one)
+  }
+  await autoPause.run(deps)
+}
+
+async function anotherProcess(): Promise<Deps> {
+  const other = createTestDeps(reconnect(deps.database), { hostSocket: host.socket })
+  after(() => other.hosts.close())
+  await beat(other, [])
+  return other
+}
+
+test('what was idle for its time is paused, and the reason and the events say why', async () => {
+  const id = await idleFor(61)
+
+  await sweep()
+
+  const view = await viewOf(id)
+  assert.deepEqual([view.status, view.status_reason], ['pausing', 'auto-pause: idle for 60 s'])
+  const { data } = (await get(`/v1/sandboxes/${id}/events`, ada.key)).body.data
+  assert.deepEqual([data[0].actor, data[0].from, data[0].to], ['auto-pause', 'running', 'pausing'])
+})
+
+test('what was used within its time, or has none, runs on', async () => {
+  const used = await idleFor(50)
+  const { id: free } = (await create(ada)).body.data
+  await sql`update sandboxes set last_active_at = now() - interval '1 day' where id = ${free}`.execute(deps.db)
+
+  await sweep()
+
+  assert.deepEqual([await statusOf(used), await statusOf(free)], ['running', 'running'])
+})
+
+test('a new sandbox, and one that was resumed, has its whole time from then on', async () => {
+  const { id } = (await create(ada, { auto_pause_after_seconds: 60 })).body.data
+
+  await sweep()
+
+  assert.equal(await statusOf(id), 'running')
+})
+
+test('reading is not using; an exec is, and a file', async () => {
+  const id = await idleFor(50)
+  const before = (await rowOf(id)).last_active_at!
+
+  await viewOf(id)
+  await get(`/v1/sandboxes/${id}/events`, ada.key)
+  await writeActivity.run(deps)
+  const read = (await rowOf(id)).last_active_at!
+  await exec(id)
+  await writeActivity.run(deps)
+
+  assert.deepEqual(read, before)
+  assert.ok((await rowOf(id)).last_active_at! > before)
+})
+
+test('an exec under way holds the pause off, also in another process, for as long as it lasts', async () => {
+  const id = await idleFor(61)
+  const other = await anotherProcess()
+  const underWay = other.activity.during(id)
+
+  await sweep(other)
+  const during = await statusOf(id)
+  underWay[Symbol.dispose]()
+  await writeActivity.run(other)
+  await sql`update sandboxes set last_active_at = last_active_at - interval '61 seconds' where id = ${id}`.execute(
+    deps.db,
+  )
+  await sweep(other)
+
+  assert.deepEqual([during, await statusOf(id)], ['running', 'pausing'])
+  await leave(other)
+})
+
+test('nobody is taken for idle before every living process has said what it saw', async () => {
+  const id = await idleFor(61)
+  const silent = await anotherProcess()
+  silent.activity.note(id)
+
+  await sweep()
+  const waiting = await statusOf(id)
+  await sweep(silent)
+
+  assert.deepEqual([waiting, await statusOf(id)], ['running', 'running'])
+  await leave(silent)
+})
+
+test('what could not be written is not forgotten, and what was noted since stays newer', async () => {
+  const activity = createActivity()
+  activity.note('lost')
+  activity.note('used again')
+
+  const taken = activity.take()
+  activity.note('used again')
+  activity.putBack(taken)
+  const again = activity.take()
+
+  assert.deepEqual([...again.keys()].sort(), ['lost', 'used again'])
+  assert.ok(again.get('used again')! < again.get('lost')!)
+  assert.equal(activity.take().size, 0)
+})
+
+test('an exec at the very moment either holds the pause off or is refused, never both', async () => {
+  for (let round = 0; round < 40; round++) {
+    const id = await idleFor(61)
+    await beat(deps, [])
+    await writeActivity.run(deps)
+
+    const [ran] = await Promise.all([exec(id), autoPause.run(deps)])
+    const status = await statusOf(id)
+
+    if (ran.status === 200) assert.equal(status, 'running')
+    else {
+      assert.deepEqual([ran.status, ran.body.data.code], [404, 'sandbox_not_running'])
+      assert.equal(status, 'pausing')
+    }
+    await send('DELETE', `/v1/sandboxes/${id}`, ada)
+  }
+})
+
+test('an auto-pause that fails begins the idle time anew', async () => {
+  const id = await idleFor(61)
+  host.hooks = {
+    beforePause: () => {
+      throw new FakeHostFailure('pause_failed', 'no space left')
+    },
+  }
+  await sweep()
+  const { fence } = await rowOf(id)
+  await pauseJob.run(deps, { id, fence }, { jobId: '1', attempt: 1, signal: new AbortController().signal })
+  host.hooks = {}
+
+  await sweep()
+
+  const view = await viewOf(id)
+  assert.deepEqual([view.status, view.status_reason], ['running', 'could not be paused: no space left'])
+})
+
+test('a new limit counts from the moment it is set, and switching off wins', async () => {
+  const id = await idleFor(3600)
+
+  await send('PATCH', `/v1/sandboxes/${id}`, ada, { auto_pause_after_seconds: 120 })
+  await sweep()
+  const after = await viewOf(id)
+  await send('PATCH', `/v1/sandboxes/${id}`, ada, { auto_pause_after_seconds: 60, disable_auto_pause: true })
+  await sql`update sandboxes set last_active_at = now() - interval '1 day' where id = ${id}`.execute(deps.db)
+  await sweep()
+
+  assert.deepEqual([after.status, after.auto_pause_after_seconds], ['running', 120])
+  const off = await viewOf(id)
+  assert.deepEqual([off.status, 'auto_pause_after_seconds' in off], ['running', false])
+})

@@ -1,0 +1,21 @@
+/** Values of environment variables: kept for resumes and forks, told to hosts only, dropped when a sandbox ends. */
+import type { Envs } from '@warren/protocol'
+import type { Db, Tx } from '../db/connect.ts'
+
+export async function keepEnvs(tx: Tx, sandboxIds: string[], envs: Envs): Promise<void> {
+  if (Object.keys(envs).length === 0) return
+  const text = JSON.stringify(envs)
+  await tx
+    .insertInto('sandbox_envs')
+    .values(sandboxIds.map((sandbox_id) => ({ sandbox_id, envs: text })))
+    .execute()
+}
+
+export async function getEnvs(db: Db | Tx, sandboxId: string): Promise<Envs> {
+  const row = await db.selectFrom('sandbox_envs').select('envs').where('sandbox_id', '=', sandboxId).executeTakeFirst()
+  return row?.envs ?? {}
+}
+
+export async function dropEnvs(tx: Tx, sandboxId: string): Promise<void> {
+  await tx.deleteFrom('sandbox_envs').where('sandbox_id', '=', sandboxId).execute()
+}

@@ -1,0 +1,72 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { sql } from 'kysely'
+import { until } from '../testing/until.ts'
+import { createHostedApp } from '../testing/with-host.ts'
+import { forgetEvents } from './events.ts'
+
+const { deps, user, create, send, get } = await createHostedApp()
+const ada = await user()
+
+type Event = { at: string; actor: string; from: string; to: string; reason?: string; duration_ms: number }
+const eventsOf = async (id: string, query = '') =>
+  (await get(`/v1/sandboxes/${id}/events${query}`, ada.key)).body.data as { data: Event[]; pagination: object }
+const reaches = (id: string, status: string) =>
+  until(async () => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data.status === status)
+
+async function lived(): Promise<string> {
+  const { id } = (await create(ada)).body.data
+  await send('POST', `/v1/sandboxes/${id}/pause`, ada)
+  await reaches(id, 'paused')
+  await send('DELETE', `/v1/sandboxes/${id}`, ada)
+  await reaches(id, 'destroyed')
+  return id
+}
+
+test('every change is there, newest first, with who, why and how long', async () => {
+  const id = await lived()
+
+  const { data, pagination } = await eventsOf(id)
+
+  assert.deepEqual(
+    data.map(({ from, to, actor, reason }) => [from, to, actor, reason]),
+    [
+      ['destroying', 'destroyed', 'user', undefined],
+      ['paused', 'destroying', 'user', undefined],
+      ['pausing', 'paused', 'user', 'paused by the user'],
+      ['running', 'pausing', 'user', 'paused by the user'],
+      ['creating', 'running', 'user', undefined],
+    ],
+  )
+  assert.deepEqual(pagination, { total: 5, limit: 50, offset: 0, count: 5 })
+  for (const [newer, event] of data.slice(1).map((event, index) => [data[index]!, event] as const)) {
+    assert.ok(event.duration_ms >= 0)
+    // How long it was in a status is the time between the two events around it, to the millisecond shown.
+    const between = Date.parse(newer.at) - Date.parse(event.at)
+    assert.ok(Math.abs(newer.duration_ms - between) <= 1, `${newer.duration_ms} ${between}`)
+  }
+})
+
+test('they come in pages', async () => {
+  const id = await lived()
+
+  const { data, pagination } = await eventsOf(id, '?limit=2&offset=3')
+
+  assert.deepEqual(
+    data.map((event) => event.to),
+    ['pausing', 'running'],
+  )
+  assert.deepEqual(pagination, { total: 5, limit: 2, offset: 3, count: 2 })
+})
+
+test('they are kept until 30 days after the end', async () => {
+  const [old, recent, alive] = [await lived(), await lived(), (await create(ada)).body.data.id]
+  await sql`update sandbox_events set at = at - interval '31 days'`.execute(deps.db)
+  await sql`update sandboxes set status_since = now() - interval '31 days' where id = ${old}`.execute(deps.db)
+
+  await forgetEvents.run(deps)
+
+  assert.equal((await eventsOf(old)).data.length, 0)
+  assert.equal((await eventsOf(recent)).data.length, 5)
+  assert.equal((await eventsOf(alive)).data.length, 1)
+})

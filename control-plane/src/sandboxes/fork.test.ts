@@ -1,0 +1,341 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import type { HostVmResumeBody } from '@warren/protocol'
+import type { Answer, TestUser } from '../testing/app.ts'
+import { FakeHostFailure } from '../testing/fake-host.ts'
+import { until } from '../testing/until.ts'
+import { createHostedApp } from '../testing/with-host.ts'
+
+const hosted = await createHostedApp({ host: { memMib: 8192 } })
+const { app, deps, host, user, create, send, get, assertNothingLeft } = hosted
+const ada = await user({ plan: 'enterprise' })
+
+test.beforeEach(() => {
+  host.hooks = {}
+})
+
+const viewOf = async (id: string, who = ada) => (await get(`/v1/sandboxes/${id}`, who.key)).body.data
+const reaches = (id: string, status: string, who = ada) =>
+  until(async () => (await viewOf(id, who)).status === status, 15_000)
+const fork = (id: string, body: object = {}, who = ada) => send('POST', `/v1/sandboxes/${id}/fork`, who, body)
+const childrenOf = (id: string) =>
+  deps.db.selectFrom('sandboxes').selectAll().where('forked_from', '=', id).orderBy('id').execute()
+
+async function paused(body: object = {}, who: TestUser = ada): Promise<string> {
+  const { id } = (await create(who, body)).body.data
+  await send('POST', `/v1/sandboxes/${id}/pause`, who)
+  await reaches(id, 'paused', who)
+  return id
+}
+async function remove(...ids: string[]): Promise<void> {
+  for (const id of ids) await send('DELETE', `/v1/sandboxes/${id}`, ada)
+  for (const id of ids) await reaches(id, 'destroyed')
+}
+
+test('a fork is a sandbox of its own that goes on from where its source stands', async () => {
+  const { id } = (await create(ada, { envs: { TOKEN: 'x' }, egress: ['example.com'] })).body.data
+  await send('POST', `/v1/sandboxes/${id}/exec`, ada, { cmd: 'sh', args: ['-c', 'echo kept > file'] })
+  await send('POST', `/v1/sandboxes/${id}/pause`, ada)
+  await reaches(id, 'paused')
+
+  const accepted = await fork(id)
+  const child = accepted.body.data
+  await reaches(child.id, 'running')
+
+  assert.deepEqual([accepted.status, accepted.headers['x-poll-after']], [202, '1'])
+  assert.deepEqual([child.status, child.forked_from, 'ip' in child], ['forking', id, false])
+  assert.notEqual(child.name, (await viewOf(id)).name)
+  const view = await viewOf(child.id)
+  assert.notEqual(view.ip, (await viewOf(id)).ip)
+  assert.deepEqual([view.envs, view.egress, view.shape], [['TOKEN'], ['example.com'], 's-1vcpu-256mb'])
+  const run = await send('POST', `/v1/sandboxes/${child.id}/exec`, ada, {
+    cmd: 'sh',
+    args: ['-c', 'cat file; echo $TOKEN'],
+  })
+  assert.equal(run.body.data.result.stdout, 'kept\nx\n')
+  assert.equal((await viewOf(id)).status, 'paused', 'the source stays as it is')
+  await assertNothingLeft()
+  await remove(id, child.id)
+})
+
+test('what is given replaces, what is not is inherited', async () => {
+  const key = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0dpDNbeJWeBFFcvxcTtO1ymElF1i+JeVwaUCLWkLvR a@b'
+  const id = await paused({
+    envs: { OLD: '1' },
+    egress: ['example.com'],
+    ingress_enabled: true,
+    auto_pause_after_seconds: 600,
+    auto_resume: true,
+    ssh_pubkeys: [key],
+  })
+  const asked: HostVmResumeBody[] = []
+  host.hooks = { beforeResume: (_, body) => void asked.push(body) }
+
+  const same = (await fork(id, { envs: {}, egress: undefined })).body.data
+  const other = (await fork(id, { envs: { NEW: '2' }, egress: null, ingress_enabled: false, ssh_pubkeys: [] })).body
+    .data
+  await reaches(same.id, 'running')
+  await reaches(other.id, 'running')
+
+  assert.deepEqual(
+    [same.envs, same.egress, same.ingress_enabled, same.auto_pause_after_seconds, same.ssh_pubkeys.length],
+    [['OLD'], ['example.com'], true, 600, 1],
+  )
+  assert.equal(same.auto_resume, true)
+  assert.deepEqual([other.envs, other.egress, other.ingress_enabled, other.ssh_pubkeys], [['NEW'], [], false, []])
+  assert.deepEqual(
+    asked.map((body) => body.envs),
+    [{ OLD: '1' }, { NEW: '2' }],
+  )
+  await remove(id, same.id, other.id)
+})
+
+test('an allowance cannot be asked for, not even none', async () => {
+  const id = await paused()
+
+  for (const bandwidth_quota_bytes of [0, 5, 'x']) {
+    const answer = await fork(id, { bandwidth_quota_bytes })
+    assert.deepEqual([answer.status, Object.keys(answer.body.data)], [400, ['bandwidth_quota_bytes', 'code']])
+  }
+  assert.equal((await fork(id, { count: 17 })).status, 400)
+  assert.equal((await fork(id, { count: 0 })).status, 400)
+  await remove(id)
+})
+
+test('only what is paused can be forked; with live also what runs, and it runs on', async () => {
+  const { id } = (await create(ada)).body.data
+
+  const refused = await fork(id)
+  const live = await fork(id, { live: true })
+  await reaches(live.body.data.id, 'running')
+
+  assert.deepEqual([refused.status, refused.body.data.message], [409, 'sandbox is running, expected paused'])
+  assert.equal(live.status, 202)
+  assert.equal((await viewOf(id)).status, 'running')
+  await assertNothingLeft()
+  await remove(id, live.body.data.id)
+})
+
+test('with start_paused it is there at once, holds no memory, and can be resumed', async () => {
+  const id = await paused()
+
+  const child = (await fork(id, { start_paused: true })).body.data
+  const at = await viewOf(child.id)
+  await assertNothingLeft()
+  await send('POST', `/v1/sandboxes/${child.id}/resume`, ada)
+  await reaches(child.id, 'running')
+
+  assert.deepEqual([child.status, at.status, typeof at.ip, 'running_at' in at], ['forking', 'paused', 'string', false])
+  assert.ok((await viewOf(child.id)).running_at)
+  await assertNothingLeft()
+  await remove(id, child.id)
+})
+
+test('several at once are an array, and differ in name and address', async () => {
+  const id = await paused()
+
+  const answer = await fork(id, { count: 5 })
+  const ids: string[] = answer.body.data.map((child: { id: string }) => child.id)
+  for (const child of ids) await reaches(child, 'running')
+
+  const views = await Promise.all(ids.map((child) => viewOf(child)))
+  assert.equal(new Set(views.map((view) => view.name)).size, 5)
+  assert.equal(new Set(views.map((view) => view.ip)).size, 5)
+  assert.equal(host.calls.filter((call) => call === `POST /v1/vms/${id}/forks`).length, 1)
+  assert.equal((await fork(id, { count: 1, start_paused: true })).body.data.length, 1)
+  await assertNothingLeft()
+  await remove(id, ...(await childrenOf(id)).map((child) => child.id))
+})
+
+test('several at once are all or nothing: cap, credit, memory', async () => {
+  const bob = await user({ plan: 'beginner' })
+  const id = await paused({ shape: 's-2vcpu-4gb' }, bob)
+  const capped = await fork(id, { count: 5 }, bob)
+  const crowded = await fork(id, { count: 3 }, bob)
+  await deps.db.updateTable('users').set({ credit_micro: 0 }).where('id', '=', bob.id).execute()
+  const broke = await fork(id, {}, bob)
+
+  assert.deepEqual([capped.status, capped.body.data.code], [429, 'cap_reached'])
+  assert.deepEqual([crowded.status, crowded.body.message], [503, 'no capacity for s-2vcpu-4gb in eu'])
+  assert.deepEqual([broke.status, broke.body.data.code], [402, 'insufficient_credit'])
+  assert.deepEqual(await childrenOf(id), [])
+  await send('DELETE', `/v1/sandboxes/${id}`, bob)
+  await reaches(id, 'destroyed', bob)
+  await assertNothingLeft()
+})
+
+test('forks count as creations of the day, also those that never ran', async () => {
+  const bob = await user({ plan: 'pro' })
+  const id = await paused({}, bob)
+  await deps.db.updateTable('users').set({ plan: 'free' }).where('id', '=', bob.id).execute()
+  const before = await send('POST', `/v1/sandboxes`, bob, { shape: 's-1vcpu-256mb' })
+  await deps.db.updateTable('users').set({ plan: 'enterprise' }).where('id', '=', bob.id).execute()
+
+  for (let round = 0; round < 9; round++) {
+    const { data } = (await fork(id, { start_paused: true }, bob)).body
+    await send('DELETE', `/v1/sandboxes/${data.id}`, bob)
+    await reaches(data.id, 'destroyed', bob)
+  }
+  await send('DELETE', `/v1/sandboxes/${id}`, bob)
+  await reaches(id, 'destroyed', bob)
+  await deps.db.updateTable('users').set({ plan: 'free' }).where('id', '=', bob.id).execute()
+  const eleventh = await send('POST', `/v1/sandboxes`, bob, { shape: 's-1vcpu-256mb' })
+
+  assert.equal(before.body.data.code, 'cap_reached')
+  assert.deepEqual([eleventh.status, eleventh.body.data.code], [429, 'daily_cap_reached'])
+})
+
+test('deleting the source right after the answer harms no child', async () => {
+  const id = await paused()
+  const gate = Promise.withResolvers<void>()
+  host.hooks = { beforeResume: () => gate.promise }
+  const child = (await fork(id)).body.data
+
+  await remove(id)
+  gate.resolve()
+
+  await reaches(child.id, 'running')
+  await remove(child.id)
+})
+
+test('a copy that the host cannot make is 503, and its child is failed and holds nothing', async () => {
+  const id = await paused()
+  host.hooks = {
+    beforeFork: () => {
+      throw new FakeHostFailure('internal', '/root/secret')
+    },
+  }
+
+  const answer = await fork(id, { count: 2 })
+
+  assert.deepEqual([answer.status, answer.body.message], [503, 'fork unavailable'])
+  const children = await childrenOf(id)
+  assert.deepEqual(
+    children.map((child) => [child.status, child.status_reason]),
+    [
+      ['failed', 'the copy was not made'],
+      ['failed', 'the copy was not made'],
+    ],
+  )
+  await assertNothingLeft()
+  await remove(id)
+})
+
+test('a source that is deleted while it is copied is a conflict', async () => {
+  const id = await paused()
+  host.hooks = {
+    beforeFork: async () => {
+      await send('DELETE', `/v1/sandboxes/${id}`, ada)
+      throw new FakeHostFailure('not_found')
+    },
+  }
+
+  const answer = await fork(id)
+
+  assert.equal(answer.status, 409)
+  await reaches(id, 'destroyed')
+  await assertNothingLeft()
+})
+
+test('a child that does not come up is an error, and a resume tries again', async () => {
+  const id = await paused()
+  host.hooks = {
+    beforeResume: () => {
+      throw new FakeHostFailure('guest_unreachable')
+    },
+  }
+  const child = (await fork(id)).body.data
+  await reaches(child.id, 'error')
+  const { status_reason } = await viewOf(child.id)
+  host.hooks = {}
+  await remove(id)
+
+  await send('POST', `/v1/sandboxes/${child.id}/resume`, ada)
+  await reaches(child.id, 'running')
+
+  assert.equal(status_reason, 'could not be resumed: the agent in the VM did not answer')
+  await assertNothingLeft()
+  await remove(child.id)
+})
+
+test('a child that cannot be given its own identity is never served: its VM is gone, and the reason is kept', async () => {
+  const id = await paused()
+  host.hooks = {
+    beforeResume: () => {
+      throw new FakeHostFailure('identity_failed', 'the guest did not confirm its machine-id')
+    },
+  }
+
+  const child = (await fork(id)).body.data
+  await reaches(child.id, 'failed')
+
+  assert.equal(host.vms.has(child.id), false)
+  assert.match((await viewOf(child.id)).status_reason, /identity: the guest did not confirm its machine-id$/)
+  await assertNothingLeft()
+  await remove(id)
+})
+
+test('a child is deleted while it is forking, and nothing stays', async () => {
+  const id = await paused()
+  const gate = Promise.withResolvers<void>()
+  host.hooks = { beforeResume: () => gate.promise }
+  const child = (await fork(id)).body.data
+  await until(() => host.vms.get(child.id)?.state === 'resuming')
+
+  await remove(child.id)
+  gate.resolve()
+
+  assert.equal(host.vms.has(child.id), false)
+  await assertNothingLeft()
+  await remove(id)
+})
+
+test('the same Idempotency-Key is the same child', async () => {
+  const id = await paused()
+  const post = async (payload: object): Promise<Answer> => {
+    const headers = { ...ada.headers, 'idempotency-key': 'fork-1' }
+    const response = await app.inject({ method: 'POST', url: `/v1/sandboxes/${id}/fork`, headers, payload })
+    return { status: response.statusCode, headers: response.headers, body: response.json() }
+  }
+
+  const [first, second] = [await post({ count: 2 }), await post({ count: 2 })]
+  const other = await post({ count: 3 })
+
+  assert.deepEqual([second.status, second.headers['idempotent-replayed']], [202, 'true'])
+  assert.deepEqual(second.body, first.body)
+  assert.equal(other.status, 409)
+  assert.equal((await childrenOf(id)).length, 2)
+  await until(async () => (await childrenOf(id)).every((child) => child.status === 'running'))
+  await remove(id, ...(await childrenOf(id)).map((child) => child.id))
+})
+
+test('a pause that meets a live fork waits for it', async () => {
+  const { id } = (await create(ada)).body.data
+  const gate = Promise.withResolvers<void>()
+  host.hooks = { beforeFork: () => gate.promise }
+  const forked = fork(id, { live: true })
+  await until(() => host.vms.get(id)!.doing !== undefined)
+
+  const accepted = await send('POST', `/v1/sandboxes/${id}/pause`, ada)
+  await until(() => host.calls.filter((call) => call === `POST /v1/vms/${id}/pause`).length > 1)
+  gate.resolve()
+
+  assert.equal(accepted.status, 202)
+  await reaches(id, 'paused')
+  const child = (await forked).body.data
+  await reaches(child.id, 'running')
+  await assertNothingLeft()
+  await remove(id, child.id)
+})
+
+test('many may fork one source at the same moment', async () => {
+  const id = await paused()
+
+  const answers = await Promise.all(Array.from({ length: 6 }, () => fork(id)))
+  const ids = answers.map((answer) => answer.body.data.id)
+  for (const child of ids) await reaches(child, 'running')
+
+  assert.equal(new Set(ids).size, 6)
+  await assertNothingLeft()
+  await remove(id, ...ids)
+})

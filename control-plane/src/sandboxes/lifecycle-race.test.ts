@@ -1,0 +1,80 @@
+/** Eight clients throw everything they have at one sandbox and its children. */
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { until } from '../testing/until.ts'
+import { createHostedApp } from '../testing/with-host.ts'
+
+const CLIENTS = 8
+const ROUNDS = 25
+
+const { deps, user, create, send, get, assertNothingLeft } = await createHostedApp({ host: { memMib: 32_768 } })
+const ada = await user({ plan: 'local' })
+
+/** What the spec allows each of them to answer. */
+const ALLOWED = { pause: [202, 409], resume: [202, 409], fork: [202, 409, 503], exec: [200, 404, 502], DELETE: [200] }
+type Verb = keyof typeof ALLOWED
+
+const statuses = async () => {
+  const rows = await deps.db.selectFrom('sandboxes').select(['id', 'status']).execute()
+  return new Map(rows.map((row) => [row.id, row.status]))
+}
+const isSettled = (status: string) => ['running', 'paused', 'error', 'destroyed', 'failed'].includes(status)
+
+async function ask(id: string, verb: Verb): Promise<void> {
+  const answer =
+    verb === 'DELETE'
+      ? await send('DELETE', `/v1/sandboxes/${id}`, ada)
+      : await send('POST', `/v1/sandboxes/${id}/${verb}`, ada, verb === 'exec' ? { cmd: 'true' } : {})
+  assert.ok(ALLOWED[verb].includes(answer.status), `${verb}: ${answer.status} ${JSON.stringify(answer.body)}`)
+}
+
+test('pause, resume, fork and exec at random: every answer is allowed, and the end is consistent', async () => {
+  const { id } = (await create(ada)).body.data
+  const verbs: Verb[] = ['pause', 'resume', 'pause', 'resume', 'fork', 'exec']
+
+  await Promise.all(
+    Array.from({ length: CLIENTS }, async () => {
+      for (let round = 0; round < ROUNDS; round++) await ask(id, verbs[Math.floor(Math.random() * verbs.length)]!)
+    }),
+  )
+  await until(async () => [...(await statuses()).values()].every(isSettled), 30_000)
+
+  await assertNothingLeft()
+  await checkIntervals()
+})
+
+test('with deletes among them all of it ends, and nothing stays', async () => {
+  const living = [...(await statuses())].filter(([, status]) => !['destroyed', 'failed'].includes(status))
+  const verbs: Verb[] = ['pause', 'resume', 'fork', 'DELETE']
+
+  await Promise.all(
+    Array.from({ length: CLIENTS }, async () => {
+      for (let round = 0; round < ROUNDS; round++) {
+        const [id] = living[Math.floor(Math.random() * living.length)]!
+        await ask(id, verbs[Math.floor(Math.random() * verbs.length)]!)
+      }
+    }),
+  )
+  for (const id of (await statuses()).keys()) await send('DELETE', `/v1/sandboxes/${id}`, ada)
+  await until(async () => [...(await statuses()).values()].every((status) => status === 'destroyed'), 30_000)
+
+  await assertNothingLeft()
+  await checkIntervals()
+})
+
+/** What was paid for is gapless and without overlap, and is what the events say. */
+async function checkIntervals(): Promise<void> {
+  for (const id of (await statuses()).keys()) {
+    const intervals = await deps.db
+      .selectFrom('usage_intervals')
+      .selectAll()
+      .where('sandbox_id', '=', id)
+      .orderBy('id')
+      .execute()
+    for (const [index, interval] of intervals.slice(1).entries()) {
+      assert.deepEqual(intervals[index]!.ended_at, interval.started_at, id)
+    }
+    const { data } = (await get(`/v1/sandboxes/${id}/events?limit=500`, ada.key)).body.data
+    for (const [index, event] of data.slice(1).entries()) assert.equal(event.to, data[index].from, id)
+  }
+}

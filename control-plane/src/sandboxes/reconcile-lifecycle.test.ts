@@ -1,0 +1,193 @@
+/** What reconcile.ts makes of paused, resuming and forking sandboxes. Its sweep is run by hand, and so are the jobs. */
+import assert from 'node:assert/strict'
+import { after, test } from 'node:test'
+import { sql } from 'kysely'
+import { watchHosts } from '../hosts/heartbeat.ts'
+import { beat } from '../jobs/processes.ts'
+import { JOBS } from '../jobs/registry.ts'
+import { startWorker } from '../jobs/worker.ts'
+import { createTestDeps, reconnect } from '../testing/app.ts'
+import { until } from '../testing/until.ts'
+import { createHostedApp } from '../testing/with-host.ts'
+import { reconcile } from './reconcile.ts'
+import { failOrphanedCreates } from './recover.ts'
+
+const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp({ works: false })
+const ada = await user({ plan: 'local' })
+
+test.beforeEach(() => {
+  host.hooks = {}
+})
+
+const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data
+const reaches = (id: string, status: string) => until(async () => (await viewOf(id)).status === status, 15_000)
+
+/** Works off what is to be done while `during` runs. */
+async function working(during: () => Promise<unknown>): Promise<void> {
+  const own = createTestDeps(reconnect(deps.database), { hostSocket: host.socket })
+  after(() => own.hosts.close())
+  const worker = await startWorker(own, { jobs: JOBS, sweeps: [] })
+  try {
+    await during()
+  } finally {
+    await worker.stop()
+  }
+}
+
+async function paused(): Promise<string> {
+  const { id } = (await create(ada)).body.data
+  await send('POST', `/v1/sandboxes/${id}/pause`, ada)
+  await working(() => reaches(id, 'paused'))
+  return id
+}
+async function end(...ids: string[]): Promise<void> {
+  for (const id of ids) await send('DELETE', `/v1/sandboxes/${id}`, ada)
+  await working(() => Promise.all(ids.map((id) => reaches(id, 'destroyed'))))
+}
+
+test('a paused or broken sandbox whose host does not know it any more is failed and costs nothing', async () => {
+  const [first, second] = [await paused(), await paused()]
+  await sql`update sandboxes set status = 'error' where id = ${second}`.execute(deps.db)
+  host.loseVm(first)
+  host.loseVm(second)
+
+  await reconcile.run(deps)
+
+  for (const id of [first, second]) {
+    const view = await viewOf(id)
+    assert.deepEqual([view.status, view.status_reason], ['failed', 'the host lost the VM'])
+  }
+  await assertNothingLeft()
+})
+
+test('a paused sandbox whose VM runs is paused again: its memory counts meanwhile, and nothing is lost', async () => {
+  const id = await paused()
+  host.vms.get(id)!.state = 'running'
+
+  await reconcile.run(deps)
+  const found = await viewOf(id)
+  await assertNothingLeft()
+  await working(() => reaches(id, 'paused'))
+
+  assert.equal(found.status, 'pausing')
+  assert.match((await viewOf(id)).status_reason, /ran on its host although it was paused/)
+  assert.equal(host.vms.get(id)!.generations.at(-1), 2)
+  await assertNothingLeft()
+  await end(id)
+})
+
+test('a host without room for a VM that it runs is full, not oversold', async () => {
+  const id = await paused()
+  await sql`update hosts set mem_mib = reserved_mib`.execute(deps.db)
+  host.vms.get(id)!.state = 'running'
+
+  await reconcile.run(deps)
+
+  assert.equal((await viewOf(id)).status, 'pausing')
+  await assertNothingLeft()
+  await watchHosts.run(deps)
+  await end(id)
+})
+
+test('a running sandbox that its host has paused is an error, and a resume takes it up', async () => {
+  const { id } = (await create(ada)).body.data
+  Object.assign(host.vms.get(id)!, { state: 'paused', generations: [1] })
+
+  await reconcile.run(deps)
+  const lost = await viewOf(id)
+  await assertNothingLeft()
+  await send('POST', `/v1/sandboxes/${id}/resume`, ada)
+  await working(() => reaches(id, 'running'))
+
+  assert.deepEqual(
+    [lost.status, lost.status_reason],
+    ['error', 'the host had paused the VM; resume goes on from there'],
+  )
+  await end(id)
+})
+
+test('a pausing sandbox whose VM is dead or lost is settled without its job', async () => {
+  const [dead, lost] = [(await create(ada)).body.data.id, (await create(ada)).body.data.id]
+  for (const id of [dead, lost]) await send('POST', `/v1/sandboxes/${id}/pause`, ada)
+  host.killVm(dead, 'QEMU ended')
+  host.loseVm(lost)
+
+  await reconcile.run(deps)
+
+  assert.deepEqual([(await viewOf(dead)).status, (await viewOf(lost)).status], ['error', 'failed'])
+  await assertNothingLeft()
+  await end(dead)
+})
+
+test('an operation whose job is lost gets another', async () => {
+  const [pausing, resuming] = [(await create(ada)).body.data.id, await paused()]
+  const forked = await paused()
+  await send('POST', `/v1/sandboxes/${pausing}/pause`, ada)
+  await send('POST', `/v1/sandboxes/${resuming}/resume`, ada)
+  const child = (await send('POST', `/v1/sandboxes/${forked}/fork`, ada)).body.data.id
+  await sql`delete from graphile_worker._private_jobs`.execute(deps.db)
+
+  await reconcile.run(deps)
+  await working(async () => {
+    await reaches(pausing, 'paused')
+    await reaches(resuming, 'running')
+    await reaches(child, 'running')
+  })
+
+  await assertNothingLeft()
+  await end(pausing, resuming, forked, child)
+})
+
+test('a fork whose process died before anybody was told of it is taken back', async () => {
+  const id = await paused()
+  const dead = createTestDeps(reconnect(deps.database), { hostSocket: host.socket })
+  after(() => dead.hosts.close())
+  await beat(dead, [])
+  host.hooks = { afterFork: () => new Promise(() => {}) }
+  void send('POST', `/v1/sandboxes/${id}/fork`, ada).catch(() => {})
+  await until(() => host.vms.size >= 2)
+  const child = await deps.db
+    .selectFrom('sandboxes')
+    .selectAll()
+    .where('forked_from', '=', id)
+    .executeTakeFirstOrThrow()
+  await sql`update sandboxes set owner = 'a process that died' where id = ${child.id}`.execute(deps.db)
+
+  await reconcile.run(deps)
+  const untouched = await viewOf(child.id)
+  await failOrphanedCreates.run(deps)
+
+  assert.equal(untouched.status, 'forking')
+  const view = await viewOf(child.id)
+  assert.deepEqual(
+    [view.status, view.status_reason],
+    ['failed', 'the service stopped while it was creating the sandbox'],
+  )
+  assert.equal(host.vms.has(child.id), false)
+  await assertNothingLeft()
+  await end(id)
+})
+
+test('a host that does not answer says nothing about what is paused', async () => {
+  const id = await paused()
+  await host.stop()
+
+  await reconcile.run(deps)
+  await host.start()
+
+  assert.equal((await viewOf(id)).status, 'paused')
+  await end(id)
+})
+
+test('what is broken is deleted like anything else', async () => {
+  const { id } = (await create(ada)).body.data
+  host.killVm(id, 'QEMU ended')
+  await reconcile.run(deps)
+  const broken = await viewOf(id)
+
+  await end(id)
+
+  assert.equal(broken.status, 'error')
+  assert.equal(host.vms.has(id), false)
+  await assertNothingLeft()
+})

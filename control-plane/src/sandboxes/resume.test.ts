@@ -1,0 +1,261 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import type { HostVmResumeBody } from '@warren/protocol'
+import { sql } from 'kysely'
+import type { TestUser } from '../testing/app.ts'
+import { FakeHostFailure } from '../testing/fake-host.ts'
+import { until } from '../testing/until.ts'
+import { createHostedApp } from '../testing/with-host.ts'
+
+const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp({ host: { memMib: 4096 } })
+const ada = await user()
+
+test.beforeEach(() => {
+  host.hooks = {}
+})
+
+const viewOf = async (id: string, who = ada) => (await get(`/v1/sandboxes/${id}`, who.key)).body.data
+const reaches = (id: string, status: string, who = ada) =>
+  until(async () => (await viewOf(id, who)).status === status, 30_000)
+const eventsOf = async (id: string) => (await get(`/v1/sandboxes/${id}/events`, ada.key)).body.data.data
+const resume = (id: string, who = ada) => send('POST', `/v1/sandboxes/${id}/resume`, who)
+async function paused(body: object = {}, who: TestUser = ada): Promise<string> {
+  const { id } = (await create(who, body)).body.data
+  assert.equal((await send('POST', `/v1/sandboxes/${id}/pause`, who)).status, 202)
+  await reaches(id, 'paused', who)
+  return id
+}
+const remove = async (id: string, who = ada) => {
+  await send('DELETE', `/v1/sandboxes/${id}`, who)
+  await reaches(id, 'destroyed', who)
+}
+
+test('a resume is accepted at once and running when the host says so, with all that makes it itself', async () => {
+  const id = await paused({ name: 'phoenix', envs: { SECRET: 'x' } })
+  const asked: HostVmResumeBody[] = []
+  const gate = Promise.withResolvers<void>()
+  host.hooks = {
+    beforeResume: (_, body) => {
+      asked.push(body)
+      return gate.promise
+    },
+  }
+
+  const accepted = await resume(id)
+  const meanwhile = await viewOf(id)
+  gate.resolve()
+  await reaches(id, 'running')
+
+  const view = await viewOf(id)
+  assert.deepEqual([accepted.status, accepted.headers['x-poll-after']], [202, '1'])
+  assert.deepEqual([accepted.body.data.status, meanwhile.status], ['resuming', 'resuming'])
+  assert.ok(view.last_resumed_at)
+  assert.equal(view.status_reason, undefined)
+  const { ip, hostname, envs } = asked[0]!
+  assert.deepEqual({ ip, hostname, envs }, { ip: view.ip, hostname: 'phoenix', envs: { SECRET: 'x' } })
+  await assertNothingLeft()
+  const exec = await send('POST', `/v1/sandboxes/${id}/exec`, ada, { cmd: 'sh', args: ['-c', 'echo $SECRET'] })
+  assert.equal(exec.body.data.result.stdout, 'x\n')
+  await remove(id)
+})
+
+test('billing goes on as paused until it runs', async () => {
+  const id = await paused()
+  await resume(id)
+  await reaches(id, 'running')
+
+  const rows = await deps.db
+    .selectFrom('usage_intervals')
+    .selectAll()
+    .where('sandbox_id', '=', id)
+    .orderBy('id')
+    .execute()
+  assert.deepEqual(
+    rows.map((row) => row.kind),
+    ['running', 'paused', 'running'],
+  )
+  assert.deepEqual([rows[0]!.ended_at, rows[1]!.ended_at], [rows[1]!.started_at, rows[2]!.started_at])
+  assert.equal(rows[2]!.ended_at, null)
+  await remove(id)
+})
+
+test('a resume of what is neither paused nor error is 409', async () => {
+  const { id } = (await create(ada)).body.data
+
+  const answer = await resume(id)
+
+  assert.deepEqual([answer.status, answer.body.data.message], [409, 'sandbox is running, expected paused or error'])
+  await remove(id)
+})
+
+test('the cap counts all others, paused ones too, but not the one that is resumed', async () => {
+  const bob = await user({ plan: 'free' })
+  const id = await paused({}, bob)
+  const allowed = await resume(id, bob)
+  await reaches(id, 'running', bob)
+  await send('POST', `/v1/sandboxes/${id}/pause`, bob)
+  await reaches(id, 'paused', bob)
+  await deps.db.updateTable('users').set({ plan: 'pro' }).where('id', '=', bob.id).execute()
+  const other = await paused({}, bob)
+  await deps.db.updateTable('users').set({ plan: 'free' }).where('id', '=', bob.id).execute()
+
+  const refused = await resume(id, bob)
+
+  assert.equal(allowed.status, 202)
+  assert.deepEqual([refused.status, refused.body.data.code], [429, 'cap_reached'])
+  assert.equal((await viewOf(id, bob)).status, 'paused')
+  await remove(id, bob)
+  await remove(other, bob)
+})
+
+test('without credit it stays paused, and pays no more than before', async () => {
+  const bob = await user()
+  const id = await paused({}, bob)
+  await deps.db.updateTable('users').set({ credit_micro: 0 }).where('id', '=', bob.id).execute()
+
+  const refused = await resume(id, bob)
+
+  assert.deepEqual([refused.status, refused.body.data.code], [402, 'insufficient_credit'])
+  assert.equal((await viewOf(id, bob)).status, 'paused')
+  await remove(id, bob)
+})
+
+test('without room on its host it is 503 and stays paused; with room again it runs', async () => {
+  const id = await paused({ shape: 's-1vcpu-2gb' })
+  const other = (await create(ada, { shape: 's-2vcpu-4gb' })).body.data.id
+
+  const refused = await resume(id)
+  await remove(other)
+  const accepted = await resume(id)
+
+  assert.deepEqual([refused.status, refused.headers['retry-after']], [503, '2'])
+  assert.equal(refused.body.message, 'no capacity for s-1vcpu-2gb in eu')
+  assert.equal(accepted.status, 202)
+  await reaches(id, 'running')
+  await remove(id)
+  await assertNothingLeft()
+})
+
+test('a failure that passes is tried again', async () => {
+  const id = await paused()
+  let tries = 0
+  host.hooks = {
+    beforeResume: () => {
+      tries++
+      if (tries < 3) throw new FakeHostFailure('guest_unreachable')
+    },
+  }
+
+  await resume(id)
+  await reaches(id, 'running')
+
+  assert.equal(tries, 3)
+  await remove(id)
+})
+
+test('after three attempts it is an error with the reason, holds nothing, and a resume tries all of them again', async () => {
+  const id = await paused()
+  let tries = 0
+  host.hooks = {
+    beforeResume: () => {
+      tries++
+      throw new FakeHostFailure('boot_failed', '/root/secret')
+    },
+  }
+
+  await resume(id)
+  await reaches(id, 'error')
+
+  assert.equal(tries, 3)
+  assert.equal((await viewOf(id)).status_reason, 'could not be resumed: the VM did not start')
+  await assertNothingLeft()
+  await resume(id)
+  await until(() => tries === 6)
+  await reaches(id, 'error')
+  host.hooks = {}
+  await resume(id)
+  await reaches(id, 'running')
+  assert.equal((await viewOf(id)).status_reason, undefined)
+  await remove(id)
+})
+
+test('a damaged state is told at once, and the next resume goes on from the one before and says so', async () => {
+  const id = await paused()
+  await resume(id)
+  await reaches(id, 'running')
+  await send('POST', `/v1/sandboxes/${id}/pause`, ada)
+  await reaches(id, 'paused')
+  host.damageVm(id)
+  const before = host.calls.filter((call) => call === `POST /v1/vms/${id}/resume`).length
+
+  await resume(id)
+  await reaches(id, 'error')
+
+  assert.equal(host.calls.filter((call) => call === `POST /v1/vms/${id}/resume`).length, before + 1)
+  assert.equal(
+    (await viewOf(id)).status_reason,
+    'could not be resumed: generation 2 is damaged: ram.diff does not add up; the next resume takes generation 1',
+  )
+  await resume(id)
+  await reaches(id, 'running')
+  assert.match((await viewOf(id)).status_reason, /^went on from generation 1, saved at /)
+  assert.match((await eventsOf(id))[0].reason, /^went on from generation 1/)
+  await remove(id)
+})
+
+test('a host that dies in the middle is asked again when it is back', async () => {
+  for (const hook of ['beforeResume', 'afterResume'] as const) {
+    const id = await paused()
+    let reached = false
+    host.hooks = {
+      [hook]: () => {
+        reached = true
+        return new Promise(() => {})
+      },
+    }
+    await resume(id)
+    await until(() => reached)
+
+    await host.stop()
+    host.hooks = {}
+    await host.start()
+
+    await reaches(id, 'running')
+    await assertNothingLeft()
+    await remove(id)
+  }
+})
+
+test('a host that stays silent is given up after a minute; what it did after all is saved again', async () => {
+  const id = await paused()
+  await host.stop()
+  await resume(id)
+  await sql`update sandboxes set status_since = now() - interval '2 minutes' where id = ${id}`.execute(deps.db)
+
+  await reaches(id, 'error')
+  host.vms.get(id)!.state = 'running'
+  await host.start()
+  await reaches(id, 'paused')
+
+  const [saved, parked, failed] = await eventsOf(id)
+  assert.equal(failed.reason, 'could not be resumed: the host did not answer in time')
+  assert.deepEqual([parked.from, parked.to, parked.actor], ['error', 'pausing', 'system'])
+  assert.deepEqual([saved.from, saved.to], ['pausing', 'paused'])
+  assert.equal(host.vms.get(id)!.state, 'paused')
+  await assertNothingLeft()
+  await remove(id)
+})
+
+test('a delete wins over a resume under way', async () => {
+  const id = await paused()
+  const gate = Promise.withResolvers<void>()
+  host.hooks = { beforeResume: () => gate.promise }
+  await resume(id)
+  await until(() => host.vms.get(id)?.state === 'resuming')
+
+  await remove(id)
+  gate.resolve()
+
+  assert.equal(host.vms.has(id), false)
+  await assertNothingLeft()
+})

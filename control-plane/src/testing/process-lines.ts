@@ -1,0 +1,40 @@
+/** Reads a connect stream as the strictest client does: every line fits, `seq` has no gap, nothing follows the end. */
+import assert from 'node:assert/strict'
+import { NdjsonDecoder, PROCESS_EVENT_MAX_BYTES, ProcessFrame } from '@warren/protocol'
+import { Value } from 'typebox/value'
+
+export type ProcessLine = Exclude<ProcessFrame, { type: 'heartbeat' }>
+
+export async function readProcessLines(
+  stream: AsyncIterable<Buffer>,
+  after = 0,
+): Promise<{ lines: ProcessLine[]; seq: number }> {
+  const lines: ProcessLine[] = []
+  const decoder = new NdjsonDecoder()
+  let seq = after
+  for await (const chunk of stream) {
+    for (const value of decoder.push(chunk)) {
+      assert.ok(Value.Check(ProcessFrame, value), JSON.stringify(value))
+      assert.ok(lines.length === 0 || lines.at(-1)!.type === 'data', 'a line after the end')
+      if (value.type === 'heartbeat') continue
+      if (value.type === 'data') {
+        if (seq !== 0) assert.equal(value.seq, seq + 1)
+        seq = value.seq
+        const data = Buffer.from(value.data_base64, 'base64')
+        assert.ok(data.length <= PROCESS_EVENT_MAX_BYTES)
+        assert.equal(data.toString('base64'), value.data_base64)
+      }
+      lines.push(value)
+    }
+  }
+  return { lines, seq }
+}
+
+export const outputOf = (lines: ProcessLine[], stream?: string): Buffer =>
+  Buffer.concat(
+    lines.flatMap((line) =>
+      line.type === 'data' && (stream === undefined || line.stream === stream)
+        ? [Buffer.from(line.data_base64, 'base64')]
+        : [],
+    ),
+  )

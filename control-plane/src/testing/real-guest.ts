@@ -1,0 +1,89 @@
+/**
+ * The real guest agent in place of the fake one: the static binary, started on this machine, reached as a host agent
+ * reaches it (protocol/guest-api.ts). Its processes are real processes here, so tests run harmless ones.
+ */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { existsSync } from 'node:fs'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { type ClientHttp2Session, connect, type ServerHttp2Stream } from 'node:http2'
+import net from 'node:net'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after } from 'node:test'
+import { guestHello, guestHelloAnswer } from '@warren/protocol'
+import { until } from './until.ts'
+
+const BINARY = path.resolve(import.meta.dirname, '../../../guest-agent/target/warren/guest-agent')
+
+/** It is built by set-up, as root. */
+export const hasRealGuest = existsSync(BINARY)
+
+export type RealGuest = {
+  agent: ChildProcess
+  /** For `hooks.guest` of a fake host. */
+  serve(stream: ServerHttp2Stream, url: URL, method: string): void
+}
+
+export async function startRealGuest(): Promise<RealGuest> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'warren-guest-'))
+  const socket = path.join(folder, 'agent')
+  const agent = spawn(BINARY, ['--listen-unix', socket], { stdio: 'ignore' })
+  await until(() => existsSync(socket) && existsSync(`${socket}.hello`))
+  const session = await greet(socket)
+  after(async () => {
+    session.destroy()
+    agent.kill('SIGKILL')
+    await rm(folder, { recursive: true, force: true })
+  })
+  return { agent, serve: (stream, url, method) => passOn(session, stream, url, method) }
+}
+
+async function greet(socket: string): Promise<ClientHttp2Session> {
+  const [data, hello] = [net.connect(socket), net.connect(`${socket}.hello`)]
+  for (const one of [data, hello]) one.on('error', () => {})
+  const nonce = randomBytes(16).toString('hex')
+  for (const port of [hello, data]) {
+    port.write(guestHello(nonce))
+    await skipPast(port, guestHelloAnswer(nonce))
+  }
+  hello.resume()
+  const session = connect('http://guest', {
+    createConnection: () => data,
+    settings: { initialWindowSize: 64 * 1024, enablePush: false },
+  })
+  session.on('error', () => {}) // Every stream hears of it too.
+  session.once('close', () => hello.destroy())
+  return session
+}
+
+async function skipPast(port: net.Socket, line: string): Promise<void> {
+  let seen = ''
+  while (!seen.endsWith(line)) {
+    const byte = port.read(1) as Buffer | null
+    if (byte) seen += byte.toString('latin1')
+    else await once(port, 'readable')
+  }
+}
+
+function passOn(session: ClientHttp2Session, caller: ServerHttp2Stream, url: URL, method: string): void {
+  const below = url.pathname.replace(/^.*\/guest\//, '/')
+  const guest = session.request({ ':method': method, ':path': `${below}${url.search}` }, { endStream: false })
+  const cut = (stream: { destroyed: boolean; destroy(error: Error): unknown }) =>
+    stream.destroyed ? undefined : stream.destroy(new Error('cut'))
+  guest.on('error', () => {})
+  caller.pipe(guest, { end: false })
+  caller.once('end', () => (caller.aborted ? cut(guest) : guest.end()))
+  caller.once('close', () => cut(guest))
+  guest.once('response', (headers) => {
+    if (caller.destroyed) return
+    caller.respond({ ':status': headers[':status'] ?? 502 })
+    guest.pipe(caller, { end: false })
+  })
+  guest.once('end', () => (guest.rstCode === 0 ? caller.end() : cut(caller)))
+  guest.once('close', () => {
+    if (!guest.readableEnded || guest.rstCode !== 0) cut(caller)
+    else if (!caller.readableEnded) caller.close(0)
+  })
+}

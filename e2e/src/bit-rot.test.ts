@@ -1,0 +1,72 @@
+/** A disk that forgets: whatever of a saved generation is cut, changed or gone is noticed, and never resumed from. */
+import assert from 'node:assert/strict'
+import { chmodSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs'
+import { describe, test } from 'node:test'
+import { objectFile, readManifest } from './check-disk.ts'
+import { call, create, destroy, must, pause, resume, settle, sh, view } from './lifecycle.ts'
+import { cannotRunVms, startVmBox } from './vm-box.ts'
+
+const it = cannotRunVms ? (undefined as never) : await startVmBox({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
+
+const flip = (file: string) => {
+  chmodSync(file, 0o600)
+  const bytes = readFileSync(file)
+  bytes[Math.floor(bytes.length / 2)]! ^= 1
+  writeFileSync(file, bytes)
+}
+const cut = (file: string) => {
+  chmodSync(file, 0o600)
+  truncateSync(file, statSync(file).size - 1)
+}
+const lose = (file: string) => rmSync(file)
+const HARMS = { flip, cut, lose }
+
+describe('a saved sandbox', { skip: cannotRunVms }, () => {
+  test('that lost a bit is not resumed; the one before it is offered, and taken when asked again', async () => {
+    const { id } = await create(it)
+    let pauses = 0
+    const save = async () => {
+      await sh(it, id, `echo ${++pauses} > /root/pauses; head -c 100000 /dev/urandom > /root/noise; sync`)
+      await pause(it, id)
+    }
+    await save()
+    await resume(it, id)
+    for (const part of ['memory', 'state', 'disk'] as const) {
+      for (const [name, harm] of Object.entries(HARMS)) {
+        const before = pauses
+        await save()
+        const manifest = readManifest(it, id)
+        const object = part === 'disk' ? manifest.disk.at(-1)! : manifest[part]
+
+        harm(objectFile(it, object.id))
+        await must(it, 'POST', `/sandboxes/${id}/resume`)
+        await settle(it, id, 'error')
+        const { status_reason } = await view(it, id)
+
+        const what = `${part}, ${name}`
+        assert.match(
+          status_reason ?? '',
+          /generation \d+ is damaged \(.+\); resume again to go back to generation \d+/,
+          what,
+        )
+        await resume(it, id)
+        assert.equal(await sh(it, id, 'cat /root/pauses'), `${before}`, what)
+        pauses = before
+      }
+    }
+    await destroy(it, id)
+  })
+
+  test('of which nothing whole is left says so, and can still be deleted', async () => {
+    const { id } = await create(it)
+    await pause(it, id)
+    flip(objectFile(it, readManifest(it, id).memory.id))
+
+    await must(it, 'POST', `/sandboxes/${id}/resume`)
+    await settle(it, id, 'error')
+    assert.match((await view(it, id)).status_reason ?? '', /there is no older one/)
+    await call(it, 'POST', `/sandboxes/${id}/resume`)
+
+    await destroy(it, id)
+  })
+})

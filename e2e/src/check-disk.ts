@@ -1,0 +1,55 @@
+/** The disk of a paused sandbox, as a file system checker sees it after the journal was replayed. */
+import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
+import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs'
+import path from 'node:path'
+import type { VmBox } from './vm-box.ts'
+
+type Manifest = { needs: { base: string }; disk: { id: string }[] }
+
+/** The newest generation's, by the host agent's own books. */
+export function readManifest(
+  { box }: VmBox,
+  id: string,
+): Manifest & { file: string; memory: { id: string }; state: { id: string } } {
+  const folder = path.join(box.dataDir, 'snapshots/sandboxes', id)
+  const newest = readdirSync(folder)
+    .filter((name) => name.endsWith('.json'))
+    .sort()
+    .at(-1)!
+  return { ...JSON.parse(readFileSync(path.join(folder, newest), 'utf8')), file: path.join(folder, newest) }
+}
+
+export const objectFile = ({ box }: VmBox, id: string): string => path.join(box.dataDir, 'snapshots/objects', id)
+
+export async function checkDisk(it: VmBox, id: string): Promise<void> {
+  for (let tries = 0; tries < 5; tries++) if (checkOnce(it, id)) return
+  assert.fail('its layers are merged faster than they can be read')
+}
+
+/** False when the layers were merged while they were being read. */
+function checkOnce(it: VmBox, id: string): boolean {
+  const { needs, disk } = readManifest(it, id)
+  const base = path.join(it.box.dataDir, 'bases', needs.base)
+  const layers = [path.join(base, 'disk.qcow2'), ...disk.map((layer) => objectFile(it, layer.id))]
+  let chain: object = { driver: 'raw', file: { driver: 'file', filename: path.join(base, 'root.ext4') } }
+  for (const filename of layers) chain = { driver: 'qcow2', file: { driver: 'file', filename }, backing: chain }
+  const copy = path.join(it.box.dataDir, `check-${id}.raw`)
+  try {
+    // Not cached: the whole of it is read once.
+    const convert = spawnSync('qemu-img', ['convert', '-U', '-O', 'raw', `json:${JSON.stringify(chain)}`, copy])
+    if (convert.status !== 0 && layers.some((file) => !existsSync(file))) return false
+    assert.equal(convert.status, 0, `${convert.stderr}`)
+    run('e2fsck', ['-y', '-E', 'journal_only', copy])
+    run('e2fsck', ['-f', '-n', copy])
+    return true
+  } finally {
+    rmSync(copy, { force: true })
+  }
+}
+
+function run(command: string, args: string[]): void {
+  const { status, stdout, stderr, error } = spawnSync(command, args, { encoding: 'utf8' })
+  if (error) throw error
+  assert.equal(status, 0, `${command}: ${stdout}${stderr}`)
+}

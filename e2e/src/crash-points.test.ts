@@ -1,0 +1,159 @@
+/**
+ * Every step of pause, resume, fork and delete on the host is a named point (kit/crash-point.ts). At each of them a
+ * process is killed: the host agent, which dies right there, or QEMU, the control plane or PostgreSQL, while the host
+ * agent is held. Afterwards everything settles by itself, nothing acknowledged is lost, and nothing is left over.
+ */
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, describe, test } from 'node:test'
+import { controlPlanePid, kill, postmasterPid, until } from './box.ts'
+import { checkChainOnDisk, startChain } from './hash-chain.ts'
+import { call, create, destroy, must, pause, resume, view } from './lifecycle.ts'
+import { cannotRunVms, qemuOf, startVmBox } from './vm-box.ts'
+
+const POINTS = {
+  pause: ['closed', 'stopped', 'saved', 'committed', 'recorded'],
+  resume: ['loaded', 'awake'],
+  fork: ['child-saved'],
+  'live fork': ['stopped', 'child-saved'],
+  delete: ['ended', 'unrecorded'],
+} as const
+type Operation = keyof typeof POINTS
+const VICTIMS = ['host agent', 'QEMU', 'control plane', 'PostgreSQL'] as const
+type Victim = (typeof VICTIMS)[number]
+
+/** In the suite each point with the host agent, and some of each with the others; all of them in `npm run soak`. */
+const ALL = process.env.WARREN_TEST_ALL_CRASHES !== undefined
+const SOME = new Set(['pause.stopped', 'pause.saved', 'resume.loaded', 'fork.child-saved'])
+const SETTLED = ['running', 'paused', 'error', 'destroyed']
+const SETTLE_LIMIT_MS = 60_000
+
+const folder = mkdtempSync(path.join(tmpdir(), 'warren-points-'))
+after(() => rmSync(folder, { recursive: true }))
+const it = cannotRunVms
+  ? (undefined as never)
+  : await startVmBox({ WARREN_CRASH_POINTS: folder, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
+
+describe('killed at', { skip: cannotRunVms }, () => {
+  for (const operation of Object.keys(POINTS) as Operation[]) {
+    for (const step of POINTS[operation]) {
+      for (const victim of VICTIMS) {
+        const point = `host.${operation.replace('live ', '')}.${step}`
+        if (!ALL && victim !== 'host agent' && !SOME.has(`${operation}.${step}`)) continue
+        test(`${operation}, ${step}: ${victim}`, () => story(operation, point, victim))
+      }
+    }
+  }
+
+  test('and nothing is left over', async () => {
+    await until(() => qemus() === 0, 'every QEMU is gone')
+    for (const name of ['bodies', 'vms', 'snapshots/objects', 'snapshots/sandboxes']) {
+      await until(() => readdirSync(path.join(it.box.dataDir, name)).length === 0, `${name} is empty`)
+    }
+  })
+})
+
+async function story(operation: Operation, point: string, victim: Victim): Promise<void> {
+  const { id } = await create(it)
+  await startChain(it, id)
+  // One generation that is acknowledged, so that there is something to go back to.
+  const acknowledged = await checkChainOnDisk(it, id, 1)
+  await pause(it, id)
+  if (operation !== 'resume' && operation !== 'fork') await resume(it, id)
+  const seen =
+    operation === 'resume' || operation === 'fork' ? acknowledged : await checkChainOnDisk(it, id, acknowledged)
+
+  writeFileSync(path.join(folder, point), victim === 'host agent' ? 'kill' : 'hold')
+  const asked = ask(operation, id)
+  await until(() => existsSync(path.join(folder, `${point}.reached`)), `${point} is reached`, 30_000)
+  if (victim !== 'host agent') await strike(victim, id)
+  rmSync(path.join(folder, point), { force: true })
+  rmSync(path.join(folder, `${point}.reached`), { force: true })
+  await asked
+
+  await until(isReady, 'Warren is back', SETTLE_LIMIT_MS)
+  const children = await settleAll(id)
+  for (const child of children) await destroy(it, child)
+  if ((await view(it, id)).status === 'destroyed') return
+  await makeRun(id)
+  // A body that was killed goes back to what was acknowledged; nothing else does.
+  await checkChainOnDisk(it, id, victim === 'QEMU' ? acknowledged : seen)
+  assert.ok(qemus() <= 1, 'no QEMU without a sandbox')
+  await destroy(it, id)
+}
+
+/** Whatever the answer: the process that would give it may be the one that dies. */
+async function ask(operation: Operation, id: string): Promise<void> {
+  const send = (method: string, what: string, body?: object) =>
+    call(it, method, `/sandboxes/${id}${what}`, body).catch(() => undefined)
+  if (operation === 'pause' || operation === 'resume') await send('POST', `/${operation}`)
+  else if (operation === 'fork') await send('POST', '/fork', { start_paused: true })
+  else if (operation === 'live fork') await send('POST', '/fork', { start_paused: true, live: true })
+  else await send('DELETE', '')
+}
+
+async function strike(victim: Exclude<Victim, 'host agent'>, id: string): Promise<void> {
+  const recorded = qemuOf(it, id)
+  if (victim === 'PostgreSQL') kill(postmasterPid(it.box.dataDir))
+  else if (victim === 'control plane') kill(await controlPlanePid(it.box.dataDir))
+  // One that is being made is in no record yet.
+  else for (const pid of recorded === undefined ? listQemus() : [recorded]) kill(pid)
+}
+
+const isReady = async () => (await fetch(`${it.box.baseUrl}/readyz`).catch(() => undefined))?.ok ?? false
+
+/** The sandbox and its children; gives the children. */
+async function settleAll(id: string): Promise<string[]> {
+  let children: string[] = []
+  await until(
+    async () => {
+      const { data } = await must(it, 'GET', '/sandboxes?limit=500').catch(() => ({ data: undefined }))
+      const mine = (data as { id: string; status: string; forked_from?: string }[] | undefined)?.filter(
+        (one) => one.id === id || (one.forked_from === id && one.status !== 'failed'),
+      )
+      children = mine?.flatMap((one) => (one.id === id || one.status === 'destroyed' ? [] : one.id)) ?? []
+      return mine?.every((one) => SETTLED.includes(one.status)) ?? false
+    },
+    'all of it is settled',
+    SETTLE_LIMIT_MS,
+  )
+  return children
+}
+
+/** By the ways a user has; a QEMU that was killed may be noticed only now. */
+async function makeRun(id: string): Promise<void> {
+  await until(
+    async () => {
+      const { status } = await view(it, id)
+      if (status === 'paused' || status === 'error') await call(it, 'POST', `/sandboxes/${id}/resume`)
+      if (status !== 'running') return false
+      return (await call(it, 'POST', `/sandboxes/${id}/exec`, { cmd: 'true' })).status === 200
+    },
+    'it runs again',
+    SETTLE_LIMIT_MS,
+  )
+}
+
+const qemus = (): number => listQemus().length
+
+/** Those of sandboxes; bases are being booted as well. */
+function listQemus(): number[] {
+  const ours = new RegExp(`/run/warren-${readInstance()}/[0-9a-f]{16}/`)
+  return readdirSync('/proc').flatMap((pid) => {
+    if (!/^\d+$/.test(pid)) return []
+    try {
+      const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8')
+      return command.startsWith('qemu-system') && ours.test(command) ? [Number(pid)] : []
+    } catch {
+      return [] // It ended while we looked.
+    }
+  })
+}
+
+/** As the host agent names what is its own: after its data directory. */
+function readInstance(): string {
+  return createHash('sha256').update(it.box.dataDir).digest('hex').slice(0, 8)
+}

@@ -1,0 +1,64 @@
+/**
+ * A writer in the guest that would notice any lost or torn byte: every record follows from all before it, is appended
+ * and synced to disk, and is kept in memory as well. Every so often it reads its file again and compares. Whatever is
+ * wrong it writes into a file and ends.
+ */
+import assert from 'node:assert/strict'
+import { sh } from './lifecycle.ts'
+import type { VmBox } from './vm-box.ts'
+
+const STEP = '($h * 1103515245 + $n * 12345 + 7) % 2147483648'
+
+const WRITER = `use IO::Handle; use Fcntl;
+sub broken { open(my $b, '>', '/root/broken'); print $b @_; close $b; exit 1 }
+open(my $out, '>>', '/root/chain') or broken("open: $!");
+my ($h, $n, @all) = (1, 0);
+while (1) {
+  $n++; $h = ${STEP}; push @all, "$n $h\\n";
+  syswrite($out, $all[-1]) == length($all[-1]) or broken("write: $!");
+  $out->sync or broken("sync: $!");
+  if ($n % 40 == 0) {
+    open(my $in, '<', '/root/chain') or broken("read: $!");
+    my @read = <$in>; close $in;
+    broken("memory has $n records, disk has " . @read) if @read != @all;
+    for (0..$#all) { broken("record $_ is $read[$_] instead of $all[$_]") if $read[$_] ne $all[$_] }
+  }
+  select(undef, undef, undef, 0.005);
+}
+`
+
+/** Reads the file from the disk, not from the guest's memory, and follows every link. Prints the last number. */
+const CHECKER = `open(my $in, '<', '/root/chain') or die "open: $!";
+my ($h, $n) = (1, 0);
+while (my $line = <$in>) { $n++; $h = ${STEP}; die "record $n is $line" if $line ne "$n $h\\n" }
+print $n;
+`
+
+export async function startChain(it: VmBox, id: string): Promise<void> {
+  await upload(it, id, '/root/writer.pl', WRITER)
+  await upload(it, id, '/root/checker.pl', CHECKER)
+  const start = 'setsid perl /root/writer.pl >/root/writer.log 2>&1 </dev/null & echo $! > /root/writer.pid'
+  await sh(it, id, `${start}; until test -s /root/chain -o -e /root/broken; do sleep 0.05; done`)
+}
+
+/** How far it has come by now. What was acknowledged before must still be there, and the writer must still write. */
+export async function checkChain(it: VmBox, id: string, atLeast: number): Promise<number> {
+  const script = `test ! -e /root/broken || { cat /root/broken; exit 1; }
+kill -0 $(cat /root/writer.pid) || { cat /root/writer.log; exit 1; }
+perl /root/checker.pl`
+  const n = Number(await sh(it, id, script))
+  assert.ok(n >= atLeast, `${n} records, and ${atLeast} were there before`)
+  return n
+}
+
+/** The same after the page cache was emptied: what the disk says. */
+export async function checkChainOnDisk(it: VmBox, id: string, atLeast: number): Promise<number> {
+  await sh(it, id, 'sync; echo 3 > /proc/sys/vm/drop_caches')
+  return checkChain(it, id, atLeast)
+}
+
+async function upload({ box }: VmBox, id: string, path: string, content: string): Promise<void> {
+  const url = `${box.baseUrl}/v1/sandboxes/${id}/files?path=${encodeURIComponent(path)}`
+  const response = await fetch(url, { method: 'PUT', headers: { 'x-api-key': box.key }, body: content })
+  assert.equal(response.status, 200, await response.text())
+}

@@ -1,0 +1,42 @@
+/** Stopping where virtual machines ran: with no sandbox left, the machine is as it was before. */
+import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
+import { createHash } from 'node:crypto'
+import { globSync } from 'node:fs'
+import { test } from 'node:test'
+import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
+import { makeDataDir, processesOf, startBox, stop } from './box.ts'
+import { cannotRunVms, deleteAll, VM_ENV, VM_READY_LIMIT_MS } from './vm-box.ts'
+
+test('a stop with no sandbox left leaves nothing on the machine', { skip: cannotRunVms }, async (t) => {
+  const dataDir = await makeDataDir(t)
+  const box = await startBox(dataDir, { env: VM_ENV, readyLimitMs: VM_READY_LIMIT_MS })
+  const client = new CreateosSandboxClient({ baseUrl: box.baseUrl, apiKey: box.key })
+  // Not by the client, which asks again after a 503: whoever is told that it is ready finds it so.
+  const body = JSON.stringify({ shape: 's-1vcpu-256mb' })
+  const first = await fetch(`${box.baseUrl}/v1/sandboxes`, { method: 'POST', headers: { 'x-api-key': box.key }, body })
+  assert.equal(first.status, 200, await first.text())
+  const kinds = new Set(tracesOf(dataDir).map(({ kind }) => kind))
+  await deleteAll({ box, client })
+
+  assert.equal(await stop(box), 0)
+
+  assert.deepEqual(kinds, new Set(['folder', 'cgroup', 'namespace', 'interface', 'table']))
+  assert.deepEqual(tracesOf(dataDir), [])
+  assert.deepEqual(processesOf(dataDir), [])
+})
+
+/** Everything outside its data directory that carries the name of the instance (host-agent/src/config.ts). */
+function tracesOf(dataDir: string): { kind: string; name: string }[] {
+  const instance = createHash('sha256').update(dataDir).digest('hex').slice(0, 8)
+  const files = (kind: string, pattern: string) => globSync(pattern).map((name) => ({ kind, name }))
+  const tables = spawnSync('nft', ['list', 'tables'], { encoding: 'utf8' }).stdout.split('\n')
+  return [
+    ...files('folder', `/run/warren-${instance}`),
+    // Version 2 has one tree, version 1 one for each controller.
+    ...files('cgroup', `/sys/fs/cgroup/{,*/}warren-${instance}`),
+    ...files('namespace', `/run/netns/warren-${instance}*`),
+    ...files('interface', `/sys/class/net/w${instance}*`),
+    ...tables.filter((line) => line.includes(`warren_${instance}`)).map((name) => ({ kind: 'table', name })),
+  ]
+}

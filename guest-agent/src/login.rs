@@ -1,0 +1,48 @@
+//! The login shell: that of root in /etc/passwd, else the usual ones.
+
+use std::fs;
+use std::os::unix::fs::PermissionsExt;
+
+const USUAL: [&str; 3] = ["/bin/bash", "/bin/sh", "/bin/ash"];
+
+pub struct LoginShell {
+    pub path: String,
+    /// `-bash`: by the dash a shell knows that it is the first of its session.
+    pub name: String,
+}
+
+/// Reads files: call it on a worker. None where the image has no shell at all.
+pub fn find_login_shell() -> Option<LoginShell> {
+    let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
+    let usual = USUAL.map(str::to_owned);
+    let path = shell_of_root(&passwd).into_iter().chain(usual).find(|path| is_program(path))?;
+    let name = format!("-{}", path.rsplit('/').next().unwrap_or_default());
+    Some(LoginShell { path, name })
+}
+
+fn shell_of_root(passwd: &str) -> Option<String> {
+    let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
+    let root =
+        fields.filter(|fields| fields.get(2) == Some(&"0")).find_map(|fields| Some((*fields.get(6)?).to_owned()));
+    // One that refuses logins would refuse the owner of the machine.
+    root.filter(|shell| shell.starts_with('/') && !shell.ends_with("/nologin") && !shell.ends_with("/false"))
+}
+
+fn is_program(path: &str) -> bool {
+    fs::metadata(path).is_ok_and(|found| found.is_file() && found.permissions().mode() & 0o111 != 0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_shell_of_root_is_the_last_field_of_uid_0() {
+        let passwd = "daemon:x:1:1::/:/bin/dash\nroot:x:0:0:root:/root:/bin/zsh\n";
+
+        assert_eq!(shell_of_root(passwd).as_deref(), Some("/bin/zsh"));
+        assert_eq!(shell_of_root("root:x:0:0:root:/root:/usr/sbin/nologin"), None);
+        assert_eq!(shell_of_root("root:x:0:0:root:/root:"), None);
+        assert_eq!(shell_of_root("root:x"), None);
+    }
+}

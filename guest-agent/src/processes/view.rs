@@ -1,0 +1,103 @@
+//! Records as the caller sees them: ProcessView of `protocol/src/process.ts`.
+
+use std::sync::Arc;
+
+use serde::Serialize;
+
+use crate::agent::Agent;
+use crate::reap::Ending;
+use crate::reply::{Done, Failure};
+use crate::terminal::{self, Foreground};
+
+use super::process::{Kind, Process, State};
+use super::signals::signal_name;
+
+#[derive(Serialize)]
+pub struct View {
+    process_id: String,
+    kind: Kind,
+    pid: i32,
+    state: State,
+    leader_exited: bool,
+    tree_exited: bool,
+    created_at: String,
+    finished_at: Option<String>,
+    exit_code: Option<i32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    signal: Option<String>,
+    output: OutputView,
+    cmd: String,
+    args: Vec<String>,
+    cwd: String,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    foreground: Option<Foreground>,
+}
+
+#[derive(Serialize)]
+struct OutputView {
+    oldest_seq: u64,
+    newest_seq: u64,
+    bytes: usize,
+}
+
+/// Without a foreground.
+pub fn view_of(agent: &Agent, process: &Process) -> View {
+    let output = agent.processes.with_journals(|journals| match journals.get(process.key) {
+        Some(journal) if journal.newest() > 0 => {
+            OutputView { oldest_seq: journal.oldest(), newest_seq: journal.newest(), bytes: journal.bytes() }
+        }
+        _ => OutputView { oldest_seq: 0, newest_seq: 0, bytes: 0 },
+    });
+    let facts = process.facts();
+    let (exit_code, signal) = match facts.ending {
+        Some(Ending::Exited(code)) => (Some(code), None),
+        Some(Ending::Signaled(number)) => (None, Some(signal_name(number))),
+        None => (None, None),
+    };
+    View {
+        process_id: process.id.clone(),
+        kind: process.kind,
+        pid: facts.leader.as_ref().map_or(0, |leader| leader.pid),
+        state: facts.state,
+        leader_exited: facts.state.is_ended(),
+        tree_exited: facts.tree_exited,
+        created_at: process.created_at.clone(),
+        finished_at: facts.finished_at.clone(),
+        exit_code,
+        signal,
+        output,
+        cmd: process.cmd.clone(),
+        args: process.args.clone(),
+        cwd: process.cwd.clone(),
+        foreground: None,
+    }
+}
+
+/// With the foreground of PTYs, which only a worker may look up.
+pub async fn views_of(agent: &Arc<Agent>, processes: Vec<Arc<Process>>) -> Done<Vec<View>> {
+    let mut foregrounds = foregrounds_of(agent, &processes).await?.into_iter();
+    let view = |process: &Arc<Process>| {
+        let foreground = foregrounds.next().flatten();
+        let view = view_of(agent, process);
+        // It may have ended while the worker looked.
+        View { foreground: foreground.filter(|_| !view.leader_exited), ..view }
+    };
+    Ok(processes.iter().map(view).collect())
+}
+
+/// Of a process that has just been started.
+pub async fn first_view_of(agent: &Arc<Agent>, process: Arc<Process>, view: View) -> Done<View> {
+    let foreground = foregrounds_of(agent, &[process]).await?.pop().flatten();
+    Ok(View { foreground, ..view })
+}
+
+async fn foregrounds_of(agent: &Arc<Agent>, processes: &[Arc<Process>]) -> Done<Vec<Option<Foreground>>> {
+    let group =
+        |process: &Arc<Process>| process.facts().terminal.as_ref().and_then(|terminal| terminal.foreground_group());
+    let groups: Vec<Option<i32>> = processes.iter().map(group).collect();
+    if groups.iter().all(Option::is_none) {
+        return Ok(Vec::new());
+    }
+    let looked = agent.work.run(move || groups.into_iter().map(|group| terminal::describe(group?)).collect()).await;
+    Ok(looked.map_err(|error| Failure::internal("worker", &error))?)
+}

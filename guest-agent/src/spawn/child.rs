@@ -1,0 +1,215 @@
+//! The child between clone and exec.
+//!
+//! It runs in OUR memory on a stack of its own while the calling thread sleeps, until exec or exit. So there are only
+//! system calls here: no allocation, no lock, nothing that panics. Everything it needs is prepared in `Plan` before.
+//! Signals are blocked meanwhile, so no handler of ours runs in the child.
+
+use std::ffi::CStr;
+use std::io::{Error, Result};
+use std::os::fd::RawFd;
+
+use crate::sys::check;
+
+const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
+
+#[derive(Clone, Copy)]
+pub enum Stage {
+    Running,
+    Setup,
+    Cwd,
+    Exec,
+}
+
+pub struct Plan {
+    pub candidates: Vec<*const libc::c_char>,
+    pub argv: Vec<*const libc::c_char>,
+    pub shell_argv: Vec<*const libc::c_char>,
+    pub env: Vec<*const libc::c_char>,
+    pub cwd: *const libc::c_char,
+    pub cwd_may_fall_back: bool,
+    pub stdio: [RawFd; 3],
+    pub terminal: bool,
+    /// -1 for none.
+    pub cgroup: RawFd,
+    /// Where the kernel cannot make a child inside a cgroup, the child goes there itself.
+    pub enter_cgroup: bool,
+    /// Written by the child, read by the parent: they share memory.
+    pub failed_at: Stage,
+    pub errno: libc::c_int,
+}
+
+/// The child needs a few hundred bytes; a page boundary more does no harm.
+const CHILD_STACK_BYTES: usize = 32 * 1024;
+
+pub fn clone_child(plan: &mut Plan) -> Result<i32> {
+    let mut stack = vec![0u128; CHILD_STACK_BYTES / 16];
+    // SAFETY: the signal sets are local.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        let mut before: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&mut all);
+        libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
+        let made = match into_cgroup(plan, &mut stack) {
+            Some(made) => made,
+            None => {
+                plan.enter_cgroup = plan.cgroup >= 0;
+                plain(plan, &mut stack)
+            }
+        };
+        libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
+        made
+    }
+}
+
+fn plain(plan: &mut Plan, stack: &mut [u128]) -> Result<i32> {
+    let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
+    // SAFETY: the stack outlives the child's use of it, since CLONE_VFORK returns only after exec or exit; `plan` is
+    // not touched by us until then.
+    let pid = unsafe {
+        let top = stack.as_mut_ptr().add(stack.len());
+        libc::clone(run_child, top.cast(), flags, std::ptr::from_mut(plan).cast())
+    };
+    check(pid)
+}
+
+/// Made inside the cgroup at once: moving there afterwards makes the kernel wait for a grace period, often 10 ms and
+/// more. Libc has no wrapper, and a child with a stack of its own cannot return through one. None: not possible here.
+#[cfg(target_arch = "x86_64")]
+fn into_cgroup(plan: &mut Plan, stack: &mut [u128]) -> Option<Result<i32>> {
+    let cgroup = u64::try_from(plan.cgroup).ok()?;
+    // SAFETY: all zeros is a valid clone_args.
+    let mut wanted: libc::clone_args = unsafe { std::mem::zeroed() };
+    wanted.flags = (libc::CLONE_VM | libc::CLONE_VFORK) as u64 | CLONE_INTO_CGROUP;
+    wanted.exit_signal = libc::SIGCHLD as u64;
+    wanted.stack = stack.as_mut_ptr() as u64;
+    wanted.stack_size = size_of_val(stack) as u64;
+    wanted.cgroup = cgroup;
+    let result: i64;
+    // SAFETY: as in `plain`. The child comes back with 0 on its own stack, whose top is aligned to 16 bytes, and never
+    // leaves `run_child`; the parent finds all its registers as the kernel keeps them.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            "test rax, rax",
+            "jnz 2f",
+            "xor ebp, ebp",
+            "mov rdi, r12",
+            "call r13",
+            "ud2",
+            "2:",
+            inlateout("rax") libc::SYS_clone3 => result,
+            in("rdi") &wanted,
+            in("rsi") size_of::<libc::clone_args>(),
+            in("r12") std::ptr::from_mut(plan),
+            in("r13") run_child as extern "C" fn(*mut libc::c_void) -> libc::c_int,
+            lateout("rcx") _,
+            lateout("r11") _,
+        );
+    }
+    match i32::try_from(result) {
+        Ok(pid) if pid > 0 => Some(Ok(pid)),
+        Ok(error) if [libc::ENOSYS, libc::EINVAL, libc::E2BIG, libc::EPERM].contains(&-error) => None,
+        Ok(error) => Some(Err(Error::from_raw_os_error(-error))),
+        Err(_) => None,
+    }
+}
+
+#[cfg(not(target_arch = "x86_64"))]
+fn into_cgroup(_: &mut Plan, _: &mut [u128]) -> Option<Result<i32>> {
+    None
+}
+
+/// The signals the agent handles or ignores; exec would keep an ignored one ignored.
+const OURS: [libc::c_int; 6] =
+    [libc::SIGPIPE, libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2];
+
+extern "C" fn run_child(argument: *mut libc::c_void) -> libc::c_int {
+    // SAFETY: the parent's Plan, alive and untouched until we exec or exit; only system calls below.
+    unsafe {
+        let plan = &mut *argument.cast::<Plan>();
+        for number in OURS {
+            libc::signal(number, libc::SIG_DFL);
+        }
+        libc::setsid();
+        if plan.enter_cgroup && !enter_cgroup(plan.cgroup) {
+            return give_up(plan, Stage::Setup);
+        }
+        let [stdin, stdout, stderr] = plan.stdio;
+        if libc::dup2(stdin, 0) < 0 || libc::dup2(stdout, 1) < 0 || libc::dup2(stderr, 2) < 0 {
+            return give_up(plan, Stage::Setup);
+        }
+        if plan.terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
+            return give_up(plan, Stage::Setup);
+        }
+        // Whatever is not close-on-exec by mistake ends here too.
+        libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32);
+        leave_oom_protection();
+        let entered = libc::chdir(plan.cwd) == 0 || (plan.cwd_may_fall_back && libc::chdir(c"/".as_ptr()) == 0);
+        if !entered {
+            return give_up(plan, Stage::Cwd);
+        }
+        let mut none: libc::sigset_t = std::mem::zeroed();
+        libc::sigemptyset(&mut none);
+        libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
+        try_all(plan)
+    }
+}
+
+unsafe fn enter_cgroup(directory: RawFd) -> bool {
+    // SAFETY: system calls on constants and an open directory.
+    unsafe {
+        let fd = libc::openat(directory, c"cgroup.procs".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        fd >= 0 && libc::write(fd, c"0".as_ptr().cast(), 1) == 1
+    }
+}
+
+/// Children are ordinary prey of the out-of-memory killer; only the agent is not.
+unsafe fn leave_oom_protection() {
+    const FILE: &CStr = c"/proc/self/oom_score_adj";
+    // SAFETY: system calls on constants. Without /proc there was no protection to leave.
+    unsafe {
+        let fd = libc::open(FILE.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+        if fd >= 0 {
+            libc::write(fd, c"0".as_ptr().cast(), 1);
+            libc::close(fd);
+        }
+    }
+}
+
+/// As execvp: a place that has no such file is passed over; one that may not be run is remembered while looking on.
+unsafe fn try_all(plan: &mut Plan) -> libc::c_int {
+    let mut outcome = libc::ENOENT;
+    // SAFETY: all arrays end in null and point to strings the parent keeps.
+    unsafe {
+        let mut candidate = plan.candidates.as_ptr();
+        while !(*candidate).is_null() {
+            libc::execve(*candidate, plan.argv.as_ptr(), plan.env.as_ptr());
+            match *libc::__errno_location() {
+                libc::ENOEXEC => {
+                    *plan.shell_argv.as_mut_ptr().add(1) = *candidate;
+                    libc::execve(c"/bin/sh".as_ptr(), plan.shell_argv.as_ptr(), plan.env.as_ptr());
+                    outcome = libc::ENOEXEC;
+                    break;
+                }
+                libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
+                libc::EACCES => outcome = libc::EACCES,
+                other => {
+                    outcome = other;
+                    break;
+                }
+            }
+            candidate = candidate.add(1);
+        }
+        *libc::__errno_location() = outcome;
+    }
+    give_up(plan, Stage::Exec)
+}
+
+fn give_up(plan: &mut Plan, stage: Stage) -> libc::c_int {
+    plan.failed_at = stage;
+    // SAFETY: errno of the sleeping parent's thread, which we share. _exit runs no handlers of the parent's.
+    unsafe {
+        plan.errno = *libc::__errno_location();
+        libc::_exit(127)
+    }
+}

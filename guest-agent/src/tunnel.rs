@@ -1,0 +1,175 @@
+//! POST /tunnel?port=N: a TCP connection inside the guest, carried by the stream.
+//!
+//! The end of the body is the end of what the caller sends and becomes a shutdown of that direction; the end of what
+//! the program sends ends the answer; each goes on without the other. What breaks one side resets the other. Neither
+//! side is read before the other has taken what was read, so a tunnel costs one piece in each direction.
+
+use std::cell::RefCell;
+use std::io::{Error, ErrorKind, Result};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::sync::Arc;
+use std::task::{Poll, ready};
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{RecvStream, SendStream};
+use http::{Response, StatusCode};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::net::TcpStream;
+use tokio::time::timeout;
+
+use crate::agent::Agent;
+use crate::reply::{Done, Failure, Stop, send_all, start};
+use crate::{net, query, self_signal, ssh, sys};
+
+const OPEN_LIMIT: Duration = Duration::from_secs(10);
+const PIECE_BYTES: usize = 32 * 1024;
+
+thread_local! {
+    /// Shared by all tunnels: read and copied out within one poll.
+    static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE_BYTES]);
+}
+
+pub async fn tunnel(
+    agent: &Arc<Agent>,
+    query: Option<&str>,
+    body: RecvStream,
+    respond: &mut SendResponse<Bytes>,
+) -> Done {
+    let port: Option<u16> = query::parse(query, "port")?;
+    let port = port.filter(|port| *port > 0).ok_or_else(|| Failure::invalid("port: 1 to 65535"))?;
+    let opening = async {
+        match connect(agent, port).await {
+            Some(socket) => Ok(socket),
+            None if port == ssh::PORT => ssh::serve_one(agent).await,
+            None => Err(unreachable("connect_refused", format!("nothing listens on port {port}"))),
+        }
+    };
+    let late = |_| unreachable("connect_timeout", format!("port {port} does not answer"));
+    let socket = timeout(OPEN_LIMIT, opening).await.map_err(late)??;
+    let socket = watch(socket).map_err(|error| Failure::internal("socket", &error))?;
+
+    let head = Response::builder().status(StatusCode::OK).header("content-type", "application/octet-stream");
+    let mut send = start(respond, head)?;
+    let carried = carry(&socket, body, &mut send).await;
+    if carried.is_err() {
+        reset_on_close(&socket);
+    }
+    carried
+}
+
+pub fn unreachable(code: &'static str, message: String) -> Failure {
+    Failure::new(StatusCode::BAD_GATEWAY, code, message)
+}
+
+/// Whichever address of the machine answers first. None: all refuse.
+async fn connect(agent: &Agent, port: u16) -> Option<OwnedFd> {
+    // Self-signals come only from inside.
+    if port == self_signal::PORT {
+        return None;
+    }
+    let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
+    // Elsewhere the address of the guests is somebody else's.
+    let outer = agent.is_init.then_some(IpAddr::V4(net::ADDRESS));
+    for address in loopback.into_iter().chain(outer) {
+        if let Ok(stream) = TcpStream::connect(SocketAddr::new(address, port)).await {
+            // Small pieces are somebody's keys.
+            let _ = stream.set_nodelay(true);
+            return stream.into_std().ok().map(OwnedFd::from);
+        }
+    }
+    None
+}
+
+fn watch(socket: OwnedFd) -> Result<AsyncFd<OwnedFd>> {
+    sys::set_nonblocking(socket.as_fd())?;
+    sys::watch(socket, Interest::READABLE | Interest::WRITABLE)
+}
+
+async fn carry(socket: &AsyncFd<OwnedFd>, body: RecvStream, send: &mut SendStream<Bytes>) -> Done {
+    let inward = carry_in(socket, body);
+    let outward = carry_out(socket, send);
+    tokio::pin!(inward, outward);
+    let (mut sent, mut received) = (false, false);
+    while !(sent && received) {
+        tokio::select! {
+            outcome = &mut inward, if !sent => {
+                outcome?;
+                sent = true;
+            }
+            outcome = &mut outward, if !received => {
+                outcome?;
+                received = true;
+            }
+        }
+    }
+    Ok(())
+}
+
+async fn carry_in(socket: &AsyncFd<OwnedFd>, mut body: RecvStream) -> Done {
+    while let Some(chunk) = body.data().await {
+        let chunk = chunk?;
+        write_all(socket, &chunk).await.map_err(|_| Stop::Gone)?;
+        body.flow_control().release_capacity(chunk.len())?;
+    }
+    // SAFETY: an open socket. One that is gone needs no shutdown.
+    unsafe { libc::shutdown(socket.get_ref().as_raw_fd(), libc::SHUT_WR) };
+    Ok(())
+}
+
+async fn carry_out(socket: &AsyncFd<OwnedFd>, send: &mut SendStream<Bytes>) -> Done {
+    loop {
+        match next_piece(socket, send).await? {
+            Some(piece) => send_all(send, piece).await?,
+            None => return Ok(send.send_data(Bytes::new(), true)?),
+        }
+    }
+}
+
+/// None at the end of what the program sends.
+async fn next_piece(socket: &AsyncFd<OwnedFd>, send: &mut SendStream<Bytes>) -> Done<Option<Bytes>> {
+    std::future::poll_fn(|context| {
+        if send.poll_reset(context).is_ready() {
+            return Poll::Ready(Err(Stop::Gone));
+        }
+        loop {
+            let Ok(mut guard) = ready!(socket.poll_read_ready(context)) else { return Poll::Ready(Err(Stop::Gone)) };
+            let read = SCRATCH.with_borrow_mut(|scratch| {
+                let count = sys::read(socket.get_ref().as_fd(), scratch)?;
+                Ok::<_, Error>(Bytes::copy_from_slice(scratch.get(..count).unwrap_or_default()))
+            });
+            match read {
+                Ok(piece) if piece.is_empty() => return Poll::Ready(Ok(None)),
+                Ok(piece) => return Poll::Ready(Ok(Some(piece))),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(error) if error.kind() == ErrorKind::Interrupted => {}
+                // Cut off by the program: an end would be a lie.
+                Err(_) => return Poll::Ready(Err(Stop::Gone)),
+            }
+        }
+    })
+    .await
+}
+
+async fn write_all(socket: &AsyncFd<OwnedFd>, mut bytes: &[u8]) -> Result<()> {
+    while !bytes.is_empty() {
+        let mut ready = socket.writable().await?;
+        match ready.try_io(|socket| sys::write(socket.get_ref().as_fd(), bytes)) {
+            Ok(count) => bytes = bytes.get(count?..).unwrap_or_default(),
+            Err(_would_block) => {}
+        }
+    }
+    Ok(())
+}
+
+/// The program reads an error, not an end.
+fn reset_on_close(socket: &AsyncFd<OwnedFd>) {
+    let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
+    let length = size_of::<libc::linger>() as libc::socklen_t;
+    let socket = socket.get_ref().as_raw_fd();
+    // SAFETY: an open socket and a local of the length we say. A unix socket takes no notice.
+    unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const at_once).cast(), length) };
+}

@@ -1,0 +1,42 @@
+/**
+ * Runs inside the outer machine: the host agent's own probe and the choice it makes, then our QEMU with what it chose.
+ * A machine boots, is saved, and two clones of it run at once. What came of it goes into a file: the argument.
+ */
+import { mkdir, writeFile } from 'node:fs/promises'
+import { GuestReady } from '@warren/protocol'
+import { askGuest } from '../guest/client.ts'
+import { type BareVm, cloneBareVm, makeBareSnapshot, type Parts } from '../testing/bare-vm.ts'
+import { detectMachine } from '../vms/qemu/machine.ts'
+import { INNER, type InsideResult } from './outer.ts'
+
+const [resultFile = '/root/result.json'] = process.argv.slice(2)
+const SHAPE = { vcpu: 1, mem_mib: 128 }
+const ANSWER_LIMIT_MS = 60_000
+/** Starting Node alone takes seconds on an emulated processor, and how fast a guest is tells nothing there. */
+const STAGE_LIMIT_MS = 60_000
+
+try {
+  await writeFile(resultFile, JSON.stringify(await tryMachine()))
+} catch (error) {
+  await writeFile(resultFile, JSON.stringify({ failed: (error as Error).stack }))
+}
+process.exit()
+
+async function tryMachine(): Promise<InsideResult> {
+  const { machine, why } = await detectMachine({ stageLimitMs: STAGE_LIMIT_MS, guestCpuMaxMs: STAGE_LIMIT_MS })
+  if (machine.accel !== 'kvm') return { machine, why, clones: [] }
+  const folder = '/root/vms'
+  await mkdir(folder, { recursive: true })
+  const parts: Parts = { machine, ...INNER, folder }
+  const snapshot = await makeBareSnapshot(parts, SHAPE)
+  const vms = await Promise.all([cloneBareVm(parts, snapshot), cloneBareVm(parts, snapshot)])
+  return { machine, why, clones: await Promise.all(vms.map(describe)) }
+}
+
+async function describe(vm: BareVm): Promise<InsideResult['clones'][number]> {
+  await vm.exec('/bin/sh', ['-c', 'echo mine >/root/mine && test "$(cat /root/mine)" = mine'])
+  const { enabled } = await vm.qmp.run<{ enabled: boolean }>('query-kvm')
+  const signal = AbortSignal.timeout(ANSWER_LIMIT_MS)
+  const ready = await askGuest(vm.channel.session, { method: 'GET', path: '/ready', answer: GuestReady }, signal)
+  return { kvm: enabled, clocksource: ready.clocksource }
+}

@@ -1,0 +1,43 @@
+/**
+ * `npm run test:kvm`: what runs where /dev/kvm is real, tried on any machine. Not a part of `npm test`: it takes a
+ * minute or two and much memory, and its subject changes rarely.
+ */
+import assert from 'node:assert/strict'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { test } from 'node:test'
+import { type BareVm, bootBareVm } from '../testing/bare-vm.ts'
+import { INSIDE, type InsideResult, makeOuter, NODE } from './outer.ts'
+
+const RESULT = '/root/result.json'
+const LIMIT_MS = 10 * 60_000
+const OUTER = { vcpu: 2, mem_mib: 2048 }
+const noRoot = process.getuid?.() === 0 ? false : 'needs root: it unpacks packages with the owners of their files'
+
+test('with KVM our QEMU boots a machine, saves it and runs two clones at once', {
+  skip: noRoot,
+  timeout: LIMIT_MS,
+}, async (t) => {
+  const folder = await mkdtemp(path.join(tmpdir(), 'warren-kvm-'))
+  t.after(() => rm(folder, { recursive: true, force: true }))
+  const outer = await bootBareVm(await makeOuter(folder), OUTER)
+  t.after(outer.stop)
+
+  await outer.exec(NODE, [INSIDE, RESULT])
+
+  const result: InsideResult & { failed?: string } = JSON.parse(await readFile(outer, RESULT))
+  assert.equal(result.failed, undefined)
+  assert.equal(result.why, '/dev/kvm runs a 64-bit guest')
+  assert.deepEqual([result.machine.accel, result.machine.cpu], ['kvm', 'host'])
+  assert.deepEqual(
+    result.clones.map(({ kvm }) => kvm),
+    [true, true],
+  )
+  for (const { clocksource } of result.clones) assert.match(clocksource, /^(tsc|kvm-clock)$/)
+})
+
+async function readFile({ channel }: BareVm, file: string): Promise<string> {
+  const stream = channel.session.request({ ':method': 'GET', ':path': `/files?path=${encodeURIComponent(file)}` })
+  return Buffer.concat(await stream.toArray()).toString()
+}

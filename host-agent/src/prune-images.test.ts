@@ -1,0 +1,70 @@
+import assert from 'node:assert/strict'
+import { link, mkdir, open, readdir, readFile, symlink, writeFile } from 'node:fs/promises'
+import path from 'node:path'
+import { type TestContext, test } from 'node:test'
+import type { Deps } from './deps.ts'
+import { openImageStore } from './images/index.ts'
+import { pathOf, type Store } from './images/layout.ts'
+import { makeFolder, makeStore } from './images/testing.ts'
+import { pruneImages } from './prune-images.ts'
+
+/** Content as the store keeps it: a folder named by its digest, with or without a name that stands for it. */
+async function put(store: Store, content: 'roots' | 'kernels', id: string, name?: string): Promise<string> {
+  const folder = pathOf(store, content, id)
+  await mkdir(folder)
+  const file = path.join(folder, content === 'roots' ? 'root.ext4' : 'vmlinuz')
+  await writeFile(file, id)
+  if (name !== undefined) await symlink(path.join('..', content, id), pathOf(store, 'names', name))
+  return file
+}
+
+async function start(t: TestContext, store: Store, kernel: string): Promise<{ dataDir: string; deps: Deps }> {
+  const dataDir = await makeFolder(t)
+  const stopping = new AbortController()
+  t.after(() => stopping.abort())
+  const deps = {
+    config: { dataDir },
+    images: await openImageStore(store),
+    kernel: { vmlinuz: pathOf(store, 'kernels', kernel, 'vmlinuz'), digest: `sha256:${kernel}` },
+    log: { info: () => {}, warn: (details: { err: unknown }) => assert.fail(String(details.err)) },
+    stopping: stopping.signal,
+  } as unknown as Deps // What it uses of them.
+  return { dataDir, deps }
+}
+
+test('superseded roots and kernels go; what has a name stays, and a base keeps its image', async (t) => {
+  const store = await makeStore(t)
+  await put(store, 'roots', 'aaaa', 'debian:13')
+  const old = await put(store, 'roots', 'bbbb')
+  await put(store, 'kernels', 'cccc', 'kernel-trixie')
+  await put(store, 'kernels', 'dddd')
+  const { dataDir, deps } = await start(t, store, 'cccc')
+  await mkdir(path.join(dataDir, 'bases/one'), { recursive: true })
+  await link(old, path.join(dataDir, 'bases/one/root.ext4'))
+
+  await pruneImages(deps)
+
+  assert.deepEqual(await readdir(pathOf(store, 'roots')), ['aaaa'])
+  assert.deepEqual(await readdir(pathOf(store, 'kernels')), ['cccc'])
+  assert.equal(await readFile(path.join(dataDir, 'bases/one/root.ext4'), 'utf8'), 'bbbb')
+})
+
+test('the kernel of a base stays, and so does what another process has open', async (t) => {
+  const store = await makeStore(t)
+  await put(store, 'kernels', 'cccc', 'kernel-trixie')
+  await put(store, 'kernels', 'dddd')
+  await put(store, 'kernels', 'eeee')
+  const handle = await open(await put(store, 'roots', 'bbbb'))
+  t.after(() => handle.close())
+  const other = await start(t, store, 'eeee')
+  await pruneImages(other.deps)
+  await put(store, 'kernels', 'dddd')
+  const { dataDir, deps } = await start(t, store, 'cccc')
+  await mkdir(path.join(dataDir, 'bases/one'), { recursive: true })
+  await writeFile(path.join(dataDir, 'bases/one/manifest.json'), JSON.stringify({ kernel: 'sha256:dddd' }))
+
+  await pruneImages(deps)
+
+  assert.deepEqual((await readdir(pathOf(store, 'kernels'))).sort(), ['cccc', 'dddd', 'eeee'])
+  assert.deepEqual(await readdir(pathOf(store, 'roots')), ['bbbb'])
+})

@@ -1,0 +1,93 @@
+import assert from 'node:assert/strict'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { test } from 'node:test'
+import { crc32 } from 'node:zlib'
+import { snapshots } from './main.ts'
+import { openSnapshotStore } from './store.ts'
+
+const SANDBOX = `sb-${'0'.repeat(26)}`
+
+async function run(dataDir: string, ...args: string[]) {
+  let [out, err] = ['', '']
+  const code = await snapshots(args, {
+    env: { WARREN_DATA_DIR: dataDir, HOME: dataDir },
+    stdout: { write: (text: string) => (out += text) },
+    stderr: { write: (text: string) => (err += text) },
+  })
+  return { code, out, err }
+}
+
+async function makeData(t: { after(end: () => Promise<void>): void }) {
+  const dataDir = await mkdtemp(path.join(tmpdir(), 'warren-snapshots-'))
+  t.after(() => rm(dataDir, { recursive: true }))
+  const store = await openSnapshotStore(path.join(dataDir, 'snapshots'))
+  const object = async (id: string) => {
+    await writeFile(store.fileOf(id), id)
+    return { id, bytes: id.length, crcs: [crc32(Buffer.from(id))] }
+  }
+  await store.add({
+    format: 1,
+    sandbox: SANDBOX,
+    generation: 3,
+    saved_at: '2026-01-02T03:04:05.000Z',
+    needs: {
+      base: 'b',
+      machine: { version: '7.2.0', type: 'pc-q35-7.2', accel: 'tcg', cpu: 'max' },
+      devices: [],
+      shape: { vcpu: 1, mem_mib: 256 },
+    },
+    disk_mib: 1024,
+    memory: { ...(await object('memory')), data_bytes: 0, dirty_bytes: 0, over: 'base' },
+    state: await object('state'),
+    disk: [await object('disk')],
+  })
+  return { dataDir, store }
+}
+
+test('ls says what is kept, verify that it is whole', async (t) => {
+  const { dataDir } = await makeData(t)
+
+  const listed = await run(dataDir, 'ls')
+  const verified = await run(dataDir, 'verify', SANDBOX)
+  const json = JSON.parse((await run(dataDir, 'ls', '--json')).out)
+
+  assert.equal(listed.code, 0)
+  assert.match(listed.out, /^SANDBOX +GENERATION +SAVED +DISK LAYERS +SIZE +STATE\nsb-0+ +3 .* kept\n$/)
+  assert.deepEqual([verified.code, verified.out.trim().endsWith('whole')], [0, true])
+  assert.equal(json[0].generation, 3)
+})
+
+test('a file that changed or went missing is named, and the exit status tells', async (t) => {
+  const { dataDir, store } = await makeData(t)
+
+  await writeFile(store.fileOf('disk'), 'dusk')
+  const changed = await run(dataDir, 'verify')
+  await rm(store.fileOf('disk'))
+  const missing = await run(dataDir, 'verify')
+
+  assert.equal(changed.code, 1)
+  assert.match(changed.out, /damaged: disk: its MiB 0 has changed/)
+  assert.match(missing.out, /damaged: disk is missing/)
+})
+
+test('gc removes what nobody names', async (t) => {
+  const { dataDir, store } = await makeData(t)
+  await writeFile(store.fileOf('left-over'), 'x')
+
+  assert.match((await run(dataDir, 'gc')).out, /^removed 1 files/)
+  assert.match((await run(dataDir, 'gc')).out, /^removed 0 files/)
+  assert.equal((await run(dataDir, 'verify')).code, 0)
+})
+
+test('a wrong command is told what there is', async (t) => {
+  const { dataDir } = await makeData(t)
+  for (const args of [[], ['burn'], ['gc', 'x'], ['ls', 'a', 'b'], ['ls', '--nonsense']]) {
+    const { code, err } = await run(dataDir, ...args)
+    assert.equal(code, 2, args.join(' '))
+    assert.match(err, /Usage: warren snapshots/)
+  }
+  assert.equal((await run(dataDir, '--help')).code, 0)
+  assert.match((await run(dataDir, 'ls', 'sb-nobody')).err, /nothing is saved of sb-nobody/)
+})

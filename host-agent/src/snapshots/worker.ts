@@ -1,0 +1,47 @@
+/** One of the threads of workers.ts: does one job at a time and answers. */
+import { closeSync, fdatasyncSync, openSync } from 'node:fs'
+import { parentPort } from 'node:worker_threads'
+import { mergeLayers } from '../vms/qemu/qcow2/merge.ts'
+import { loadMemory } from './memory/load.ts'
+import { saveMemory } from './memory/save.ts'
+import { checkFile, type Sums, sumFile } from './sums.ts'
+
+/** On disk for certain, then summed up: what is read is what was written, from memory still. */
+function seal({ file }: { file: string }): Sums {
+  return withFile(file, (fd) => {
+    const sums = sumFile(fd)
+    fdatasyncSync(fd)
+    return sums
+  })
+}
+
+const sync = ({ file }: { file: string }): void => withFile(file, (fd) => fdatasyncSync(fd))
+
+const check = ({ file, sums }: { file: string; sums: Sums }): string | undefined =>
+  withFile(file, (fd) => checkFile(fd, sums))
+
+function withFile<T>(file: string, use: (fd: number) => T): T {
+  const fd = openSync(file, 'r')
+  try {
+    return use(fd)
+  } finally {
+    closeSync(fd)
+  }
+}
+
+const JOBS = { saveMemory, loadMemory, mergeLayers, seal, sync, check }
+export type Jobs = typeof JOBS
+export type JobName = keyof Jobs
+export type JobRequest = { id: number; job: JobName; options: never }
+export type JobReply = { id: number; result: unknown } | { id: number; error: { message: string; code?: string } }
+
+parentPort?.on('message', ({ id, job, options }: JobRequest) => {
+  let reply: JobReply
+  try {
+    reply = { id, result: JOBS[job](options) }
+  } catch (error) {
+    const { message, code } = error as NodeJS.ErrnoException
+    reply = { id, error: { message, ...(code === undefined ? {} : { code }) } }
+  }
+  parentPort?.postMessage(reply)
+})

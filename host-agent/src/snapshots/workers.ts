@@ -1,0 +1,75 @@
+/**
+ * Threads for what is synchronous and takes long: reading and writing hundreds of MiB of memory and files. In the main
+ * thread it would hold up every other sandbox's requests; by asynchronous calls it would cost a trip per MiB.
+ */
+import { Worker } from 'node:worker_threads'
+import type { JobName, JobReply, Jobs } from './worker.ts'
+
+type Job = { id: number; job: JobName; options: unknown; resolve: (value: never) => void; reject: (e: Error) => void }
+type Thread = { worker: Worker; doing?: Job }
+
+export type Workers = {
+  run<J extends JobName>(job: J, options: Parameters<Jobs[J]>[0]): Promise<ReturnType<Jobs[J]>>
+  close(): Promise<void>
+}
+
+export function startWorkers(count: number): Workers {
+  const waiting: Job[] = []
+  let next = 1
+  let closed = false
+  const threads = Array.from({ length: count }, () => {
+    const thread: Thread = { worker: undefined as never }
+    start(thread)
+    return thread
+  })
+
+  function start(thread: Thread): void {
+    const worker = new Worker(new URL('./worker.ts', import.meta.url))
+    thread.worker = worker
+    worker.unref()
+    worker.on('message', (reply: JobReply) => {
+      const job = thread.doing
+      if (job?.id !== reply.id) return
+      settle(thread, () => {
+        if ('error' in reply) job.reject(Object.assign(new Error(reply.error.message), { code: reply.error.code }))
+        else job.resolve(reply.result as never)
+      })
+    })
+    worker.on('error', (error) => {
+      const job = thread.doing
+      // Out of memory, or a bug: the job fails, the next one gets a new thread.
+      if (!closed) start(thread)
+      if (job) settle(thread, () => job.reject(error as Error))
+    })
+  }
+
+  function settle(thread: Thread, end: () => void): void {
+    delete thread.doing
+    thread.worker.unref()
+    end()
+    pump()
+  }
+
+  function pump(): void {
+    for (const thread of threads) {
+      if (thread.doing) continue
+      const job = waiting.shift()
+      if (!job) return
+      thread.doing = job
+      thread.worker.ref()
+      thread.worker.postMessage({ id: job.id, job: job.job, options: job.options })
+    }
+  }
+
+  return {
+    run: (job, options) =>
+      new Promise((resolve, reject) => {
+        waiting.push({ id: next++, job, options, resolve: resolve as Job['resolve'], reject })
+        pump()
+      }),
+    async close() {
+      closed = true
+      await Promise.all(threads.map((thread) => thread.worker.terminate()))
+    },
+  }
+}

@@ -1,0 +1,169 @@
+/**
+ * The same virtual machine without Warren around it: the same kernel, image, devices and agent, started by hand and
+ * spoken to over its own port. What QEMU itself costs is the baseline of what we add to it (bench), and where nothing
+ * else of Warren runs, it is how the machine is tried (nested-kvm).
+ *
+ * It differs in two things: its network card is plugged into nothing, and QEMU runs as root outside any cgroup.
+ */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdir, open, rm, truncate, writeFile } from 'node:fs/promises'
+import path from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { type GuestChannel, openGuestChannel } from '../guest/channel.ts'
+import { runInGuest } from '../guest/exec.ts'
+import {
+  diskFile,
+  FDS,
+  INCOMING_STATE,
+  inWork,
+  type Machine,
+  renderArgs,
+  type Shape,
+  SOCKETS,
+  STATE_FILE,
+} from '../vms/qemu/args.ts'
+import { createOverlay } from '../vms/qemu/qcow2/overlay.ts'
+import { Qmp } from '../vms/qemu/qmp.ts'
+
+export type BareVm = {
+  pid: number
+  qmp: Qmp
+  channel: GuestChannel
+  exec(cmd: string, args?: string[]): Promise<void>
+  stop(): Promise<void>
+}
+/** A booted machine that was saved: what clones start from. */
+export type BareSnapshot = { shape: Shape; files: { disk: string; ram: string; state: string } }
+
+/** What it is made of; `folder` is for what it leaves behind, and belongs to the caller. */
+export type Parts = { machine: Machine; kernel: string; initramfs: string; image: string; folder: string }
+type Files = Partial<Record<keyof typeof FDS, [path: string, flags: string]>>
+
+const DISK_MIB = 10_240
+const MTU = 1500
+const BOOT_LIMIT_MS = 120_000
+/** A machine inside the machine takes its time. */
+const EXEC_LIMIT_MS = 10 * 60_000
+
+let made = 0
+
+/** Answers when the guest's agent does. */
+export async function bootBareVm(parts: Parts, shape: Shape): Promise<BareVm & BareSnapshot> {
+  const folder = await makeFolder(parts, parts.image, 'raw')
+  const ram = path.join(folder, 'ram')
+  await writeFile(ram, '')
+  await truncate(ram, shape.mem_mib * 1024 * 1024)
+  const vm = await startQemu(parts, folder, 'base', shape, {
+    ram: [ram, 'r+'],
+    kernel: [parts.kernel, 'r'],
+    initrd: [parts.initramfs, 'r'],
+    console: [path.join(folder, 'console.log'), 'w'],
+  })
+  const work = path.join(folder, 'work')
+  return { ...vm, shape, files: { disk: path.join(work, diskFile(0)), ram, state: path.join(work, STATE_FILE) } }
+}
+
+/** Boots a machine, runs something in it so that its pages are there, and saves it. */
+export async function makeBareSnapshot(parts: Parts, shape: Shape): Promise<BareSnapshot> {
+  const vm = await bootBareVm(parts, shape)
+  for (let i = 0; i < 3; i++) await vm.exec('/bin/true')
+  vm.channel.close()
+  await vm.qmp.run('stop')
+  await saveState(vm)
+  await vm.stop()
+  return vm
+}
+
+export const saveState = (vm: Pick<BareVm, 'qmp'>): Promise<unknown> =>
+  vm.qmp.run('xen-save-devices-state', { filename: inWork(STATE_FILE), live: false })
+
+/** A clone as ours is: its memory mapped privately, a disk of its own. Answers when the guest's agent does. */
+export async function cloneBareVm(parts: Parts, { shape, files }: BareSnapshot): Promise<BareVm> {
+  const folder = await makeFolder(parts, files.disk, 'qcow2')
+  return startQemu(parts, folder, 'state', shape, {
+    baseDisk: [files.disk, 'r'],
+    ram: [files.ram, parts.machine.readOnlyRam ? 'r' : 'r+'],
+    state: [files.state, 'r'],
+  })
+}
+
+/** With what QEMU finds by name: its sockets, and its disk in the folder it works in. */
+async function makeFolder(parts: Parts, backing: string, format: 'raw' | 'qcow2'): Promise<string> {
+  const folder = path.join(parts.folder, `vm-${++made}`)
+  await mkdir(path.join(folder, 'work'), { recursive: true })
+  const disk = path.join(folder, 'work', diskFile(0))
+  await createOverlay(disk, { sizeMib: DISK_MIB, backing: { file: backing, format } })
+  return folder
+}
+
+async function startQemu(
+  { machine, image }: Parts,
+  folder: string,
+  start: 'base' | 'state',
+  shape: Shape,
+  files: Files,
+): Promise<BareVm> {
+  const signal = AbortSignal.timeout(BOOT_LIMIT_MS)
+  const args = renderArgs({ start, machine, shape, socketDir: folder, mtu: MTU, layers: 0 }).map((arg) =>
+    arg === `tap,id=n0,fd=${FDS.tap}` ? 'hubport,id=n0,hubid=0' : arg,
+  )
+  const common: Files = { image: [image, 'r'], work: [path.join(folder, 'work'), 'r'] }
+  const child = await spawnWith(machine.binary, args, { ...common, ...files }, path.join(folder, 'qemu.log'))
+  const stop = () => end(child, folder)
+  try {
+    const qmp = await Qmp.connect(path.join(folder, SOCKETS.monitor), signal)
+    if (start === 'state') await load(qmp)
+    const sockets = { agent: path.join(folder, SOCKETS.agent), hello: path.join(folder, SOCKETS.hello) }
+    const channel = await openGuestChannel(sockets, signal)
+    return {
+      pid: child.pid!, // Its monitor has answered.
+      qmp,
+      channel,
+      async exec(cmd, execArgs = []) {
+        const code = await runInGuest(channel.session, { cmd, args: execArgs }, AbortSignal.timeout(EXEC_LIMIT_MS))
+        if (code !== 0) throw new Error(`${cmd} ended with ${code}`)
+      },
+      async stop() {
+        channel.close()
+        qmp.close()
+        await stop()
+      },
+    }
+  } catch (error) {
+    await stop()
+    throw error
+  }
+}
+
+async function load(qmp: Qmp): Promise<void> {
+  await qmp.run('migrate-incoming', { uri: INCOMING_STATE })
+  while ((await qmp.run<{ status: string }>('query-status')).status === 'inmigrate') await delay(1)
+  await qmp.run('cont')
+}
+
+/** Files as descriptors under the numbers that the command line names. */
+async function spawnWith(command: string, args: string[], files: Files, logFile: string): Promise<ChildProcess> {
+  const handles = [await open(logFile, 'w')]
+  const stdio: (number | 'ignore')[] = ['ignore', 'ignore', handles[0]!.fd]
+  for (const [name, fd] of Object.entries(FDS)) {
+    const file = files[name as keyof typeof FDS]
+    if (file) handles.push(await open(...file))
+    stdio[fd] = file ? handles.at(-1)!.fd : 'ignore'
+  }
+  try {
+    return spawn(command, args, { stdio })
+  } finally {
+    for (const handle of handles) await handle.close()
+  }
+}
+
+/** What a snapshot is made of stays until the run ends. */
+async function end(child: ChildProcess, folder: string): Promise<void> {
+  if (child.exitCode === null && child.signalCode === null) {
+    const ended = once(child, 'exit')
+    child.kill('SIGKILL')
+    await ended
+  }
+  for (const name of Object.values(SOCKETS)) await rm(path.join(folder, name), { force: true })
+}

@@ -1,0 +1,176 @@
+/**
+ * A body: what a sandbox has while it runs. A QEMU process as a user of its own, with a folder, a slot of the network,
+ * a cgroup and sockets. A sandbox gets a new one with every resume; the pool holds bodies that are nobody's yet.
+ *
+ * A body is known by the record that names it (registry.ts). One that no record names belongs to nobody and is removed
+ * at the next start, so nothing has to be written down while one is being made.
+ */
+import { randomBytes } from 'node:crypto'
+import { rm } from 'node:fs/promises'
+import path from 'node:path'
+import type { Deps } from '../deps.ts'
+import { type GuestChannel, openGuestChannel } from '../guest/channel.ts'
+import { lastWords, socketDirOf, socketsIn } from './launch.ts'
+import { endProcess, isAlive, type ProcessMark } from './process.ts'
+import { diskFile, diskNode, inWork, type Shape, STATE_FILE } from './qemu/args.ts'
+import type { Qmp } from './qemu/qmp.ts'
+
+export type BodyRecord = {
+  id: string
+  slot: number
+  uid: number
+  qemu: ProcessMark
+  /** What lies under its memory and disk. */
+  base: string
+  over: 'base' | 'zeros'
+  shape: Shape
+  /** The type of machine it was first booted as; a newer QEMU goes on with it. */
+  type: string
+  /** Objects between the base's disk and its own. */
+  layers: string[]
+  /** The first of its disks that is not part of the generation it goes on from; 0 unless it was kept (standby.ts). */
+  firstDisk?: number
+  /** It is dead, and all it held has been given back, except its disk. */
+  released?: true
+}
+
+const CHANNEL_LIMIT_MS = 5_000
+const LOAD_POLL_MS = 1
+
+export const newBodyId = (): string => randomBytes(8).toString('hex')
+export const bodyHomeOf = (deps: Deps, id: string): string => path.join(deps.config.dataDir, 'bodies', id)
+export const workOf = (deps: Deps, id: string): string => path.join(bodyHomeOf(deps, id), 'work')
+
+export class Body {
+  readonly record: BodyRecord
+  readonly qmp: Qmp
+  readonly #sockets: { agent: string; hello: string }
+  #channel: Promise<GuestChannel> | undefined
+  /** Set when we end it ourselves: its death is then no news. */
+  ending = false
+
+  constructor(deps: Deps, record: BodyRecord, qmp: Qmp) {
+    this.record = record
+    this.qmp = qmp
+    this.#sockets = socketsIn(socketDirOf(deps, record.id))
+  }
+
+  /** The open way to its agent, opened anew when it breaks; whoever asks while it is being opened gets the same one. */
+  channel(signal: AbortSignal = AbortSignal.timeout(CHANNEL_LIMIT_MS)): Promise<GuestChannel> {
+    this.#channel ??= this.#open(signal)
+    return this.#channel
+  }
+
+  async #open(signal: AbortSignal): Promise<GuestChannel> {
+    try {
+      const channel = await openGuestChannel(this.#sockets, signal)
+      const kept = this.#channel
+      void channel.closed.then(() => {
+        if (this.#channel === kept) this.#channel = undefined
+      })
+      return channel
+    } catch (error) {
+      this.#channel = undefined
+      throw error
+    }
+  }
+
+  /** Ends every request that is under way in the guest, as a caller that goes away would. */
+  async closeChannel(): Promise<void> {
+    const channel = await this.#channel?.catch(() => undefined)
+    channel?.close()
+    this.#channel = undefined
+  }
+
+  /** Memory, processors and disk are one instant from here on, and the disk's own tables are in its file. */
+  async stop(): Promise<void> {
+    await this.qmp.run('stop')
+  }
+
+  async go(): Promise<void> {
+    await this.qmp.run('cont')
+  }
+
+  /** Of a stopped body, into its folder. `live: false` always: the other way makes QEMU crash later (platform 4.2). */
+  async saveDevices(): Promise<void> {
+    await this.qmp.run('xen-save-devices-state', { filename: inWork(STATE_FILE), live: false })
+  }
+
+  /** From when it was started with a state that comes in. */
+  async loadDevices(uri: string, signal: AbortSignal): Promise<void> {
+    await this.qmp.run('migrate-incoming', { uri })
+    for (;;) {
+      const status = await this.status()
+      if (status !== 'inmigrate') return
+      signal.throwIfAborted()
+      await new Promise((resolve) => setTimeout(resolve, LOAD_POLL_MS))
+    }
+  }
+
+  async status(): Promise<string> {
+    return (await this.qmp.run<{ status: string }>('query-status')).status
+  }
+
+  /** The number of the disk it writes to: as many forks were taken from it while it ran. */
+  async newestDisk(): Promise<number> {
+    const devices = await this.qmp.run<{ inserted?: { 'node-name'?: string } }[]>('query-block')
+    for (const { inserted } of devices) {
+      const [, n] = /^d(\d+)$/.exec(inserted?.['node-name'] ?? '') ?? []
+      if (n !== undefined) return Number(n)
+    }
+    throw new Error('QEMU does not say which disk it writes to')
+  }
+
+  /** Its disk becomes a layer that nobody writes to any more; what it writes from now on goes to the next. */
+  async freezeDisk(n: number): Promise<void> {
+    const [frozen, next] = [diskNode(n), diskNode(n + 1)]
+    const file = { driver: 'file', filename: inWork(diskFile(n + 1)), locking: 'off', discard: 'unmap' }
+    const node = { driver: 'qcow2', 'node-name': next, backing: null, discard: 'unmap', file }
+    await this.qmp.run('blockdev-add', node)
+    try {
+      await this.qmp.run('blockdev-snapshot', { node: frozen, overlay: next })
+    } catch (error) {
+      await this.qmp.run('blockdev-del', { 'node-name': next })
+      throw error
+    }
+  }
+
+  close(): void {
+    this.qmp.close()
+    void this.#channel?.then(
+      (channel) => channel.close(),
+      () => {}, // There never was one.
+    )
+  }
+
+  /** Settles when its QEMU is gone, with the best reason there is. A lost connection alone is not a death. */
+  async untilDead(deps: Deps): Promise<string> {
+    await this.qmp.closed
+    for (let waited = 0; isAlive(this.record.qemu) && waited < 2_000; waited += 20) {
+      await new Promise((resolve) => setTimeout(resolve, 20))
+    }
+    return `its QEMU ended: ${await lastWords(logOf(deps, this.record.id))}`
+  }
+}
+
+export const logOf = (deps: Deps, id: string): string => path.join(bodyHomeOf(deps, id), 'qemu.log')
+
+/** QEMU, slot with its rules, cgroup, sockets. The disk stays: of a body that died it is all there is. */
+export async function releaseBody(deps: Deps, record: BodyRecord, body?: Body): Promise<void> {
+  if (body) body.ending = true
+  if (record.released) return
+  await endProcess(record.qemu)
+  body?.close()
+  // The rules of a slot go after its QEMU: no packet of it can follow.
+  await deps.network.slots.release(record.slot)
+  await deps.cgroups.remove(record.id)
+  await rm(socketDirOf(deps, record.id), { recursive: true, force: true })
+  // Its slot is somebody else's from now on.
+  record.released = true
+}
+
+export async function endBody(deps: Deps, record: BodyRecord, body?: Body): Promise<void> {
+  await releaseBody(deps, record, body)
+  await deps.snapshots.release(record.id)
+  await rm(bodyHomeOf(deps, record.id), { recursive: true, force: true })
+}

@@ -1,0 +1,37 @@
+/**
+ * What is left of a machine that died and was never paused: its disk, as after a power cut. The layers its body had
+ * written become objects; the resume boots from them with a kernel and empty memory.
+ */
+import { existsSync } from 'node:fs'
+import path from 'node:path'
+import type { Deps } from '../deps.ts'
+import { HostError } from '../host-error.ts'
+import { findBase } from './base.ts'
+import { workOf } from './body.ts'
+import { diskFile } from './qemu/args.ts'
+import type { VmRecord } from './registry.ts'
+import { diskObject } from './save.ts'
+import type { BodyPlan } from './start-body.ts'
+
+export async function rescueDisk(
+  deps: Deps,
+  record: VmRecord,
+): Promise<{ plan: Omit<BodyPlan, 'id' | 'home' | 'lasting'> }> {
+  const { body } = record
+  const base = body && (await findBase(deps, body.base))
+  if (!body || !base) throw new HostError('snapshot_missing', `nothing of ${record.id} is left to start from`)
+  const layers = [...body.layers]
+  for (let n = body.firstDisk ?? 0; ; n++) {
+    const file = path.join(workOf(deps, body.id), diskFile(n))
+    if (!existsSync(file)) break
+    const object = diskObject(body.id, n)
+    await deps.snapshots.take(file, object)
+    // Held by the dead body, as its other layers are, until the record lets go of it.
+    deps.snapshots.hold(body.id, [object])
+    layers.push(object)
+  }
+  if (layers.length === body.layers.length) {
+    throw new HostError('snapshot_missing', `the disk of ${record.id} is gone`)
+  }
+  return { plan: { base, boot: true, layers, diskMib: record.disk_mib } }
+}

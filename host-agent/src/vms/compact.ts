@@ -1,0 +1,88 @@
+/**
+ * Every resume puts a fresh layer of disk over what was saved, so every pause makes the chain longer by one. In the
+ * background the newest layers are merged into one as long as each is at most twice as large as all above it together:
+ * sizes then grow downwards at least threefold, the chain stays a handful long whatever was written, and a byte is
+ * rewritten only a few times in its life.
+ *
+ * A generation's meaning never changes: its manifest is replaced by one that says the same with fewer objects. A body
+ * that runs on the old ones keeps them open; its next pause takes up the new ones (pause.ts).
+ */
+import type { Deps } from '../deps.ts'
+import type { StoredObject } from '../snapshots/manifest.ts'
+
+export type Compactor = ReturnType<typeof createCompactor>
+
+export function createCompactor(getDeps: () => Deps) {
+  const waiting = new Set<string>()
+  let working: Promise<void> | undefined
+  let merges = 0
+
+  async function work(): Promise<void> {
+    const deps = getDeps()
+    for (const id of waiting) {
+      waiting.delete(id)
+      if (deps.stopping.aborted) return
+      try {
+        while (await compactOnce(deps, id, `merge-${process.pid}-${merges++}`)) if (deps.stopping.aborted) return
+      } catch (error) {
+        deps.log.warn({ err: error, sandbox: id }, 'could not merge layers of a disk; it works as it is')
+      }
+    }
+  }
+
+  return {
+    /** Nobody waits for it. */
+    add(id: string): void {
+      waiting.add(id)
+      working ??= work().finally(() => {
+        working = undefined
+      })
+    },
+    async close(): Promise<void> {
+      await working
+    },
+  }
+}
+
+/** From which layer on the newest ones are worth merging; their number when none are. */
+export function chooseMerge(sizes: readonly number[]): number {
+  let from = sizes.length - 1
+  for (let above = sizes[from] ?? 0; from > 0 && sizes[from - 1]! <= 2 * above; from--) above += sizes[from - 1]!
+  return from === sizes.length - 1 ? sizes.length : from
+}
+
+async function compactOnce(deps: Deps, id: string, name: string): Promise<boolean> {
+  const newest = deps.snapshots.newest(id)
+  if (!newest) return false
+  const { manifest } = newest
+  const from = chooseMerge(manifest.disk.map((layer) => layer.bytes))
+  if (from >= manifest.disk.length) return false
+  const old = manifest.disk.slice(from)
+  deps.snapshots.hold(
+    name,
+    old.map((layer) => layer.id),
+  )
+  try {
+    const merged = await merge(deps, old, `${old.at(-1)!.id}-${name}`)
+    const disk = [...manifest.disk.slice(0, from), merged]
+    if (await deps.snapshots.replace(manifest, { ...manifest, disk })) return true
+    await deps.snapshots.discard([merged.id])
+    return false
+  } finally {
+    await deps.snapshots.release(name)
+  }
+}
+
+async function merge(deps: Deps, layers: StoredObject[], id: string): Promise<StoredObject> {
+  const files = layers.map((layer) => deps.snapshots.fileOf(layer.id))
+  try {
+    // What backs it is said on QEMU's command line; the name inside is for people.
+    return {
+      id,
+      ...(await deps.workers.run('mergeLayers', { files, out: deps.snapshots.fileOf(id), backing: 'below' })),
+    }
+  } catch (error) {
+    await deps.snapshots.discard([id])
+    throw error
+  }
+}

@@ -1,0 +1,38 @@
+/**
+ * An empty qcow2 overlay, written by hand: four clusters, a millisecond. `qemu-img create` makes the same file in ten,
+ * nearly all of it process start (platform 3.1).
+ *
+ * The name of the backing file in the header is for people and tools. QEMU gets its whole chain of files on the
+ * command line (args.ts) and never follows the name.
+ */
+import { open } from 'node:fs/promises'
+import { type Backing, CLUSTER, L1_ENTRY_COVERS, renderHeader } from './header.ts'
+
+export async function createOverlay(
+  file: string,
+  options: { sizeMib: number; backing: Backing; mode?: number },
+): Promise<void> {
+  const { bytes, l1Offset } = renderOverlay(options)
+  const handle = await open(file, 'wx', options.mode ?? 0o600)
+  try {
+    await handle.writeFile(bytes)
+    // The L1 table is all zeros: a hole.
+    await handle.truncate(l1Offset + CLUSTER)
+  } finally {
+    await handle.close()
+  }
+}
+
+/** Clusters: header, refcount table, refcount block, L1 table. */
+export function renderOverlay({ sizeMib, backing }: { sizeMib: number; backing: Backing }) {
+  const size = sizeMib * 1024 * 1024
+  const l1Entries = Math.ceil(size / L1_ENTRY_COVERS)
+  if (l1Entries * 8 > CLUSTER) throw new Error(`a disk of ${sizeMib} MiB needs a larger L1 table than this writes`)
+  const bytes = Buffer.alloc(3 * CLUSTER)
+  const l1Offset = 3 * CLUSTER
+  const header = { size, backing, l1Entries, l1Offset, refcountsOffset: CLUSTER, refcountsClusters: 1 }
+  renderHeader(header).copy(bytes)
+  bytes.writeBigUInt64BE(BigInt(2 * CLUSTER), CLUSTER) // the one refcount block
+  for (let cluster = 0; cluster < 4; cluster++) bytes.writeUInt16BE(1, 2 * CLUSTER + 2 * cluster)
+  return { bytes, l1Offset }
+}

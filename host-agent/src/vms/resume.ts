@@ -1,0 +1,167 @@
+/**
+ * Order of events in a resume:
+ *
+ *   1. the newest generation that is not known to be damaged, and whether this host can run it
+ *   2. a new body: QEMU standing still, a fresh layer of disk, the saved pages in its memory, the devices loaded; the
+ *      saved files are checked against their sums meanwhile
+ *   3. the address and its rules; then the guest goes on
+ *   4. clock, entropy, identity, each confirmed by the guest; then anyone may use it
+ *
+ * Whatever fails takes the new body back and leaves every generation as it was. One that is damaged is set aside, so
+ * that the next resume takes the one before it; which one that is, the error says: nobody goes back in time unasked.
+ *
+ * A body that still stands there from the pause (standby.ts) goes on with step 4.
+ *
+ * A machine that died and was never saved still has its disk: it is booted from it, as after a power cut.
+ */
+import { existsSync } from 'node:fs'
+import { crashPoint } from '@warren/kit/crash-point'
+import { errorText } from '@warren/kit/text'
+import { Undo } from '@warren/kit/undo'
+import type { HostVmResumeBody, HostVmResumed } from '@warren/protocol'
+import type { Deps } from '../deps.ts'
+import { HostError } from '../host-error.ts'
+import { type Manifest, objectsOf } from '../snapshots/manifest.ts'
+import { type Base, findBase } from './base.ts'
+import { type Body, bodyHomeOf, endBody, newBodyId } from './body.ts'
+import { rescueDisk } from './boot.ts'
+import { refuse } from './needs.ts'
+import type { VmRecord } from './registry.ts'
+import { type BodyPlan, Damage, startBody } from './start-body.ts'
+import { NotConfirmed, wakeGuest } from './wake.ts'
+
+export type Risen = { body: Body; resumed: HostVmResumed }
+type Source = { plan: Omit<BodyPlan, 'id' | 'home' | 'lasting'>; manifest?: Manifest }
+
+export async function resumeVm(
+  deps: Deps,
+  record: VmRecord,
+  request: HostVmResumeBody,
+  signal: AbortSignal,
+): Promise<Risen> {
+  const startedAt = performance.now()
+  const source = await chooseSource(deps, record)
+  const kept = await takeStandby(deps, record, source, request, signal)
+  if (kept && source.manifest) {
+    const { generation, saved_at } = source.manifest
+    const took_ms = Math.round((performance.now() - startedAt) * 10) / 10
+    return { body: kept, resumed: { generation, saved_at, took_ms, how: 'standby' } }
+  }
+  const undo = new Undo()
+  try {
+    const body = await deps.restoreGate(() => restore(deps, record, source, request, undo, signal), signal)
+    const { manifest } = source
+    const took_ms = Math.round((performance.now() - startedAt) * 10) / 10
+    if (!manifest) return { body, resumed: { took_ms, how: 'boot' } }
+    return { body, resumed: { generation: manifest.generation, saved_at: manifest.saved_at, took_ms, how: 'restore' } }
+  } catch (error) {
+    await undo.run(deps.log)
+    throw await explain(deps, record, source, error)
+  }
+}
+
+/** The process that was paused, if it still stands there. One that does not wake is no loss: everything is on disk. */
+async function takeStandby(
+  deps: Deps,
+  record: VmRecord,
+  { manifest }: Source,
+  request: HostVmResumeBody,
+  signal: AbortSignal,
+): Promise<Body | undefined> {
+  const body = manifest && !record.unborn ? deps.standby.take(manifest.memory.id, request.ip) : undefined
+  if (!body) return undefined
+  try {
+    await body.go()
+    await wake(deps, record, body, request, signal)
+    return body
+  } catch (error) {
+    deps.log.warn({ err: error, sandbox: record.id }, 'a body on standby did not wake; resuming from disk')
+    await endBody(deps, body.record, body)
+    return undefined
+  }
+}
+
+async function wake(
+  deps: Deps,
+  record: VmRecord,
+  body: Body,
+  { hostname, envs, ssh_pubkeys, cpu_quota_pct }: HostVmResumeBody,
+  signal: AbortSignal,
+): Promise<void> {
+  await wakeGuest(body, { hostname, envs, ssh_pubkeys }, { born: record.unborn === true }, signal)
+  await crashPoint('host.resume.awake')
+  await deps.cgroups.limitCpu(body.record.id, cpu_quota_pct)
+}
+
+async function chooseSource(deps: Deps, record: VmRecord): Promise<Source> {
+  const newest = deps.snapshots.newest(record.id)
+  if (!newest) return rescueDisk(deps, record)
+  const { manifest } = newest
+  const why = refuse(deps, manifest.needs)
+  if (why) throw new HostError('snapshot_incompatible', why)
+  const base = await mustFindBase(deps, manifest.needs.base)
+  const layers = manifest.disk.map((layer) => layer.id)
+  return { manifest, plan: { base, from: manifest, layers, diskMib: manifest.disk_mib } }
+}
+
+async function mustFindBase(deps: Deps, key: string): Promise<Base> {
+  const base = await findBase(deps, key)
+  if (!base) throw new HostError('snapshot_incompatible', `the base ${key} it was made from is not on this host`)
+  return base
+}
+
+async function restore(
+  deps: Deps,
+  record: VmRecord,
+  { plan, manifest }: Source,
+  request: HostVmResumeBody,
+  undo: Undo,
+  signal: AbortSignal,
+): Promise<Body> {
+  signal.throwIfAborted()
+  const id = newBodyId()
+  if (manifest) checkPresence(deps, manifest)
+  const checked = manifest ? checkObjects(deps, manifest) : Promise.resolve()
+  checked.catch(() => {}) // Awaited below, unless the body fails first.
+  const plain = { id, home: bodyHomeOf(deps, id), ...plan, lasting: true }
+  const body = await startBody(deps, plain, undo, signal).catch(async (error) => {
+    await checked // QEMU may stumble over what is damaged before we have read it.
+    throw error
+  })
+  await checked
+  await crashPoint('host.resume.loaded')
+  await deps.network.slots.give(body.record.slot, request.ip)
+  await body.go()
+  await wake(deps, record, body, request, signal)
+  return body
+}
+
+/** Before QEMU is given them: a file that is missing would look like a failure to start. */
+function checkPresence(deps: Deps, manifest: Manifest): void {
+  const missing = objectsOf(manifest).filter((object) => !existsSync(deps.snapshots.fileOf(object.id)))
+  if (missing.length > 0) throw new Damage(`${missing.length} of its files are missing`)
+}
+
+/** The memory is checked while it is loaded (start-body.ts). */
+async function checkObjects(deps: Deps, manifest: Manifest): Promise<void> {
+  for (const object of objectsOf(manifest)) {
+    if (object === manifest.memory) continue
+    const wrong = await deps.workers.run('check', { file: deps.snapshots.fileOf(object.id), sums: object })
+    if (wrong !== undefined) throw new Damage(`${object === manifest.state ? 'its devices' : 'its disk'}: ${wrong}`)
+  }
+}
+
+async function explain(deps: Deps, record: VmRecord, { manifest }: Source, error: unknown): Promise<HostError> {
+  if (error instanceof HostError) return error
+  if (error instanceof NotConfirmed) return new HostError('identity_failed', error.message, { cause: error })
+  if (!manifest || !(error instanceof Damage)) {
+    return new HostError('boot_failed', `could not resume ${record.id}: ${errorText(error)}`, { cause: error })
+  }
+  await deps.snapshots.setAside(record.id, manifest.generation, error.message)
+  const before = deps.snapshots.newest(record.id)
+  const offer = before
+    ? `resume again to go back to generation ${before.generation}, saved ${before.manifest.saved_at}`
+    : 'there is no older one'
+  const message = `generation ${manifest.generation} is damaged (${error.message}); ${offer}`
+  return new HostError('snapshot_damaged', message, { cause: error })
+}

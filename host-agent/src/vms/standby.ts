@@ -1,0 +1,102 @@
+/**
+ * A paused sandbox's body, kept standing still for a while after everything of it is on disk, like a page that stays in
+ * the cache after it was written back: whoever resumes soon goes on in the same process, in milliseconds. It is a
+ * copy of what is saved and nothing else: it may be dropped at any moment, and is when memory runs short, when others
+ * were paused since, when some minutes have passed, or when the host agent ends.
+ *
+ * The disk it wrote to belongs to the saved generation now and is never written again, so a new layer is put over it
+ * before the body counts as kept.
+ */
+import { chown } from 'node:fs/promises'
+import path from 'node:path'
+import type { Deps } from '../deps.ts'
+import { type Body, endBody, workOf } from './body.ts'
+import { shortOfMemory } from './memory-pressure.ts'
+import { diskFile } from './qemu/args.ts'
+import { createOverlay } from './qemu/qcow2/overlay.ts'
+
+/** What one costs beside its own pages: QEMU, and the code it has translated. */
+const BODY_MIB = 48
+const KEPT_MS = 10 * 60_000
+const WATCH_MS = 5_000
+
+type Kept = { body: Body; ip: string; mib: number; since: number }
+
+export type Standby = ReturnType<typeof createStandby>
+
+export function createStandby(getDeps: () => Deps, budgetMib: number) {
+  /** By the object its memory was saved as; the oldest first. */
+  const kept = new Map<string, Kept>()
+  let closed = false
+  const timer = setInterval(() => void watch(), WATCH_MS).unref()
+
+  const used = () => [...kept.values()].reduce((sum, one) => sum + one.mib, 0)
+
+  async function watch(): Promise<void> {
+    if (shortOfMemory()) return drain()
+    for (const [memory, one] of kept) if (Date.now() - one.since > KEPT_MS) await drop(memory)
+  }
+
+  async function drop(memory: string): Promise<void> {
+    const one = kept.get(memory)
+    if (!kept.delete(memory) || !one) return
+    await end(one.body)
+  }
+
+  async function drain(): Promise<void> {
+    for (const memory of [...kept.keys()]) await drop(memory)
+  }
+
+  const end = (body: Body) =>
+    endBody(getDeps(), body.record, body).catch((error) => getDeps().log.error({ err: error }, 'a body would not end'))
+
+  return {
+    /** Keeps it or ends it; settles when either is done. */
+    async add(memory: string, body: Body, about: { ip: string; dirtyBytes: number; diskMib: number }): Promise<void> {
+      const mib = BODY_MIB + Math.ceil(about.dirtyBytes / 1024 / 1024)
+      if (closed || mib > budgetMib || shortOfMemory()) return end(body)
+      try {
+        await coverDisk(getDeps(), body, about.diskMib)
+      } catch (error) {
+        getDeps().log.warn({ err: error }, 'could not keep the body of a paused sandbox')
+        return end(body)
+      }
+      kept.set(memory, { body, ip: about.ip, mib, since: Date.now() })
+      void body.qmp.closed.then(() => drop(memory))
+      for (const oldest of [...kept.keys()]) if (used() > budgetMib) await drop(oldest)
+    },
+    /** The body that has just this memory and address, if there still is one. From now on it is the caller's. */
+    take(memory: string, ip: string): Body | undefined {
+      const one = kept.get(memory)
+      if (!one || one.ip !== ip) return undefined
+      kept.delete(memory)
+      one.body.ending = false
+      return one.body
+    },
+    drop,
+    async close(): Promise<void> {
+      closed = true
+      clearInterval(timer)
+      await drain()
+    },
+  }
+}
+
+async function coverDisk(deps: Deps, body: Body, diskMib: number): Promise<void> {
+  const { id, uid } = body.record
+  const disk = await body.newestDisk()
+  await addDisk(deps, body, disk + 1, diskMib)
+  await body.freezeDisk(disk)
+  // All it wrote before is in the saved generation.
+  body.record.firstDisk = disk + 1
+  deps.log.debug({ body: id, uid }, 'kept on standby')
+}
+
+/** An empty layer in the body's own folder, for when the disk under it is frozen. */
+export async function addDisk(deps: Deps, body: Body, n: number, diskMib: number): Promise<void> {
+  const { id, uid } = body.record
+  const work = workOf(deps, id)
+  const backing = { file: path.join(work, diskFile(n - 1)), format: 'qcow2' as const }
+  await createOverlay(path.join(work, diskFile(n)), { sizeMib: diskMib, backing })
+  await chown(path.join(work, diskFile(n)), uid, uid)
+}

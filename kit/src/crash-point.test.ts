@@ -1,0 +1,91 @@
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { existsSync } from 'node:fs'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
+import { CRASH_POINTS_VARIABLE } from './crash-point.ts'
+
+const LIMIT_MS = 10_000
+
+test('without a directory a point is nothing at all', async () => {
+  const { crashPoint } = await import('./crash-point.ts')
+
+  assert.equal(crashPoint('work.begun'), undefined)
+})
+
+test('a point that nobody named is passed', async () => {
+  const directory = await pointsDirectory()
+
+  assert.deepEqual(await passer(directory).ended, { code: 0, signal: null, said: 'before after ' })
+})
+
+test('one process is killed at a point, and the next one passes it', async () => {
+  const directory = await pointsDirectory()
+  await writeFile(path.join(directory, 'work.begun'), 'kill')
+
+  const first = await passer(directory).ended
+  const second = await passer(directory).ended
+
+  assert.deepEqual(first, { code: null, signal: 'SIGKILL', said: 'before ' })
+  assert.deepEqual(second, { code: 0, signal: null, said: 'before after ' })
+  assert.equal(existsSync(path.join(directory, 'work.begun.reached')), true)
+})
+
+test('a process is held at a point until the file is gone', async () => {
+  const directory = await pointsDirectory()
+  const file = path.join(directory, 'work.begun')
+  await writeFile(file, 'hold')
+
+  const held = passer(directory)
+  await until(() => existsSync(`${file}.reached`))
+  const saidWhileHeld = held.said()
+  await rm(file)
+
+  assert.equal(saidWhileHeld, 'before ')
+  assert.deepEqual(await held.ended, { code: 0, signal: null, said: 'before after ' })
+})
+
+test('an order that nobody understands is an error', async () => {
+  const directory = await pointsDirectory()
+  await writeFile(path.join(directory, 'work.begun'), 'explode')
+
+  assert.deepEqual(await passer(directory).ended, { code: 1, signal: null, said: 'before ' })
+})
+
+async function pointsDirectory(): Promise<string> {
+  const directory = await mkdtemp(path.join(tmpdir(), 'crash-points-'))
+  after(() => rm(directory, { recursive: true }))
+  return directory
+}
+
+/** A process that comes by one point and says so on both sides of it. */
+function passer(directory: string) {
+  const module = new URL('./crash-point.ts', import.meta.url).href
+  const program = `const { crashPoint } = await import(${JSON.stringify(module)})
+    process.stdout.write('before ')
+    await crashPoint('work.begun')
+    process.stdout.write('after ')`
+  const child = spawn(process.execPath, ['--input-type=module', '-e', program], {
+    env: { ...process.env, NODE_TEST_CONTEXT: undefined, [CRASH_POINTS_VARIABLE]: directory },
+    stdio: ['ignore', 'pipe', 'ignore'],
+  })
+  after(() => child.kill('SIGKILL'))
+  let said = ''
+  child.stdout.on('data', (chunk) => {
+    said += chunk
+  })
+  const ended = once(child, 'close').then(([code, signal]) => ({ code, signal, said }))
+  return { ended, said: () => said }
+}
+
+async function until(holds: () => boolean): Promise<void> {
+  const deadline = Date.now() + LIMIT_MS
+  while (!holds()) {
+    if (Date.now() > deadline) throw new Error('nothing happened')
+    await delay(10)
+  }
+}

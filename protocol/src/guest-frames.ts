@@ -1,0 +1,66 @@
+/**
+ * The frames of exec and of connect: 1 byte type, 4 bytes big-endian payload length, payload. Which types there are
+ * and how long a payload may be is the business of each.
+ */
+
+const HEADER_BYTES = 5
+
+export type GuestFrame<Name extends string> = { type: Name; payload: Uint8Array }
+
+/** The header to send before a payload of this length. */
+export function guestFrameHeader(type: number, payloadBytes: number): Uint8Array {
+  const header = new Uint8Array(HEADER_BYTES)
+  header[0] = type
+  new DataView(header.buffer).setUint32(1, payloadBytes)
+  return header
+}
+
+export function guestFrame(type: number, payload: Uint8Array): Uint8Array {
+  const frame = new Uint8Array(HEADER_BYTES + payload.length)
+  frame.set(guestFrameHeader(type, payload.length))
+  frame.set(payload, HEADER_BYTES)
+  return frame
+}
+
+/**
+ * Puts the frames of a response together, however they were cut. Give it each chunk, take the frames that became
+ * whole; `end` throws if the response stops inside a frame. A payload may be a view into the chunk.
+ */
+export function createGuestFrameReader<Name extends string>(
+  types: Readonly<Record<Name, number>>,
+  payloadMaxBytes: number,
+) {
+  const names: (Name | undefined)[] = []
+  for (const name of Object.keys(types) as Name[]) names[types[name]] = name
+  let held: Uint8Array = new Uint8Array()
+  return {
+    push(chunk: Uint8Array): GuestFrame<Name>[] {
+      let rest = held.length === 0 ? chunk : concat(held, chunk)
+      const frames: GuestFrame<Name>[] = []
+      while (rest.length >= HEADER_BYTES) {
+        const payloadBytes = new DataView(rest.buffer, rest.byteOffset).getUint32(1)
+        const type = names[rest[0]!] // the length was just checked
+        // A guest that lies must not make the host hold memory for it.
+        if (type === undefined || payloadBytes > payloadMaxBytes) {
+          throw new Error(`the guest sent an impossible frame: type ${rest[0]}, ${payloadBytes} bytes`)
+        }
+        const end = HEADER_BYTES + payloadBytes
+        if (rest.length < end) break
+        frames.push({ type, payload: rest.subarray(HEADER_BYTES, end) })
+        rest = rest.subarray(end)
+      }
+      held = rest
+      return frames
+    },
+    end(): void {
+      if (held.length > 0) throw new Error('the answer of the guest ends inside a frame')
+    },
+  }
+}
+
+function concat(first: Uint8Array, second: Uint8Array): Uint8Array {
+  const all = new Uint8Array(first.length + second.length)
+  all.set(first)
+  all.set(second, first.length)
+  return all
+}
