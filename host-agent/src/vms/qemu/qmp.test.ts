@@ -43,6 +43,8 @@ test('it waits for the socket, and answers find their commands among events and 
   const file = await startMonitor((command) => ({ return: { was: command.execute, got: command.arguments } }), 30)
 
   const qmp = await Qmp.connect(file, soon())
+  const events: string[] = []
+  qmp.onEvent = (event) => events.push(event)
 
   assert.deepEqual(await Promise.all([qmp.run('stop'), qmp.run('cont', { fast: true })]), [
     { was: 'stop' },
