@@ -31,6 +31,8 @@ export async function chooseNetwork(config: Config, log: Log): Promise<{ network
         apiPorts: config.apiPort === 0 ? [] : [config.apiPort],
         poolSize: READY_SLOTS,
         tapOwnerUid: 0,
+        stateDir: path.join(config.runDir, 'network'),
+        privateCidrs: config.egressPrivateCidrs,
       })
       if (cidr !== before) await writeFileDurably(file, JSON.stringify({ cidr }))
       return { network, cidr }

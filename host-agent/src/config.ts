@@ -12,6 +12,8 @@ const SETTINGS = {
   region: choice('WARREN_REGION', 'eu', ['eu', 'us']),
   /** Empty: the first block of 100.64.0.0/10 that is free (choose-network.ts). */
   cidr: text('WARREN_SANDBOX_CIDR', ''),
+  /** Private blocks that egress rules of sandboxes may open, such as 10.20.0.0/16; none when empty. */
+  egressPrivateCidrs: list('WARREN_EGRESS_PRIVATE_CIDRS'),
   /** 0: what the machine has, less what it needs itself. */
   memMib: integer('WARREN_HOST_MEM_MIB', 0, { min: 0, max: 100_000_000 }),
   /** For bodies that wait for a create; -1: a tenth of the above, at most 2 GiB. */

@@ -43,7 +43,7 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
       instance,
       cidr: settings.cidr,
       uplinks: uplinks.map((link) => link.name),
-      dnsPort: settings.dnsPort,
+      gate: settings.gate,
       apiPorts: settings.apiPorts,
       forwardingWasOff: !forwarding || rememberedForwardingOff(kernel),
     }),

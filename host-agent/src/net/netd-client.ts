@@ -24,6 +24,9 @@ const REPEATABLE: ReadonlySet<NetdMethod> = new Set([
   'setUpHost',
   'tearDownHost',
   'releaseSlot',
+  'changePolicy',
+  'readSlot',
+  'readUsage',
   'listSlots',
   'reapAll',
 ] as const)

@@ -1,11 +1,13 @@
 /** What the host agent asks of netd, and what netd says by itself. One message each way, as JSON over Node's channel. */
+import type { GatePorts } from './nft/host-table.ts'
+import type { Policy } from './policy.ts'
 
 export type HostSettings = {
   /** The block the sandboxes' addresses come from. */
   cidr: string
   /** The interface to the world; those of the default routes when absent. */
   uplink?: string
-  dnsPort: number
+  gate: GatePorts
   /** TCP ports of the host open to sandboxes: the API's, when it listens beyond loopback. */
   apiPorts: readonly number[]
 }
@@ -20,6 +22,18 @@ export type HostNetwork = {
 }
 
 export type SlotSettings = { slot: number; mtu: number; tapOwnerUid: number }
+
+/** `usedBytes` and `ingressBytes`: what counting goes on from. */
+export type SlotClaim = { slot: number; ip: string; policy: Policy; usedBytes: number; ingressBytes: number }
+
+export type PolicyChange = { slot: number; ip: string; policy: Policy; cut: boolean }
+
+export type Usage = { quotaBytes: number; usedBytes: number; ingressBytes: number; capped: boolean }
+/** A destination in the slot's table; no port where the protocol has none. */
+export type Destination = { address: string; protocol: string; port?: number; packets: number }
+/** `agoSeconds`: since the last attempt. */
+export type Refused = Destination & { agoSeconds: number }
+export type SlotReport = { usage: Usage; refused: Refused[]; flows: Destination[] }
 
 export type FoundSlot = {
   slot: number
@@ -55,10 +69,15 @@ export type NetdCalls = {
   /** Ends all slots as well. */
   tearDownHost: () => { released: Released[] }
   createSlot: (settings: SlotSettings) => null
-  claimSlot: (claim: { slot: number; ip: string }) => null
+  claimSlot: (claim: SlotClaim) => null
+  /** Of a claimed slot, while it is used. With `cut`, flows that the policy does not allow are ended. */
+  changePolicy: (change: PolicyChange) => null
+  readSlot: (read: { slot: number }) => SlotReport
+  /** The counts alone, of many; those that are gone are left out. */
+  readUsage: (read: { slots: readonly number[] }) => { slot: number; usage: Usage }[]
   releaseSlot: (release: { slot: number }) => Released
   listSlots: () => FoundSlot[]
-  /** Every slot, set element and file of this instance that does not belong to one of `except`. */
+  /** Every slot and file of this instance that does not belong to one of `except`. */
   reapAll: (reap: { except: readonly number[] }) => { released: Released[] }
   spawnIn: (settings: SpawnSettings) => { pid: number }
 }

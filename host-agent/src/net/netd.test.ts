@@ -8,14 +8,23 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { before, type TestContext, test } from 'node:test'
 import { setImmediate as nextTurn } from 'node:timers/promises'
+import { HOST_NETWORK_DEFAULT } from '@warren/protocol'
 import { NETNS_FOLDER, netnsPath } from './names.ts'
 import { Netd } from './netd-client.ts'
-import { SlotPool } from './slots.ts'
+import { compilePolicy } from './policy.ts'
+import { SlotPool } from './slot-pool.ts'
 import { cannotRun, command, moveToFreshHost, randomInstance } from './testing/host.ts'
 import { isAlive, waitUntil } from './testing/start-guest.ts'
 
 const SLOT = { mtu: 1400, tapOwnerUid: 1000 }
+const GATE = { dns: 20_000, http: 20_001, tls: 20_002 }
 const log = { warn: () => {} }
+const claim = (ip: string) => ({
+  ip,
+  policy: compilePolicy(HOST_NETWORK_DEFAULT, { cidr: '100.65.0.0/16', privateCidrs: [] }),
+  usedBytes: 0,
+  ingressBytes: 0,
+})
 
 if (cannotRun === false) before(moveToFreshHost)
 
@@ -27,7 +36,7 @@ test('fifty claims and releases leave nothing behind', { skip: cannotRun }, asyn
   for (let round = 0; round < 50; round++) {
     const slot = round % 7
     await timed(times.create, () => netd.request('createSlot', { slot, ...SLOT }))
-    await timed(times.claim, () => netd.request('claimSlot', { slot, ip: '100.65.0.9' }))
+    await timed(times.claim, () => netd.request('claimSlot', { slot, ...claim('100.65.0.9') }))
     const { freed } = await timed(times.release, () => netd.request('releaseSlot', { slot }))
     assert.equal(freed, true)
   }
@@ -79,13 +88,13 @@ test('reaping keeps what lives, and tearing down takes all', { skip: cannotRun }
   const forwarding = readFileSync('/proc/sys/net/ipv4/ip_forward', 'utf8')
   const { netd, instance } = await host(t, '100.65.2.0/24')
   for (const slot of [0, 1, 2]) await netd.request('createSlot', { slot, ...SLOT })
-  for (const slot of [0, 1]) await netd.request('claimSlot', { slot, ip: `100.65.2.${slot + 1}` })
-  await command(`nft add element ip warren_${instance} open { 100.65.2.77 }`)
+  for (const slot of [0, 1]) await netd.request('claimSlot', { slot, ...claim(`100.65.2.${slot + 1}`) })
 
   await netd.request('reapAll', { except: [1] })
 
   assert.deepEqual(await netd.request('listSlots'), [{ slot: 1, ip: '100.65.2.2', complete: true }])
-  assert.match(await command(`nft list set ip warren_${instance} open`), /elements = \{ 100\.65\.2\.2 \}/)
+  assert.match(await command('ip route'), /^100\.65\.2\.2 dev /m)
+  assert.doesNotMatch(await command('ip route'), /^100\.65\.2\.1 dev /m)
   await netd.request('tearDownHost')
   assert.equal(await command('nft list ruleset'), before)
   assert.equal(await command('ip route'), '')
@@ -98,7 +107,7 @@ test('two Warrens on one machine do not meet', { skip: cannotRun }, async (t) =>
   const other = await host(t, '100.65.4.0/24')
   for (const { netd } of [one, other]) await netd.request('createSlot', { slot: 0, ...SLOT })
 
-  const stolen = other.netd.request('setUpHost', { cidr: '100.65.0.0/16', dnsPort: 20_001, apiPorts: [] })
+  const stolen = other.netd.request('setUpHost', { cidr: '100.65.0.0/16', gate: GATE, apiPorts: [] })
   await assert.rejects(stolen, /100\.65\.0\.0\/16 belongs to another Warren on this machine/)
   await other.netd.request('tearDownHost')
 
@@ -164,19 +173,13 @@ test('a pool hands out ready slots and refills itself', { skip: cannotRun }, asy
   const pool = new SlotPool({ netd, log }, { size: 4, ...SLOT })
   await pool.start().until
 
-  const claimed = await Promise.all([1, 2, 3, 4, 5, 6].map((last) => pool.claim(`100.65.7.${last}`)))
-  const twice = pool.claim('100.65.7.1')
+  const taken = await Promise.all([1, 2, 3, 4, 5, 6].map(() => pool.take()))
 
-  assert.equal(new Set(claimed.map(({ slot }) => slot)).size, 6)
-  await assert.rejects(twice, /100\.65\.7\.1 a slot/)
+  assert.equal(new Set(taken).size, 6)
   await waitUntil(() => pool.readyCount === 4)
-  await Promise.all(claimed.map(({ slot }) => pool.release(slot)))
+  await Promise.all(taken.map((slot) => pool.release(slot)))
   await pool.close()
-  const found = await netd.request('listSlots')
-  assert.deepEqual(
-    found.flatMap(({ ip }) => ip ?? []),
-    [],
-  )
+  assert.equal((await netd.request('listSlots')).length, 4)
 })
 
 async function host(t: TestContext, cidr: string): Promise<{ netd: Netd; instance: string }> {
@@ -186,7 +189,7 @@ async function host(t: TestContext, cidr: string): Promise<{ netd: Netd; instanc
     if (netd.pid !== undefined) await netd.request('tearDownHost')
     await netd.close()
   })
-  await netd.request('setUpHost', { cidr, dnsPort: 20_000, apiPorts: [] })
+  await netd.request('setUpHost', { cidr, gate: GATE, apiPorts: [] })
   return { netd, instance }
 }
 

@@ -14,6 +14,8 @@ import type { NetdCalls, NetdMessage, NetdMethod, NetdRequest } from './netd-pro
 import { becomeOnlyOne } from './only-one.ts'
 import { reapAll, tearDownHost } from './reap.ts'
 import { claimSlot, createSlot, releaseSlot } from './slot.ts'
+import { changePolicy } from './slot-policy.ts'
+import { readSlot, readUsage } from './slot-report.ts'
 import { spawnIn } from './spawn.ts'
 
 type Handlers = {
@@ -54,10 +56,16 @@ function handlersOf(kernel: Kernel): Handlers {
       createSlot(kernel, settings)
       return null
     },
-    claimSlot: ({ slot, ip }) => {
-      claimSlot(kernel, slot, ip)
+    claimSlot: (claim) => {
+      claimSlot(kernel, claim)
       return null
     },
+    changePolicy: (change) => {
+      changePolicy(kernel, change)
+      return null
+    },
+    readSlot: ({ slot }) => readSlot(kernel, slot),
+    readUsage: ({ slots }) => readUsage(kernel, slots),
     releaseSlot: ({ slot }) => releaseSlot(kernel, slot),
     listSlots: () => listSlots(kernel),
     reapAll: async ({ except }) => ({ released: await reapAll(kernel, except) }),

@@ -1,6 +1,10 @@
 /** What a sandbox reaches and what not, with real packets: host, internet and guests are namespaces of this test. */
 import assert from 'node:assert/strict'
+import { mkdtempSync } from 'node:fs'
+import { rm } from 'node:fs/promises'
 import { createServer, type Server } from 'node:net'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { createLog } from '@warren/kit/log'
 import { findFlowsFrom, openConntrack } from './netlink/conntrack.ts'
@@ -29,6 +33,7 @@ let network: Network
 let anna: Guest
 let berta: Guest
 const servers: Server[] = []
+const stateDir = mkdtempSync(join(tmpdir(), 'warren-net-'))
 
 if (cannotRun === false) {
   before(async () => {
@@ -41,7 +46,8 @@ if (cannotRun === false) {
       apiPorts: [API_PORT],
       poolSize: 2,
       tapOwnerUid: 0,
-      upstreams: async () => [NAME_SERVER],
+      stateDir,
+      upstreams: [NAME_SERVER],
     })
     await network.slots.start().until
     anna = await startGuest(network.netd, (await network.slots.claim(ANNA)).slot)
@@ -55,6 +61,7 @@ if (cannotRun === false) {
     await network?.close()
     internet?.stop()
     for (const server of servers) server.close()
+    await rm(stateDir, { recursive: true })
   })
 }
 
@@ -117,29 +124,18 @@ test('a packet with another source than its own goes nowhere', { skip: cannotRun
   await anna.probe({ udp: PUBLIC_HOST, port: 7777, text: 'honest' })
 
   await waitUntil(async () => (await internet.seen()).includes(`honest from ${UPLINK.address}`))
-  assert.deepEqual(await internet.seen(), [`honest from ${UPLINK.address}`])
+  const datagrams = (await internet.seen()).filter((one) => one.includes(' from '))
+  assert.deepEqual(datagrams, [`honest from ${UPLINK.address}`])
 })
 
 test('setting the host up again disturbs nobody', { skip: cannotRun }, async () => {
   const before = await command('nft list ruleset')
-  const settings = { cidr: '100.64.0.0/16', dnsPort: network.dnsPort, apiPorts: [API_PORT] }
+  const settings = { cidr: '100.64.0.0/16', gate: network.gatePorts, apiPorts: [API_PORT] }
   const again = await network.netd.request('setUpHost', settings)
 
   assert.deepEqual(again, network.host)
   assert.equal(await command('nft list ruleset'), before)
   assert.deepEqual(await berta.probe({ tcp: PUBLIC_HOST, port: WEB_PORT }), [`hello ${UPLINK.address}`])
-})
-
-test('narrowing egress stops what was open', { skip: cannotRun }, async () => {
-  const table = `warren_${network.instance}`
-
-  await command(`nft delete element ip ${table} open { ${BERTA} }`)
-  const closed = await berta.probe({ tcp: PUBLIC_HOST, port: WEB_PORT }, { name: 'example.com', server: '169.254.1.1' })
-  await command(`nft add element ip ${table} open { ${BERTA} }`)
-  const open = await berta.probe({ tcp: PUBLIC_HOST, port: WEB_PORT })
-
-  assert.deepEqual(closed, ['no answer', '198.51.100.7'])
-  assert.deepEqual(open, [`hello ${UPLINK.address}`])
 })
 
 test('an address that is given back takes its flows along', { skip: cannotRun }, async () => {

@@ -2,13 +2,10 @@
  * Removes what belongs to nobody: after a crash, the slots that no living VM uses. Takes back in any order and as often
  * as asked. End the programs of dead sandboxes first: a slot whose tap is held is cut off, but freed only with them.
  */
-
 import { removeHost } from './host.ts'
-import { hasHostTable, type Kernel } from './kernel.ts'
+import type { Kernel } from './kernel.ts'
 import { listSlots } from './list.ts'
-import { hostTable } from './names.ts'
 import type { Released } from './netd-protocol.ts'
-import { renderCloseEgress } from './nft/host-table.ts'
 import { releaseSlot } from './slot.ts'
 
 /** Sixty take 1 s on a quiet machine of two cores and 5 s on one with a load of 17. */
@@ -16,8 +13,6 @@ const FREE_ALL_LIMIT_MS = 30_000
 
 export async function reapAll(kernel: Kernel, except: readonly number[]): Promise<Released[]> {
   const found = listSlots(kernel)
-  const kept = found.filter(({ slot }) => except.includes(slot))
-  closeEgressExcept(kernel, new Set(kept.flatMap(({ ip }) => ip ?? [])))
   const lost = found.filter(({ slot }) => !except.includes(slot))
   // All at once: the kernel frees many namespaces in the time it takes for one.
   return Promise.all(lost.map(({ slot }) => releaseSlot(kernel, slot, FREE_ALL_LIMIT_MS)))
@@ -27,15 +22,4 @@ export async function tearDownHost(kernel: Kernel): Promise<Released[]> {
   const released = await reapAll(kernel, [])
   removeHost(kernel)
   return released
-}
-
-/** An address may have lost its slot and kept its place in the table. */
-function closeEgressExcept(kernel: Kernel, ips: ReadonlySet<string>): void {
-  if (!hasHostTable(kernel)) return
-  const listed = ['open', 'byname'].flatMap((set) => {
-    const [found] = kernel.nft.list(`set ip ${hostTable(kernel.instance)} ${set}`)
-    return (found?.set as { elem?: string[] } | undefined)?.elem ?? []
-  })
-  const lost = listed.filter((ip) => !ips.has(ip))
-  if (lost.length > 0) kernel.nft.run(renderCloseEgress(kernel.instance, lost))
 }

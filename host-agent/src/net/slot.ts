@@ -10,11 +10,11 @@
  */
 import { existsSync, writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
-import { disableIpv6, hasHostTable, type Kernel, readRoutes } from './kernel.ts'
+import { disableIpv6, type Kernel, readRoutes } from './kernel.ts'
 import { hasCode, interfaceIndex } from './libc.ts'
 import { GUEST_GATEWAY, GUEST_PREFIX, HOST_ADDRESS, INNER_VETH, netnsPath, outerVeth, SLOT_MAX, TAP } from './names.ts'
 import { removeNamespace } from './namespace.ts'
-import type { Released, SlotSettings } from './netd-protocol.ts'
+import type { Released, SlotClaim, SlotSettings } from './netd-protocol.ts'
 import { deleteFlowsFrom } from './netlink/conntrack.ts'
 import {
   addAddress,
@@ -26,9 +26,10 @@ import {
   setLinkUp,
 } from './netlink/route.ts'
 import { NetlinkSocket } from './netlink/socket.ts'
-import { renderCloseEgress, renderOpenEgress } from './nft/host-table.ts'
 import { Nft } from './nft/nft.ts'
+import { renderCounters, renderSlotPolicy } from './nft/slot-policy.ts'
 import { renderSlotAddress, renderSlotTable } from './nft/slot-table.ts'
+import { letGo } from './slot-policy.ts'
 import { createTap } from './tap.ts'
 
 /** The kernel frees namespaces in the background, some tens of milliseconds later; on a loaded machine more. */
@@ -73,16 +74,26 @@ function furnish(kernel: Kernel, outer: string, mtu: number, tapOwnerUid: number
   )
 }
 
-/** Gives the slot its address and opens the way out. When it fails, release the slot: it may be half claimed. */
-export function claimSlot(kernel: Kernel, slot: number, ip: string): void {
-  const { instance, host, nft, routes } = kernel
+/**
+ * Gives the slot its address, its rules and its counters. The way to it, which is the route, comes last: whatever is
+ * sent before that is judged already. When it fails, release the slot: it may be half claimed.
+ */
+export function claimSlot(kernel: Kernel, { slot, ip, policy, usedBytes, ingressBytes }: SlotClaim): void {
+  const { instance, host, routes } = kernel
   const outer = interfaceIndex(outerVeth(instance, slot))
   if (outer === 0) throw new Error(`slot ${slot} does not exist`)
+  const budget = { limitBytes: policy.quotaBytes, usedBytes }
   host.enter(netnsPath(instance, slot), () => {
     using inside = new NetlinkSocket()
     using insideNft = new Nft()
+    insideNft.run(
+      [
+        renderCounters({ usedBytes, ingressBytes }),
+        renderSlotPolicy(policy, budget, false),
+        renderSlotAddress(ip),
+      ].join('\n'),
+    )
     inside.change(`give slot ${slot} the address ${ip}`, addAddress(interfaceIndex(INNER_VETH), ip, 32))
-    insideNft.run(renderSlotAddress(ip))
   })
   try {
     routes.change(`route ${ip} to slot ${slot}`, addLinkRoute(outer, ip))
@@ -90,18 +101,16 @@ export function claimSlot(kernel: Kernel, slot: number, ip: string): void {
     if (hasCode(error, 'EEXIST')) throw new Error(`${ip} belongs to another slot`, { cause: error })
     throw error
   }
-  nft.run(renderOpenEgress(instance, ip))
 }
 
 /** Safe to repeat, and for a slot that was never finished. The program that holds the tap must have ended before. */
 export async function releaseSlot(kernel: Kernel, slot: number, limitMs = FREE_LIMIT_MS): Promise<Released> {
-  const { instance, nft, routes } = kernel
+  const { instance, routes } = kernel
+  letGo(slot)
   const name = outerVeth(instance, slot)
   const outer = interfaceIndex(name)
   if (outer !== 0) {
-    const ips = addressesOf(kernel, outer)
-    if (ips.length > 0 && hasHostTable(kernel)) nft.run(renderCloseEgress(instance, ips))
-    for (const ip of ips) {
+    for (const ip of addressesOf(kernel, outer)) {
       routes.change(`remove the route to ${ip}`, deleteLinkRoute(outer, ip))
       deleteFlowsFrom(ip)
     }

@@ -1,139 +1,207 @@
 /**
- * Ready-made slots, so that a create does not wait for one to be made: about 2 ms against 0.3 ms, and far more under
- * load. Filled in the background, one at a time; a claim that finds none ready makes its own.
+ * Places in the network, and what holds in them. A sandbox's rules are in force in three places: its slot's table
+ * (netd), the resolver and the proxy (gate), and a file for the next host agent. `give` and `change` settle when they
+ * are in all three. Until then each place has the old rules or the new ones, and a new sandbox has none: nothing passes.
  *
- * Which sandbox has which slot is remembered by the VM registry, on disk. After a restart: adopt those that live, reap
- * the rest (netd's reapAll, except `taken`), then start.
+ *   take → (a guest that is nobody yet) → give: address, rules, counters → change, as often as wanted → release
+ *
+ * Give before the guest runs its first instruction: until then nothing it sends gets out, and after it only what the
+ * rules allow. Which sandbox has which slot is remembered by the VM registry. After a restart: adopt those that live,
+ * `restore`, reap the rest (netd's reapAll, except `taken`), then start.
  */
 import type { Log } from '@warren/kit/log'
-import { SLOT_MAX } from './names.ts'
+import {
+  HOST_NETWORK_DEFAULT,
+  type HostBandwidth,
+  type HostVmNetwork,
+  type HostVmNetworkReport,
+} from '@warren/protocol'
+import type { Gate } from './gate/client.ts'
+import type { Kept, KeptNetworks } from './kept-networks.ts'
 import type { Netd } from './netd-client.ts'
+import type { Usage } from './netd-protocol.ts'
+import { compilePolicy, narrows, type Policy, type PolicySettings } from './policy.ts'
+import { renderReport } from './report.ts'
+import type { SlotPool } from './slot-pool.ts'
 
-export type SlotPoolSettings = { size: number; mtu: number; tapOwnerUid: number }
+export type SlotsDeps = {
+  netd: Pick<Netd, 'request'>
+  gate: Pick<Gate, 'set' | 'forget' | 'report'>
+  kept: KeptNetworks
+  pool: SlotPool
+  log: Pick<Log, 'warn'>
+}
 
-/** After a failure to make one; the claims of that time fail by themselves and say why. */
-const RETRY_MS = 1_000
+/** `policy`: the one in force; undefined when that is not known for certain. */
+type Held = { ip: string; network: HostVmNetwork; policy?: Policy | undefined; lastWork: Promise<unknown> }
 
-export class SlotPool {
-  readonly #netd: Pick<Netd, 'request'>
-  readonly #log: Pick<Log, 'warn'>
-  readonly #settings: SlotPoolSettings
-  /** Every number that is not free: being made, ready, in use, being released. */
-  readonly #taken = new Set<number>()
-  readonly #ready: number[] = []
-  #filling: Promise<void> | undefined
-  readonly #stop = new AbortController()
+/** Older than anything we could be told. */
+const UNKNOWN: HostVmNetwork = { ...HOST_NETWORK_DEFAULT, revision: -1 }
 
-  constructor(deps: { netd: Pick<Netd, 'request'>; log: Pick<Log, 'warn'> }, settings: SlotPoolSettings) {
-    this.#netd = deps.netd
-    this.#log = deps.log
+export class Slots {
+  readonly #deps: SlotsDeps
+  readonly #settings: PolicySettings
+  readonly #held = new Map<number, Held>()
+  /** From a host agent before this one, until adopted. */
+  readonly #found = new Map<number, Kept>()
+
+  private constructor(deps: SlotsDeps, settings: PolicySettings) {
+    this.#deps = deps
     this.#settings = settings
+  }
+
+  /** The gate knows at once what was in force before. */
+  static async open(deps: SlotsDeps, settings: PolicySettings): Promise<Slots> {
+    const slots = new Slots(deps, settings)
+    for (const kept of await deps.kept.readAll()) {
+      slots.#found.set(kept.slot, kept)
+      await deps.gate.set(kept.ip, compilePolicy(kept.network, settings))
+    }
+    return slots
   }
 
   /** What reaping must leave alone: in use, ready, or on the way to either. */
   get taken(): number[] {
-    return [...this.#taken]
+    return this.#deps.pool.taken
   }
 
   get readyCount(): number {
-    return this.#ready.length
+    return this.#deps.pool.readyCount
   }
 
-  /** A sandbox that lives from before: its slot is in the kernel already. */
-  adopt(slot: number, ip: string): void {
-    if (this.#taken.has(slot)) throw new Error(`slot ${slot} is taken already, ${ip} cannot have it`)
-    this.#taken.add(slot)
-  }
-
-  /** Begins to fill; `until` settles when the pool is full for the first time, or closed. */
   start(): { until: Promise<void> } {
-    return { until: this.#fill() }
+    return this.#deps.pool.start()
   }
 
   /** A slot without an address: for a guest that is nobody yet. `give` makes it somebody's. */
-  async take(): Promise<number> {
-    const slot = this.#ready.shift() ?? (await this.#create())
-    void this.#fill()
-    return slot
+  take(): Promise<number> {
+    return this.#deps.pool.take()
   }
 
-  async give(slot: number, ip: string): Promise<void> {
-    await this.#netd.request('claimSlot', { slot, ip })
+  /** When it fails, release the slot: it may be half given. */
+  async give(slot: number, ip: string, network: HostVmNetwork = HOST_NETWORK_DEFAULT): Promise<void> {
+    const policy = compilePolicy(network, this.#settings)
+    if ([...this.#held.values()].some((held) => held.ip === ip)) throw new Error(`${ip} belongs to another slot`)
+    this.#held.set(slot, { ip, network, policy, lastWork: Promise.resolve() })
+    const { used_bytes: usedBytes, ingress_bytes: ingressBytes } = network.bandwidth
+    await allOf(
+      this.#deps.kept.write({ slot, ip, network }),
+      this.#deps.gate.set(ip, policy),
+      this.#deps.netd.request('claimSlot', { slot, ip, policy, usedBytes, ingressBytes }),
+    )
   }
 
-  /** A slot with this address, its way out open. */
-  async claim(ip: string): Promise<{ slot: number }> {
-    const slot = this.#ready.shift() ?? (await this.#create())
-    void this.#fill()
+  async claim(ip: string, network?: HostVmNetwork): Promise<{ slot: number }> {
+    const slot = await this.take()
     try {
-      await this.#netd.request('claimSlot', { slot, ip })
+      await this.give(slot, ip, network)
       return { slot }
     } catch (error) {
       // Half claimed perhaps. When this fails too, the number stays taken and the next reaping finds the slot.
-      this.release(slot).catch((cause) => this.#log.warn({ err: cause, slot }, 'could not release a slot'))
+      this.release(slot).catch((cause) => this.#deps.log.warn({ err: cause, slot }, 'could not release a slot'))
       throw new Error(`could not give ${ip} a slot`, { cause: error })
     }
   }
 
+  /** One after the other for each slot; a revision lower than the one in force changes nothing. Gives the one in force. */
+  async change(slot: number, network: HostVmNetwork): Promise<{ revision: number }> {
+    const held = this.#get(slot)
+    const work = held.lastWork.then(async () => {
+      if (network.revision >= held.network.revision) await this.#apply(slot, held, network)
+      return { revision: held.network.revision }
+    })
+    held.lastWork = work.catch(() => {})
+    return work
+  }
+
+  async report(slot: number): Promise<HostVmNetworkReport> {
+    const { ip, network } = this.#get(slot)
+    const [inKernel, inGate] = await Promise.all([
+      this.#deps.netd.request('readSlot', { slot }),
+      this.#deps.gate.report(ip),
+    ])
+    return renderReport(network.revision, this.#settings.cidr, inKernel, inGate)
+  }
+
+  /** Of these slots, or of all in use. Read it before a release: the counters go with the slot. */
+  async usage(slots: readonly number[] = [...this.#held.keys()]): Promise<Map<number, HostBandwidth>> {
+    const found = await this.#deps.netd.request('readUsage', { slots })
+    return new Map(found.map(({ slot, usage }) => [slot, renderBandwidth(usage)]))
+  }
+
+  /** A sandbox that lives from before: its slot is in the kernel already. */
+  adopt(slot: number, ip: string): void {
+    this.#deps.pool.adopt(slot)
+    const found = this.#found.get(slot)
+    this.#found.delete(slot)
+    if (found?.ip === ip) return void this.#held.set(slot, { ...found, lastWork: Promise.resolve() })
+    this.#deps.log.warn(
+      { slot, ip },
+      'the rules of a sandbox are not known here any more: no names until they are told',
+    )
+    this.#held.set(slot, { ip, network: UNKNOWN, lastWork: Promise.resolve() })
+  }
+
+  /** When all are adopted: a change that was under way when the last host agent ended is finished, the rest forgotten. */
+  async restore(): Promise<void> {
+    for (const [slot, held] of this.#held) {
+      if (held.network === UNKNOWN) continue
+      await this.#apply(slot, held, held.network).catch((error) =>
+        this.#deps.log.warn({ err: error, slot }, 'could not restore the rules of a sandbox'),
+      )
+    }
+    const inUse = new Set([...this.#held.values()].map(({ ip }) => ip))
+    for (const { slot, ip } of this.#found.values()) {
+      if (!inUse.has(ip)) await this.#deps.gate.forget(ip)
+      if (!this.#held.has(slot)) await this.#deps.kept.remove(slot)
+    }
+    this.#found.clear()
+  }
+
   /** When the program that holds its tap has ended. Safe to repeat. */
   async release(slot: number): Promise<void> {
-    const { freed } = await this.#netd.request('releaseSlot', { slot })
-    this.#taken.delete(slot)
-    if (!freed) this.#log.warn({ slot }, 'the namespace of a released slot is still held by a process')
+    const held = this.#held.get(slot)
+    await held?.lastWork
+    if (held !== undefined) await this.#deps.gate.forget(held.ip)
+    await this.#deps.pool.release(slot)
+    await this.#deps.kept.remove(slot)
+    this.#held.delete(slot)
   }
 
   /** Ready slots stay in the kernel for the next start's reaping. */
-  async close(): Promise<void> {
-    this.#stop.abort()
-    await this.#filling
+  close(): Promise<void> {
+    return this.#deps.pool.close()
   }
 
-  #fill(): Promise<void> {
-    this.#filling ??= this.#fillUp().finally(() => {
-      this.#filling = undefined
-    })
-    return this.#filling
+  async #apply(slot: number, held: Held, network: HostVmNetwork): Promise<void> {
+    const policy = compilePolicy(network, this.#settings)
+    const cut = held.policy === undefined || narrows(held.policy, policy)
+    held.policy = undefined
+    await allOf(
+      this.#deps.kept.write({ slot, ip: held.ip, network }),
+      this.#deps.gate.set(held.ip, policy),
+      this.#deps.netd.request('changePolicy', { slot, ip: held.ip, policy, cut }),
+    )
+    held.network = network
+    held.policy = policy
   }
 
-  async #fillUp(): Promise<void> {
-    while (this.#ready.length < this.#settings.size && !this.#stop.signal.aborted) {
-      try {
-        this.#ready.push(await this.#create())
-      } catch (error) {
-        this.#log.warn({ err: error }, 'could not make a network slot ready')
-        await delay(RETRY_MS, this.#stop.signal)
-      }
-    }
-  }
-
-  async #create(): Promise<number> {
-    const slot = this.#takeNumber()
-    const { mtu, tapOwnerUid } = this.#settings
-    try {
-      await this.#netd.request('createSlot', { slot, mtu, tapOwnerUid })
-      return slot
-    } catch (error) {
-      // netd may have died in the middle: only when nothing of it is left is the number free again.
-      this.release(slot).catch((cause) => this.#log.warn({ err: cause, slot }, 'could not release a slot'))
-      throw error
-    }
-  }
-
-  #takeNumber(): number {
-    for (let slot = 0; slot <= SLOT_MAX; slot++) {
-      if (this.#taken.has(slot)) continue
-      this.#taken.add(slot)
-      return slot
-    }
-    throw new Error('every network slot is taken')
+  #get(slot: number): Held {
+    const held = this.#held.get(slot)
+    if (held === undefined) throw new Error(`slot ${slot} belongs to nobody`)
+    return held
   }
 }
 
-/** Ends early, without an error, when the signal fires. */
-function delay(ms: number, signal: AbortSignal): Promise<void> {
-  if (signal.aborted) return Promise.resolve()
-  const { promise, resolve } = Promise.withResolvers<void>()
-  const timer = setTimeout(resolve, ms)
-  signal.addEventListener('abort', () => resolve(), { once: true })
-  return promise.finally(() => clearTimeout(timer))
+/** Waits for all of them, also when one fails: whatever comes next must not meet them half done. */
+async function allOf(...work: Promise<unknown>[]): Promise<void> {
+  const failed = (await Promise.allSettled(work)).find((one) => one.status === 'rejected')
+  if (failed !== undefined) throw failed.reason
 }
+
+export const renderBandwidth = (usage: Usage): HostBandwidth => ({
+  quota_bytes: usage.quotaBytes,
+  used_bytes: usage.usedBytes,
+  ingress_bytes: usage.ingressBytes,
+  capped: usage.capped,
+})

@@ -13,12 +13,15 @@ const QUERY = Buffer.from('123401000001000000000000076578616d706c6503434f4d00000
 const log = { warn: () => {} }
 
 test('a question is read, whatever else is no question', () => {
-  assert.deepEqual(parseQuery(QUERY), { id: 0x1234, name: 'example.com', type: 1, head: QUERY })
+  assert.deepEqual(parseQuery(QUERY), { id: 0x1234, name: 'example.com', type: 1, class: 1, head: QUERY })
   assert.equal(parseQuery(renderFailure(parseQuery(QUERY)!, RCODE.SERVFAIL)), undefined)
   for (let length = 0; length < QUERY.length; length++) assert.equal(parseQuery(QUERY.subarray(0, length)), undefined)
   const pointer = Buffer.from(QUERY)
   pointer.writeUInt8(0xc0, 12)
   assert.equal(parseQuery(pointer), undefined)
+  const dotted = Buffer.from(QUERY)
+  dotted.write('ex.mple', 13)
+  assert.equal(parseQuery(dotted)?.name, 'ex\\.mple.com')
 })
 
 test('only the answer to the very question counts', () => {
@@ -124,7 +127,11 @@ test('over TCP a long answer passes whole', async (t) => {
 async function dns(t: TestContext, upstreams: Upstream[]): Promise<DnsServer> {
   for (;;) {
     try {
-      const server = await startDns({ upstreams: async () => upstreams, log }, '127.0.0.1', 0)
+      const server = await startDns(
+        { upstreams: async () => upstreams, log, judge: (_, __, packet) => ({ ask: packet }) },
+        '127.0.0.1',
+        0,
+      )
       t.after(() => server.close())
       return server
     } catch (error) {

@@ -1,7 +1,7 @@
 /**
- * The resolver of the sandboxes: 169.254.1.1 for them, whatever address they ask (the host's table sees to it). Passes
- * each question to the host's name servers. The source address is the sandbox, so names that only some sandboxes may
- * know (private networks, a later issue) are answered in `answer`, before anything is passed on.
+ * The resolver of the sandboxes: 169.254.1.1 for them, whatever address they ask (the host's table sees to it). The
+ * source address is the sandbox; `judge` says what becomes of its question: answered here, or passed to the host's name
+ * servers.
  *
  * Nothing a guest asks is logged.
  */
@@ -23,7 +23,13 @@ const CONNECTIONS = { perSource: 8, total: 256 }
 const CONNECTION_IDLE_MS = 10_000
 
 export type DnsServer = { port: number; close: () => Promise<void> }
-export type DnsDeps = { upstreams: () => Promise<Upstream[]>; log: Pick<Log, 'warn'> }
+export type DnsDeps = {
+  upstreams: () => Promise<Upstream[]>
+  log: Pick<Log, 'warn'>
+  /** An answer, or the question to pass on in its place. */
+  judge: (source: string, query: Query, packet: Buffer) => Verdict
+}
+export type Verdict = { answer: Buffer } | { ask: Buffer }
 type Forward = typeof forwardUdp
 
 /** Over UDP and TCP on the same port. */
@@ -115,10 +121,12 @@ async function answer(
 ): Promise<Buffer | undefined> {
   const query = parseQuery(packet)
   if (query === undefined) return undefined
+  const verdict = deps.judge(source, query, packet)
+  if ('answer' in verdict) return verdict.answer
   const release = questions.take(source)
   if (release === undefined) return renderFailure(query, RCODE.SERVFAIL)
   try {
-    return await ask(await deps.upstreams(), packet, query, forward)
+    return await ask(await deps.upstreams(), verdict.ask, query, forward)
   } finally {
     release()
   }

@@ -10,21 +10,34 @@ import { NetlinkSocket } from './socket.ts'
 const NETLINK_NETFILTER = 12
 const SUBSYSTEM = 1 << 8
 const CT = { GET: SUBSYSTEM | 1, DELETE: SUBSYSTEM | 2 }
-const CTA = { TUPLE_ORIG: 1, FILTER: 25 }
+const CTA = { TUPLE_ORIG: 1, TUPLE_REPLY: 2, FILTER: 25 }
 const TUPLE_IP = 1
+const TUPLE_PROTO = 2
 const IP_SOURCE = 1
+const IP_DESTINATION = 2
+const PROTO_DESTINATION_PORT = 3
 const FILTER_ORIG_FLAGS = 1
 const FILTER_BY_IP_SOURCE = 1
 /** struct nfgenmsg: family (IPv4), version, resource. */
 const HEADER = Buffer.from([2, 0, 0, 0])
 
+export type Flow = {
+  destination: string
+  /** Of TCP and UDP. */
+  port: number | undefined
+  /** Other than the destination when the host turned the flow elsewhere. */
+  repliedFrom: string
+  /** As the kernel gave it. */
+  tuple: Buffer
+}
+
 /** How many there were. */
-export function deleteFlowsFrom(ip: string): number {
+export function deleteFlowsFrom(ip: string, chosen: (flow: Flow) => boolean = () => true): number {
   using socket = openConntrack()
-  const flows = findFlowsFrom(socket, ip)
-  for (const flow of flows) {
+  const flows = findFlowsFrom(socket, ip).filter(chosen)
+  for (const { tuple } of flows) {
     try {
-      socket.change(`forget a flow of ${ip}`, deleteFlow(flow))
+      socket.change(`forget a flow of ${ip}`, deleteFlow(tuple))
     } catch (error) {
       // It ended by itself a moment ago.
       if (!hasCode(error, 'ENOENT')) throw error
@@ -33,11 +46,21 @@ export function deleteFlowsFrom(ip: string): number {
   return flows.length
 }
 
-/** Their tuples as the kernel gave them. A kernel before 5.8 knows no filter and lists all: so each is looked at. */
-export function findFlowsFrom(socket: NetlinkSocket, ip: string): Buffer[] {
+/** A kernel before 5.8 knows no filter and lists all: so each is looked at. */
+export function findFlowsFrom(socket: NetlinkSocket, ip: string): Flow[] {
   return socket.dump(`list the flows of ${ip}`, listFlowsFrom(ip)).flatMap(({ body }) => {
-    const tuple = parseAttributes(body.subarray(HEADER.length)).get(CTA.TUPLE_ORIG)
-    return tuple !== undefined && sourceOf(tuple) === ip ? [tuple] : []
+    const attributes = parseAttributes(body.subarray(HEADER.length))
+    const tuple = attributes.get(CTA.TUPLE_ORIG)
+    if (tuple === undefined || addressOf(tuple, IP_SOURCE) !== ip) return []
+    const reply = attributes.get(CTA.TUPLE_REPLY)
+    return [
+      {
+        destination: addressOf(tuple, IP_DESTINATION) ?? '',
+        port: portOf(tuple),
+        repliedFrom: (reply && addressOf(reply, IP_SOURCE)) ?? '',
+        tuple,
+      },
+    ]
   })
 }
 
@@ -59,7 +82,12 @@ const deleteFlow = (tuple: Buffer): Request => ({
   body: Buffer.concat([HEADER, nested(CTA.TUPLE_ORIG, tuple)]),
 })
 
-function sourceOf(tuple: Buffer): string | undefined {
+function addressOf(tuple: Buffer, which: number): string | undefined {
   const addresses = parseAttributes(tuple).get(TUPLE_IP)
-  return addresses && parseAttributes(addresses).get(IP_SOURCE)?.join('.')
+  return addresses && parseAttributes(addresses).get(which)?.join('.')
+}
+
+function portOf(tuple: Buffer): number | undefined {
+  const protocol = parseAttributes(tuple).get(TUPLE_PROTO)
+  return protocol && parseAttributes(protocol).get(PROTO_DESTINATION_PORT)?.readUInt16BE(0)
 }

@@ -1,17 +1,44 @@
 /**
- * The table inside a slot's namespace: between the constant address of the guest and the sandbox's own.
+ * The table inside a slot's namespace: between the constant address of the guest and the sandbox's own, and the whole
+ * judgement of what the sandbox may send (slot-policy.ts fills `egress`, `ingress` and `passed`, and replaces them in one
+ * transaction). A slot without an owner has those empty: nothing passes.
  *
- * The mapping is stateless, so a clone wakes with nothing to forget. It is a map of two entries that are added when the
- * slot is claimed; until then no packet has a way out. Quota and counters of a later issue go into `forward`.
+ * Rules live here and not on the host, so a sandbox with a thousand rules slows no other one, and all of it goes with
+ * the namespace.
  *
- * Not mapped is the packet quoted inside an ICMP error: the guest does not see "fragmentation needed" or traceroute's
- * answers. The guest's MTU is the uplink's and TCP is clamped on the host, so nothing depends on them.
+ * The address mapping is stateless, so a clone wakes with nothing to forget. It is a map of two entries that are added
+ * when the slot is claimed. Not mapped is the packet quoted inside an ICMP error: the guest does not see "fragmentation
+ * needed" or traceroute's answers. The guest's MTU is the uplink's and TCP is clamped on the host, so nothing depends on
+ * them.
+ *
+ * Links between machines inside this one carry no mark of the kernel's, but they carry the packet's DSCP. So the slot
+ * stamps what the host must know there (STAMP); whatever the guest had written into it is wiped first.
  */
+import { CLOSED_RANGES } from '../closed.ts'
 import { GUEST_ADDRESS, INNER_VETH, SLOT_TABLE, TAP } from '../names.ts'
+
+export const STAMP = {
+  /** To the proxy, which judges by name. */
+  PROXIED: 1,
+  /** A rule names this address, closed range or not, port 53 or not: pass it as it is. */
+  GRANTED: 2,
+  /** To the host, by a sandbox that may ask for names there and nothing else. */
+  LIMITED: 3,
+} as const
+
+/** Also how long a refused destination is remembered. */
+export const REFUSED_SECONDS = 3_600
+/** Bounds what a guest that tries everything can make the kernel remember. */
+const REFUSED_MAX = 1_024
+const FLOWS_MAX = 4_096
 
 export const renderSlotTable = (): string => `
 table ip ${SLOT_TABLE} {
   map addresses { type ipv4_addr : ipv4_addr; }
+  set closed { type ipv4_addr; flags interval; elements = { ${CLOSED_RANGES.join(', ')} }; }
+  set refused { type ipv4_addr . inet_proto . inet_service; size ${REFUSED_MAX}; flags dynamic,timeout; timeout ${REFUSED_SECONDS}s; }
+  set refused_other { type ipv4_addr . inet_proto; size ${REFUSED_MAX}; flags dynamic,timeout; timeout ${REFUSED_SECONDS}s; }
+  set flows { type ipv4_addr . inet_proto . inet_service; size ${FLOWS_MAX}; flags dynamic,timeout; timeout 1d; }
   chain prerouting {
     type filter hook prerouting priority raw; policy accept;
     iifname "${INNER_VETH}" notrack ip daddr set ip daddr map @addresses
@@ -22,10 +49,28 @@ table ip ${SLOT_TABLE} {
     type filter hook input priority filter; policy drop;
     iifname "${TAP}" icmp type echo-request accept
   }
+  chain passed { }
+  chain egress { }
+  chain ingress { }
+  chain direct {
+    tcp flags & (syn | ack) == syn add @flows { ip daddr . meta l4proto . th dport counter }
+    meta l4proto udp add @flows { ip daddr . meta l4proto . th dport counter }
+    goto passed
+  }
+  chain ruled {
+    meta l4proto { tcp, udp } th dport 53 ip dscp set ${STAMP.GRANTED}
+    goto direct
+  }
+  chain refuse {
+    meta l4proto { tcp, udp } update @refused { ip daddr . meta l4proto . th dport counter } drop
+    update @refused_other { ip daddr . meta l4proto counter } drop
+    drop
+  }
   chain forward {
     type filter hook forward priority filter; policy drop;
-    iifname "${TAP}" oifname "${INNER_VETH}" accept
-    iifname "${INNER_VETH}" oifname "${TAP}" accept
+    iifname "${TAP}" oifname "${INNER_VETH}" jump egress
+    iifname "${TAP}" oifname "${INNER_VETH}" goto refuse
+    iifname "${INNER_VETH}" oifname "${TAP}" jump ingress
   }
   chain postrouting {
     type filter hook postrouting priority srcnat; policy accept;

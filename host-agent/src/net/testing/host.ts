@@ -11,6 +11,7 @@ import { once } from 'node:events'
 import { join } from 'node:path'
 import { runOrThrow } from '../../run.ts'
 import { unshareNetwork } from '../libc.ts'
+import { EVIL, RULED, SHOP, WILD } from './names.ts'
 
 export const PUBLIC_HOST = '198.18.5.5'
 /** All of them answer in the internet of the tests: only rules keep a sandbox away. */
@@ -53,13 +54,14 @@ export class Internet {
     await command(`${inside} ip addr add ${NAME_SERVER.address}/24 dev up1`)
     await command(`${inside} ip link set up1 up`)
     await command(`${inside} ip link set lo up`)
-    for (const address of [PUBLIC_HOST, ...PRIVATE_HOSTS]) await command(`${inside} ip addr add ${address}/32 dev lo`)
+    const addresses = [PUBLIC_HOST, ...PRIVATE_HOSTS, SHOP, WILD, EVIL, ...RULED]
+    for (const address of addresses) await command(`${inside} ip addr add ${address}/32 dev lo`)
     await command(`${inside} ip route add blackhole default`)
     await command(`ip route add default via ${NAME_SERVER.address}`)
     return new Internet(child)
   }
 
-  /** Datagrams that arrived: `text from address`. */
+  /** What it heard: datagrams as `text from address`, requests, questions (internet.ts). */
   async seen(): Promise<string[]> {
     this.#child.send('seen')
     const [seen] = await once(this.#child, 'message')

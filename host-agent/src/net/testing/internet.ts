@@ -1,42 +1,81 @@
 /**
- * The internet of the tests, in a process and network namespace of its own: TCP 80 tells who called, UDP 7777
- * remembers what came, UDP and TCP 53 answer every question with 198.51.100.7.
+ * The internet of the tests, in a process and network namespace of its own. Everything it hears it remembers (`seen`).
+ *
+ *   tcp 80 at NAMED addresses    a small HTTP server: answers with the address that was called and the Host that was meant
+ *   tcp 80 elsewhere             tells who called
+ *   tcp 443                      answers the first bytes with the address that was called
+ *   tcp 9000                     ticks for as long as it can
+ *   udp 443, 7777                nothing but remembering; udp 9001 answers each with many
+ *   udp and tcp 53               names of NAMES, and 198.51.100.7 for every other
  */
 import { createSocket } from 'node:dgram'
-import { createServer } from 'node:net'
-import { parseQuery } from '../dns/message.ts'
+import { createServer, type Socket } from 'node:net'
+import { parseQuery, renderAddresses } from '../dns/message.ts'
 import { readFrames, renderFrame } from '../dns/tcp-frames.ts'
 import { unshareNetwork } from '../libc.ts'
+import { addressesOf, NAMED_PREFIX } from './names.ts'
+
+const TICK_MS = 10
 
 unshareNetwork()
 const seen: string[] = []
 process.on('disconnect', () => process.exit())
 process.on('message', () => process.send!(seen))
 
-createServer((socket) => {
-  socket.on('error', () => {})
-  socket.end(`hello ${socket.remoteAddress}`)
-}).listen(80, '0.0.0.0')
+const listen = (port: number, serve: (socket: Socket) => void) =>
+  createServer((socket) => {
+    socket.on('error', () => {})
+    serve(socket)
+  }).listen(port, '0.0.0.0')
 
-const counter = createSocket('udp4')
-counter.on('message', (text, from) => void seen.push(`${text} from ${from.address}`))
-counter.bind(7777, '0.0.0.0')
+listen(80, (socket) => {
+  if (!socket.localAddress?.startsWith(NAMED_PREFIX)) return void socket.end(`hello ${socket.remoteAddress}`)
+  let text = ''
+  socket.on('data', (chunk) => {
+    text += chunk.toString('latin1')
+    for (let end = text.indexOf('\r\n\r\n'); end >= 0; end = text.indexOf('\r\n\r\n')) {
+      const [head, rest] = [text.slice(0, end), text.slice(end + 4)]
+      text = rest
+      const answer = `${socket.localAddress} as ${/^host: *(.*)$/im.exec(head)?.[1] ?? 'nobody'}`
+      seen.push(`http ${answer}`)
+      socket.write(`HTTP/1.1 200 OK\r\nContent-Length: ${answer.length}\r\n\r\n${answer}`)
+    }
+  })
+})
+
+listen(443, (socket) =>
+  socket.once('data', () => {
+    seen.push(`tls ${socket.localAddress}`)
+    socket.write(`tls ${socket.localAddress}`)
+  }),
+)
+
+listen(9000, (socket) => {
+  const timer = setInterval(() => socket.write('tick\n'), TICK_MS)
+  socket.once('close', () => clearInterval(timer))
+  socket.on('data', () => {})
+})
+
+for (const port of [443, 7777]) {
+  const counter = createSocket('udp4')
+  counter.on('message', (text, from) => void seen.push(`${text} from ${from.address}`))
+  counter.bind(port, '0.0.0.0')
+}
+
+const chatty = createSocket('udp4')
+chatty.on('message', (_, from) => setInterval(() => chatty.send('tick\n', from.port, from.address), TICK_MS))
+chatty.bind(9001, '0.0.0.0')
 
 const names = createSocket('udp4')
 names.on('message', (packet, from) => names.send(answer(packet), from.port, from.address))
 names.bind(53, '0.0.0.0')
-createServer(async (socket) => {
-  socket.on('error', () => {})
+listen(53, async (socket) => {
   for await (const packet of readFrames(socket)) socket.write(renderFrame(answer(packet)))
-}).listen(53, '0.0.0.0', () => process.send!('ready'))
+}).once('listening', () => process.send!('ready'))
 
-/** The question, and one A record that points back to its name, for a minute. */
+/** Every type of record is an address here: what counts is whether the question came. */
 function answer(packet: Buffer): Buffer {
-  const { head } = parseQuery(packet)!
-  const record = Buffer.from([0xc0, 12, 0, 1, 0, 1, 0, 0, 0, 60, 0, 4, 198, 51, 100, 7])
-  const reply = Buffer.concat([head, record])
-  reply.writeUInt16BE(0x8180, 2)
-  reply.writeUInt16BE(1, 6)
-  reply.writeUInt32BE(0, 8)
-  return reply
+  const query = parseQuery(packet)!
+  seen.push(`asked ${query.name} ${query.type}`)
+  return renderAddresses(query, addressesOf(query.name), 60)
 }

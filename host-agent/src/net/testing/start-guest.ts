@@ -1,8 +1,10 @@
 /** A guest of the tests on a claimed slot (guest.ts), and what can be tried from inside it. */
 import { readFileSync } from 'node:fs'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
+import { createInterface } from 'node:readline'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { runOrThrow } from '../../run.ts'
 import type { Netd } from '../netd-client.ts'
@@ -13,11 +15,21 @@ export type Target =
   | { udp: string; port: number; text: string; from?: string }
   | { name: string; server: string }
   | { nameOverTcp: string; server: string }
+  /** The outcome is the code of the answer, and its addresses. */
+  | { ask: string; type: number; overTcp?: boolean; server?: string }
+  /** Bytes in Latin-1, each part on its own; the outcome is all that came back. */
+  | { talk: string; port: number; send: string[] }
+  /** So many bytes into a connection, and its end. */
+  | { pour: string; port: number; bytes: number }
 
 export type Guest = {
   pid: number
   probe: (...targets: Target[]) => Promise<string[]>
   inside: (line: string) => Promise<string>
+  /** Puts frames on the cable, whatever they are. */
+  inject: (frames: readonly string[]) => Promise<void>
+  /** Frames that came out of the cable, the newest last. */
+  received: () => Promise<string[]>
   stop: () => Promise<void>
 }
 
@@ -25,10 +37,11 @@ export async function startGuest(netd: Netd, slot: number): Promise<Guest> {
   const folder = await mkdtemp(join(tmpdir(), 'warren-guest-'))
   const stdoutPath = join(folder, 'out')
   const stderrPath = join(folder, 'err')
+  const control = join(folder, 'control')
   const { pid } = await netd.request('spawnIn', {
     slot,
     command: process.execPath,
-    args: [join(import.meta.dirname, 'guest.ts'), `${UPLINK.mtu}`],
+    args: [join(import.meta.dirname, 'guest.ts'), `${UPLINK.mtu}`, control],
     uid: 0,
     gid: 0,
     env: { PATH: process.env.PATH ?? '' },
@@ -49,11 +62,24 @@ export async function startGuest(netd: Netd, slot: number): Promise<Guest> {
       return JSON.parse((await runOrThrow('nsenter', args)).stdout) as string[]
     },
     inside: async (line) => (await runOrThrow('nsenter', [...enter, ...line.split(' ')])).stdout,
+    inject: async (frames) => void (await tell(control, { frames })),
+    received: () => tell(control, { seen: true }),
     async stop() {
       process.kill(pid, 'SIGKILL')
       await waitUntil(() => !isAlive(pid))
       await rm(folder, { recursive: true })
     },
+  }
+}
+
+async function tell(path: string, words: { frames?: readonly string[]; seen?: true }): Promise<string[]> {
+  const socket = connect(path)
+  try {
+    socket.write(`${JSON.stringify(words)}\n`)
+    for await (const line of createInterface(socket)) return JSON.parse(line) as string[]
+    throw new Error('the guest of the tests did not answer')
+  } finally {
+    socket.destroy()
   }
 }
 

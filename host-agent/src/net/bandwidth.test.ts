@@ -1,0 +1,148 @@
+/** Bytes: counted exactly, through everything that happens to a sandbox, and no more of them than were paid for. */
+import assert from 'node:assert/strict'
+import { after, before, test } from 'node:test'
+import type { HostBandwidth, HostVmNetwork } from '@warren/protocol'
+import { ether, ipv4, PROTOCOL, udp } from './testing/frames.ts'
+import { cannotRun, command, PUBLIC_HOST, UPLINK } from './testing/host.ts'
+import { waitUntil } from './testing/start-guest.ts'
+import { GUEST_MAC, type Sandbox, World, withRules } from './testing/world.ts'
+
+const PACKET_BYTES = 1_000
+const UNMETERED = -1
+
+let world: World
+let revision = 0
+let sent = 0
+
+if (cannotRun === false) {
+  before(async () => {
+    world = await World.open()
+  })
+  after(() => world?.close())
+}
+
+const metered = (quota_bytes: number, used_bytes = 0, ingress_bytes = 0, egress: string[] = []): HostVmNetwork =>
+  withRules(egress, { revision: ++revision, bandwidth: { quota_bytes, used_bytes, ingress_bytes } })
+
+const usageOf = async ({ slot }: Sandbox): Promise<HostBandwidth> =>
+  (await world.network.slots.usage([slot])).get(slot)!
+
+/** Each packet has a number in it; gives those of these that arrived. The frames are with the kernel when it returns. */
+async function send(sandbox: Sandbox, count: number, to = PUBLIC_HOST): Promise<() => Promise<number>> {
+  const texts = Array.from({ length: count }, () => `#${++sent}#`.padEnd(PACKET_BYTES - 28, '.'))
+  const frames = texts.map((text) =>
+    ether({
+      to: sandbox.gatewayMac,
+      from: GUEST_MAC,
+      body: ipv4({ to, protocol: PROTOCOL.UDP, body: udp(5000, 7777, text) }),
+    }),
+  )
+  const heads = new Set(texts.map((text) => text.slice(0, 12)))
+  await sandbox.guest.inject(frames)
+  return async () => (await world.internet.seen()).filter((one) => heads.has(one.slice(0, 12))).length
+}
+
+test('what left is counted to the byte, and the budget ends on the packet', { skip: cannotRun }, async () => {
+  const sandbox = await world.sandbox('100.64.2.1', metered(100 * PACKET_BYTES))
+
+  const first = await send(sandbox, 60)
+  await waitUntil(async () => (await first()) === 60)
+  const before = await usageOf(sandbox)
+  const second = await send(sandbox, 200)
+  await waitUntil(async () => (await usageOf(sandbox)).capped)
+  await waitUntil(async () => (await second()) === 40)
+
+  assert.deepEqual(before, { quota_bytes: 100_000, used_bytes: 60_000, ingress_bytes: 0, capped: false })
+  assert.deepEqual(await usageOf(sandbox), {
+    quota_bytes: 100_000,
+    used_bytes: 100_000,
+    ingress_bytes: 0,
+    capped: true,
+  })
+
+  // A recharge opens exactly what was added, although the kernel's own count holds what it dropped too.
+  await world.network.slots.change(sandbox.slot, metered(130 * PACKET_BYTES))
+  assert.equal((await usageOf(sandbox)).capped, false)
+  const third = await send(sandbox, 100)
+  await waitUntil(async () => (await third()) === 30)
+  assert.deepEqual(await usageOf(sandbox), {
+    quota_bytes: 130_000,
+    used_bytes: 130_000,
+    ingress_bytes: 0,
+    capped: true,
+  })
+  await world.end(sandbox)
+})
+
+test('changing rules costs and gives nothing; refused packets cost nothing', { skip: cannotRun }, async () => {
+  const sandbox = await world.sandbox('100.64.2.2', metered(50 * PACKET_BYTES, 0, 0, [PUBLIC_HOST]))
+
+  for (let round = 1; round <= 4; round++) {
+    const passes = await send(sandbox, 10)
+    await send(sandbox, 30, '198.18.5.6')
+    await waitUntil(async () => (await passes()) === 10)
+    await world.network.slots.change(sandbox.slot, metered(50 * PACKET_BYTES, 0, 0, [PUBLIC_HOST, `1.1.1.${round}`]))
+    assert.equal((await usageOf(sandbox)).used_bytes, round * 10 * PACKET_BYTES)
+  }
+  const last = await send(sandbox, 30)
+  await waitUntil(async () => (await usageOf(sandbox)).capped)
+  await waitUntil(async () => (await last()) === 10)
+  await world.end(sandbox)
+})
+
+test('through a pause, a host agent that ends, and to unmetered and back', { skip: cannotRun }, async () => {
+  const before = await world.sandbox('100.64.2.3', metered(100 * PACKET_BYTES))
+  const passes = await send(before, 30)
+  await waitUntil(async () => (await passes()) === 30)
+  const paused = await usageOf(before)
+  await world.end(before)
+
+  const sandbox = await world.sandbox(
+    '100.64.2.3',
+    metered(100 * PACKET_BYTES, paused.used_bytes, paused.ingress_bytes),
+  )
+  assert.deepEqual(await usageOf(sandbox), paused)
+  const resumed = await send(sandbox, 20)
+  await waitUntil(async () => (await resumed()) === 20)
+
+  await world.restartHostAgent()
+  const restarted = await send(sandbox, 10)
+  await waitUntil(async () => (await restarted()) === 10)
+  assert.equal((await usageOf(sandbox)).used_bytes, 60_000)
+
+  await world.network.slots.change(sandbox.slot, metered(UNMETERED))
+  const unmetered = await send(sandbox, 60)
+  await waitUntil(async () => (await unmetered()) === 60)
+  assert.deepEqual(await usageOf(sandbox), { quota_bytes: -1, used_bytes: 120_000, ingress_bytes: 0, capped: false })
+
+  await world.network.slots.change(sandbox.slot, metered(100 * PACKET_BYTES))
+  assert.equal((await usageOf(sandbox)).capped, true)
+  await world.end(sandbox)
+})
+
+test('metered bytes are the bytes on the uplink, both ways', { skip: cannotRun }, async () => {
+  const sandbox = await world.sandbox('100.64.2.4', metered(UNMETERED))
+  const start = await onUplink()
+
+  const outcomes = await sandbox.guest.probe({ pour: PUBLIC_HOST, port: 9000, bytes: 2_000_000 })
+
+  const end = await onUplink()
+  const usage = await usageOf(sandbox)
+  assert.deepEqual(outcomes, ['poured'])
+  assert.ok(usage.used_bytes > 2_000_000)
+  isWithinOnePercent(usage.used_bytes, end.out - start.out)
+  isWithinOnePercent(usage.ingress_bytes, end.in - start.in)
+  await world.end(sandbox)
+})
+
+/** Of IP: the interface counts the Ethernet header of each packet too. */
+async function onUplink(): Promise<{ in: number; out: number }> {
+  const [link] = JSON.parse(await command(`ip -s -j link show ${UPLINK.name}`)) as {
+    stats64: Record<'rx' | 'tx', { bytes: number; packets: number }>
+  }[]
+  const { rx, tx } = link!.stats64
+  return { in: rx.bytes - 14 * rx.packets, out: tx.bytes - 14 * tx.packets }
+}
+
+const isWithinOnePercent = (one: number, other: number): void =>
+  assert.ok(Math.abs(one - other) <= 0.01 * other, `${one} and ${other} differ by more than 1 %`)

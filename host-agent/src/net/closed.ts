@@ -1,0 +1,20 @@
+/** Addresses that stay closed to sandboxes whatever their rules allow, unless a rule and the operator both name them. */
+import { type Cidr, contains, parseCidr } from './cidr.ts'
+
+/** Private, shared, loopback, link-local (and the clouds' metadata), multicast, reserved. */
+export const CLOSED_RANGES = [
+  '0.0.0.0/8',
+  '10.0.0.0/8',
+  '100.64.0.0/10',
+  '127.0.0.0/8',
+  '169.254.0.0/16',
+  '172.16.0.0/12',
+  '192.0.0.0/24',
+  '192.168.0.0/16',
+  '224.0.0.0/3',
+]
+
+const parsed = CLOSED_RANGES.map(parseCidr)
+
+export const isClosedBlock = (block: Cidr): boolean => parsed.some((range) => contains(range, block))
+export const isClosedAddress = (address: string): boolean => isClosedBlock({ address, prefix: 32 })

@@ -1,0 +1,117 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { HOST_NETWORK_DEFAULT, type HostVmNetwork } from '@warren/protocol'
+import { allowsAddress, allowsName, compilePolicy, narrows, type Policy } from './policy.ts'
+
+const SETTINGS = { cidr: '100.64.0.0/16', privateCidrs: ['10.20.0.0/16'] }
+const policy = (egress: string[], networks: HostVmNetwork['networks'] = []): Policy =>
+  compilePolicy({ ...HOST_NETWORK_DEFAULT, egress, networks }, SETTINGS)
+const network = (id: string, members: Record<string, string>) => ({
+  id: `net-${id.padEnd(26, '0')}`,
+  members: Object.entries(members).map(([name, ip]) => ({ name, ip })),
+})
+
+test('each form of a rule opens what it says and nothing beside', () => {
+  const cases: [rule: string, address: string, port: number | undefined, allowed: boolean][] = [
+    ['1.2.3.4', '1.2.3.4', 22, true],
+    ['1.2.3.4', '1.2.3.4', undefined, true],
+    ['1.2.3.4', '1.2.3.5', 22, false],
+    ['1.2.3.4:22', '1.2.3.4', 22, true],
+    ['1.2.3.4:22', '1.2.3.4', 23, false],
+    ['1.2.3.4:22', '1.2.3.4', undefined, false],
+    ['1.2.3.0/24', '1.2.3.255', 9, true],
+    ['1.2.3.0/24', '1.2.4.0', 9, false],
+    ['1.2.3.0/24:443', '1.2.3.9', 443, true],
+    ['1.2.3.0/24:443', '1.2.3.9', 80, false],
+    ['*', '1.2.3.4', 22, true],
+    ['none', '1.2.3.4', 22, false],
+    ['example.com', '1.2.3.4', 443, false],
+  ]
+  for (const [rule, address, port, allowed] of cases) {
+    assert.equal(allowsAddress(policy([rule]), address, port), allowed, `${rule} and ${address}:${port}`)
+  }
+})
+
+test('private addresses open only to a rule that names them and an operator who allows it', () => {
+  const closed = ['10.0.0.1', '169.254.169.254', '192.168.1.1', '100.64.0.9', '127.0.0.1', '224.0.0.1']
+  for (const rules of [['*'], ['0.0.0.0/0'], ['8.0.0.0/5', '128.0.0.0/1'], closed]) {
+    for (const address of closed) assert.equal(allowsAddress(policy(rules), address, 80), false, `${rules} ${address}`)
+  }
+
+  const named = policy(['10.20.1.0/24:5432', '*'])
+
+  assert.equal(allowsAddress(named, '10.20.1.7', 5432), true)
+  assert.equal(allowsAddress(named, '10.20.1.7', 22), false)
+  assert.equal(allowsAddress(policy(['10.0.0.0/8']), '10.20.1.7', 5432), false)
+  assert.equal(allowsAddress(policy(['0.0.0.0/0']), '10.20.1.7', 5432), false)
+})
+
+test('a name is the host itself, or any depth below a wildcard, and never the reverse', () => {
+  const rules = policy(['example.com', '*.wild.example:443', 'plain.example:80'])
+
+  for (const name of ['example.com', 'a.wild.example', 'a.b.wild.example', 'plain.example']) {
+    assert.equal(allowsName(rules, name), true, name)
+  }
+  for (const name of ['www.example.com', 'wild.example', 'notwild.example', 'example.com.evil', 'xexample.com', '']) {
+    assert.equal(allowsName(rules, name), false, name)
+  }
+  assert.equal(allowsName(rules, 'a.wild.example', 80), false)
+  assert.equal(allowsName(rules, 'plain.example', 80), true)
+  assert.equal(allowsName(policy(['none']), 'example.com'), false)
+  assert.equal(allowsName(policy([]), 'example.com', 443), true)
+})
+
+test('blocks that hold each other become the widest, per port', () => {
+  const { rules } = policy([
+    '9.0.0.0/8',
+    '9.1.0.0/16',
+    '9.1.2.3',
+    '9.1.0.0/16:22',
+    '9.1.2.3:22',
+    '9.1.2.3:23',
+    '8.8.8.8',
+  ])
+
+  assert.deepEqual(rules, {
+    anyPort: [
+      { address: '8.8.8.8', prefix: 32 },
+      { address: '9.0.0.0', prefix: 8 },
+    ],
+    onePort: [
+      { address: '9.1.0.0', prefix: 16, port: 22 },
+      { address: '9.1.2.3', prefix: 32, port: 23 },
+    ],
+  })
+})
+
+test('members are peers and names, whatever the rules say', () => {
+  const { peers, names } = policy(
+    ['none'],
+    [network('A', { db: '100.64.0.2' }), network('B', { db: '100.64.0.3', web: '100.64.0.2' })],
+  )
+
+  assert.deepEqual(peers, ['100.64.0.2', '100.64.0.3'])
+  assert.deepEqual({ ...names }, { db: ['100.64.0.2', '100.64.0.3'], web: ['100.64.0.2'] })
+})
+
+test('of the host a confined sandbox reaches names alone, unless a rule says its address', () => {
+  assert.equal(policy([]).reachesHost, true)
+  assert.equal(policy(['none']).reachesHost, false)
+  assert.equal(policy(['169.254.0.0/16']).reachesHost, false)
+  assert.equal(policy(['169.254.1.1:8080']).reachesHost, true)
+})
+
+test('a rule that should never have come this far is an error', () => {
+  assert.throws(() => policy(['http://x']), /bad egress rule: "http:\/\/x"/)
+})
+
+test('a recharge, a new member and an open list cut nothing; anything else may', () => {
+  const rules = policy(['1.2.3.4', 'shop.example'])
+
+  assert.equal(narrows(rules, { ...rules, quotaBytes: 1, revision: 9, peers: ['100.64.0.2'] }), false)
+  assert.equal(narrows(rules, policy([])), false)
+  assert.equal(narrows(policy([]), policy([])), false)
+  assert.equal(narrows(policy([]), rules), true)
+  assert.equal(narrows(rules, policy(['1.2.3.4'])), true)
+  assert.equal(narrows(policy(['*', '10.20.0.1']), policy(['*'])), true)
+})

@@ -1,0 +1,79 @@
+/** Frames byte by byte, for what no honest network stack would send. */
+import { addressBytes } from '../cidr.ts'
+import { GUEST_ADDRESS } from '../names.ts'
+
+export const ETHER = { IPV4: 0x0800, ARP: 0x0806, IPV6: 0x86dd }
+export const PROTOCOL = { ICMP: 1, TCP: 6, UDP: 17, SCTP: 132 }
+
+export type Packet = {
+  from?: string
+  to: string
+  protocol: number
+  body: Buffer
+  id?: number
+  /** Of a fragment, in bytes; a multiple of eight. */
+  offset?: number
+  moreFollow?: boolean
+  dscp?: number
+}
+
+export function ipv4(packet: Packet): Buffer {
+  const header = Buffer.alloc(20)
+  header.writeUInt8(0x45, 0)
+  header.writeUInt8((packet.dscp ?? 0) << 2, 1)
+  header.writeUInt16BE(20 + packet.body.length, 2)
+  header.writeUInt16BE(packet.id ?? 0, 4)
+  header.writeUInt16BE((packet.moreFollow ? 0x2000 : 0) | ((packet.offset ?? 0) / 8), 6)
+  header.writeUInt8(64, 8)
+  header.writeUInt8(packet.protocol, 9)
+  addressBytes(packet.from ?? GUEST_ADDRESS).copy(header, 12)
+  addressBytes(packet.to).copy(header, 16)
+  header.writeUInt16BE(checksum(header), 10)
+  return Buffer.concat([header, packet.body])
+}
+
+/** Without a checksum, which IPv4 allows. */
+export function udp(fromPort: number, toPort: number, text: string | Buffer): Buffer {
+  const header = Buffer.alloc(8)
+  header.writeUInt16BE(fromPort, 0)
+  header.writeUInt16BE(toPort, 2)
+  header.writeUInt16BE(8 + text.length, 4)
+  return Buffer.concat([header, Buffer.from(text)])
+}
+
+/** `number` tells one question from another. */
+export function ping(number: number): Buffer {
+  const message = Buffer.from([8, 0, 0, 0, 0x77, 0x77, 0, 0, 1, 2, 3, 4])
+  message.writeUInt16BE(number, 6)
+  message.writeUInt16BE(checksum(message), 2)
+  return message
+}
+
+export function ether(frame: { to: string; from: string; type?: number; body: Buffer }): string {
+  const type = (frame.type ?? ETHER.IPV4).toString(16).padStart(4, '0')
+  return `${mac(frame.to)}${mac(frame.from)}${type}${frame.body.toString('hex')}`
+}
+
+/** An answer nobody asked for: `address` is where `at` is. */
+export function arpClaim(address: string, at: string): Buffer {
+  const hardware = Buffer.from(mac(at), 'hex')
+  const protocol = addressBytes(address)
+  return Buffer.concat([Buffer.from('0001080006040002', 'hex'), hardware, protocol, hardware, protocol])
+}
+
+/** The answers to our pings in frames that came: who answered which. */
+export function pongs(frames: readonly string[]): { from: string; number: number }[] {
+  return frames
+    .map((frame) => Buffer.from(frame, 'hex'))
+    .filter((frame) => frame.readUInt16BE(12) === ETHER.IPV4 && frame[23] === PROTOCOL.ICMP && frame[34] === 0)
+    .map((frame) => ({ from: frame.subarray(26, 30).join('.'), number: frame.readUInt16BE(40) }))
+}
+
+const mac = (text: string): string => text.replaceAll(':', '')
+
+function checksum(bytes: Buffer): number {
+  let sum = 0
+  for (let at = 0; at < bytes.length; at += 2) sum += (bytes[at]! << 8) | (bytes[at + 1] ?? 0)
+  while (sum > 0xffff) sum = (sum & 0xffff) + (sum >> 16)
+  return ~sum & 0xffff
+}

@@ -1,0 +1,27 @@
+/** Who is where in the internet of the tests. */
+
+/** Addresses with web servers that tell by which address and name they were called. */
+export const NAMED_PREFIX = '198.18.6.'
+export const SHOP = '198.18.6.6'
+export const WILD = '198.18.6.7'
+export const EVIL = '198.18.6.66'
+/** For rules about addresses. */
+export const RULED = ['198.18.9.9', '198.18.9.10', '198.18.10.1', '198.18.10.2']
+const ELSEWHERE = '198.51.100.7'
+
+export function addressesOf(name: string): string[] {
+  if (name.endsWith('.wild.example') || name === 'wild.example') return [WILD]
+  return NAMES[name] ?? [ELSEWHERE]
+}
+
+const NAMES: Record<string, string[]> = {
+  'shop.example': [SHOP],
+  'plain.example': [SHOP],
+  'xn--bcher-kva.example': [SHOP],
+  'evil.example': [EVIL],
+  'rebind.example': ['10.9.9.9'],
+  'metadata.example': ['169.254.169.254'],
+  'mixed.example': ['10.9.9.9', SHOP],
+  'host.example': ['198.18.0.2'],
+  'sandbox.example': ['100.64.0.11'],
+}
