@@ -34,7 +34,7 @@ export type VmBox = {
 }
 
 /** For a whole test file, at its top. */
-export async function startVmBox(env: NodeJS.ProcessEnv = {}): Promise<VmBox> {
+export async function startVmBox(env: NodeJS.ProcessEnv = {}, place?: string): Promise<VmBox> {
   let started: VmBox | undefined
   // Hooks run in the order they are made: this one before the one that ends what is left.
   after(async () => {
@@ -42,7 +42,7 @@ export async function startVmBox(env: NodeJS.ProcessEnv = {}): Promise<VmBox> {
     await deleteAll(started)
     await stop(started.box)
   })
-  const dataDir = await makeDataDir({ after })
+  const dataDir = place ?? (await makeDataDir({ after }))
   const start = () => startBox(dataDir, { env: { ...VM_ENV, ...env }, readyLimitMs: VM_READY_LIMIT_MS })
   const it: VmBox = {
     box: await start(),

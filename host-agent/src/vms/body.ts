@@ -36,6 +36,7 @@ export type BodyRecord = {
 
 const CHANNEL_LIMIT_MS = 5_000
 const LOAD_POLL_MS = 1
+const ROOM_POLL_MS = 500
 
 export const newBodyId = (): string => randomBytes(8).toString('hex')
 export const bodyHomeOf = (deps: Deps, id: string): string => path.join(deps.config.dataDir, 'bodies', id)
@@ -46,6 +47,7 @@ export class Body {
   readonly qmp: Qmp
   readonly #sockets: { agent: string; hello: string }
   #channel: Promise<GuestChannel> | undefined
+  #waiting: Promise<void> | undefined
   /** Set when we end it ourselves: its death is then no news. */
   ending = false
 
@@ -53,6 +55,23 @@ export class Body {
     this.record = record
     this.qmp = qmp
     this.#sockets = socketsIn(socketDirOf(deps, record.id))
+    qmp.onEvent = (event) => {
+      if (event === 'BLOCK_IO_ERROR') this.#waiting ??= this.#waitForRoom(deps)
+    }
+  }
+
+  /** A disk of ours that is full stops the guest before its write is lost; it goes on when there is room again. */
+  async #waitForRoom(deps: Deps): Promise<void> {
+    deps.log.warn({ body: this.record.id }, 'a guest stands still: out of room, or its disk fails')
+    try {
+      do {
+        await new Promise((resolve) => setTimeout(resolve, ROOM_POLL_MS))
+        if ((await this.status()) === 'io-error') await this.go()
+      } while ((await this.status()) === 'io-error')
+    } catch {
+      // It ended; whoever watches it says so.
+    }
+    this.#waiting = undefined
   }
 
   /** The open way to its agent, opened anew when it breaks; whoever asks while it is being opened gets the same one. */

@@ -48,6 +48,7 @@ test('it waits for the socket, and answers find their commands among events and 
     { was: 'stop' },
     { was: 'cont', got: { fast: true } },
   ])
+  assert.deepEqual(events, ['NOISE', 'NOISE'])
   qmp.close()
 })
 

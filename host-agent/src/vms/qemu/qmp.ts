@@ -17,6 +17,8 @@ export class Qmp {
   readonly #replies = new Map<number, Reply>()
   #held = ''
   #next = 1
+  /** For what QEMU says by itself. */
+  onEvent: (event: string) => void = () => {}
   /** Settles when the connection ends: QEMU is gone, or we closed it. */
   readonly closed: Promise<void>
 
@@ -74,12 +76,13 @@ export class Qmp {
   }
 
   #handle(line: string): void {
-    let message: { id?: number; return?: unknown; error?: { desc?: string } }
+    let message: { id?: number; event?: string; return?: unknown; error?: { desc?: string } }
     try {
       message = JSON.parse(line)
     } catch {
       return void this.#socket.destroy() // Not a monitor, or one gone mad.
     }
+    if (message.event !== undefined) this.onEvent(message.event)
     const reply = message.id === undefined ? undefined : this.#replies.get(message.id)
     if (!reply) return // A greeting, an event, or an answer for somebody before us.
     if (message.error) reply.reject(new Error(`QEMU: ${message.error.desc ?? 'error'}`))

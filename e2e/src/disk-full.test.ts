@@ -1,0 +1,112 @@
+/** A full disk: a pause fails and the sandbox goes on, nothing saved before is lost, and all works again with room. */
+import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
+import { closeSync, mkdirSync, openSync, rmSync, statfsSync, truncateSync, writeSync } from 'node:fs'
+import { mkdtemp, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, describe, test } from 'node:test'
+import { startTestPostgres } from '@warren/kit/postgres/testing'
+import { until } from './box.ts'
+import { checkChain, checkChainOnDisk, startChain } from './hash-chain.ts'
+import { create, destroy, must, pause, resume, settle, sh, view } from './lifecycle.ts'
+import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+
+const MIB = 1024 * 1024
+/** Room for the image, one base and a few sandboxes. */
+const DISK_BYTES = 2_500 * MIB
+
+const skip = cannotRunVms || cannotMount()
+
+function cannotMount(): string | false {
+  return spawnSync('sh', ['-c', 'test -e /dev/loop-control && command -v mkfs.ext4']).status === 0
+    ? false
+    : 'no loop devices'
+}
+
+/** A small disk of its own under the data directory; the database lies elsewhere. */
+async function mountSmallDisk(): Promise<string> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'warren-small-disk-'))
+  const [image, mount] = [path.join(folder, 'image'), path.join(folder, 'disk')]
+  mkdirSync(mount)
+  closeSync(openSync(image, 'w'))
+  truncateSync(image, DISK_BYTES)
+  for (const command of [
+    ['mkfs.ext4', '-q', '-m', '0', image],
+    ['mount', '-o', 'loop', image, mount],
+  ]) {
+    const { status, stderr } = spawnSync(command[0]!, command.slice(1), { encoding: 'utf8' })
+    assert.equal(status, 0, stderr)
+  }
+  after(async () => {
+    await until(() => spawnSync('umount', [mount]).status === 0, 'the small disk is unmounted')
+    await rm(folder, { recursive: true })
+  })
+  return mount
+}
+
+async function start() {
+  const postgres = await startTestPostgres()
+  const disk = await mountSmallDisk()
+  const env = { DATABASE_URL: postgres.url, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }
+  const box = await startVmBox(env, path.join(disk, 'data'))
+  after(() => postgres.stop())
+  return { disk, box }
+}
+
+const { disk, box: it } = skip ? (undefined as never) : await start()
+
+describe('on a full disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
+  test('a pause fails with the reason, the sandbox goes on, and what was saved before is still there', async () => {
+    const [one, two] = [await create(it), await create(it)]
+    for (const { id } of [one, two]) await startChain(it, id)
+    await pause(it, one.id)
+    await pause(it, two.id)
+    await resume(it, one.id)
+    const seen = await checkChain(it, one.id, 1)
+    const ballast = fill(disk)
+
+    await must(it, 'POST', `/sandboxes/${one.id}/pause`)
+    const after = await settle(it, one.id, 'running')
+    assert.match(after.status_reason ?? '', /no space/i)
+    rmSync(ballast)
+
+    await checkChainOnDisk(it, one.id, seen)
+    await pause(it, one.id)
+    for (const { id } of [one, two]) await resume(it, id)
+    for (const { id } of [one, two]) await checkChainOnDisk(it, id, 1)
+    await destroy(it, two.id)
+    await destroy(it, one.id)
+  })
+
+  test('a guest that writes waits for room instead of losing what it wrote', async () => {
+    const { id } = await create(it)
+    await sh(it, id, 'head -c 1000000 /dev/urandom > /root/noise; sync')
+    const ballast = fill(disk)
+    const write = 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done > /root/more; sync; sha256sum < /root/more'
+    const written = sh(it, id, write)
+    await until(() => it.box.output().includes('out of room'), 'it stands still')
+
+    rmSync(ballast)
+
+    const direct = await sh(it, id, 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done | sha256sum')
+    assert.equal(await written, direct)
+    assert.equal((await view(it, id)).status, 'running')
+    await destroy(it, id)
+  })
+})
+
+/** To the last block. */
+function fill(folder: string): string {
+  const file = path.join(folder, 'ballast')
+  const fd = openSync(file, 'w')
+  const chunk = Buffer.alloc(MIB)
+  try {
+    while (statfsSync(folder).bavail > 0) writeSync(fd, chunk)
+  } catch (error) {
+    assert.equal((error as NodeJS.ErrnoException).code, 'ENOSPC')
+  } finally {
+    closeSync(fd)
+  }
+  return file
+}
