@@ -17,6 +17,7 @@ import { errorText } from '@warren/kit/text'
 import type { Deps } from '../deps.ts'
 import { Body, bodyHomeOf, endBody, releaseBody } from './body.ts'
 import { socketDirOf } from './launch.ts'
+import { keepCounts } from './network.ts'
 import { endProcess, isAlive, markProcess } from './process.ts'
 import { SOCKETS } from './qemu/args.ts'
 import { Qmp } from './qemu/qmp.ts'
@@ -61,6 +62,7 @@ async function adoptOne(deps: Deps, vms: Vms, record: VmRecord): Promise<Found> 
     vms.adopt(record, adopted)
     return 'running'
   } catch (error) {
+    await keepCounts(deps, record, body)
     await releaseBody(deps, body)
     Object.assign(record, { state: 'dead', reason: errorText(error) })
     await deps.registry.write(record)
@@ -74,6 +76,7 @@ async function finishPause(deps: Deps, vms: Vms, record: VmRecord, generation: n
   delete record.body
   delete record.reason
   Object.assign(record, { state: 'paused', generation })
+  if (body) await keepCounts(deps, record, body)
   await deps.registry.writeDurably(record)
   if (body) await endBody(deps, body)
   vms.adopt(record)
