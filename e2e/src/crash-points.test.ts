@@ -12,7 +12,7 @@ import { after, describe, test } from 'node:test'
 import { controlPlanePid, kill, postmasterPid, until } from './box.ts'
 import { checkChainOnDisk, startChain } from './hash-chain.ts'
 import { call, create, destroy, must, pause, resume, view } from './lifecycle.ts'
-import { cannotRunVms, qemuOf, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { cannotRunVms, qemuOf, SOAK, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 const POINTS = {
   pause: ['closed', 'stopped', 'saved', 'committed', 'recorded'],
@@ -26,7 +26,7 @@ const VICTIMS = ['host agent', 'QEMU', 'control plane', 'PostgreSQL'] as const
 type Victim = (typeof VICTIMS)[number]
 
 /** In the suite each point with the host agent, and some of each with the others; all of them in `npm run soak`. */
-const ALL = process.env.WARREN_TEST_ALL_CRASHES !== undefined
+const ALL = SOAK
 const SOME = new Set(['pause.stopped', 'pause.saved', 'resume.loaded', 'fork.child-saved'])
 const SETTLED = ['running', 'paused', 'error', 'destroyed']
 const SETTLE_LIMIT_MS = 60_000

@@ -38,10 +38,6 @@ async function mountSmallDisk(): Promise<string> {
     const { status, stderr } = spawnSync(command[0]!, command.slice(1), { encoding: 'utf8' })
     assert.equal(status, 0, stderr)
   }
-  after(async () => {
-    await until(() => spawnSync('umount', [mount]).status === 0, 'the small disk is unmounted')
-    await rm(folder, { recursive: true })
-  })
   return mount
 }
 
@@ -50,7 +46,12 @@ async function start() {
   const disk = await mountSmallDisk()
   const env = { DATABASE_URL: postgres.url, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }
   const box = await startVmBox(env, path.join(disk, 'data'))
-  after(() => postgres.stop())
+  // Hooks run in the order they are made: first the box ends, then what it stands on.
+  after(async () => {
+    await until(() => spawnSync('umount', [disk]).status === 0, 'the small disk is unmounted')
+    await rm(path.dirname(disk), { recursive: true })
+    await postgres.stop()
+  })
   return { disk, box }
 }
 

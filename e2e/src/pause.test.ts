@@ -5,11 +5,11 @@ import { findInstance, kill, until } from './box.ts'
 import { checkDisk } from './check-disk.ts'
 import { checkChain, checkChainOnDisk, startChain } from './hash-chain.ts'
 import { call, create, destroy, fork, must, pause, resume, settle, sh, view } from './lifecycle.ts'
-import { cannotRunVms, qemuOf, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { cannotRunVms, qemuOf, SOAK, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 /** Room for one body on standby: of two sandboxes that are paused in turn, one is resumed from disk, one in place. */
 const it = cannotRunVms ? (undefined as never) : await startVmBox({ WARREN_STANDBY_MIB: '120', WARREN_POOL_MIB: '0' })
-const CYCLES = Number(process.env.WARREN_TEST_PAUSES ?? 200)
+const CYCLES = Number(process.env.WARREN_TEST_PAUSES ?? (SOAK ? 1_000 : 200))
 
 describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   test(`a hash chain survives ${CYCLES} pauses at random moments, on disk and in memory`, {

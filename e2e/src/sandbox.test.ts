@@ -199,13 +199,18 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     await until(async () => (await sh('cat /root/beat')) !== before, 'its process goes on')
   })
 
-  test('a QEMU that dies turns its sandbox into error, with a reason, and it can be deleted', async () => {
+  test('a QEMU that dies turns its sandbox into error, with a reason, and it is resumed from its disk', async () => {
+    // From the pool, as most are.
     const doomed = await it.client.createSandbox({ shape: SHAPE, name: 'doomed' })
+    await sh('echo still here > /root/note; sync', doomed)
 
     kill(qemuOf(it, doomed.id)!)
 
-    await until(async () => (await doomed.refresh()).status === 'error', 'it is in error', 8_000)
+    await until(async () => (await doomed.refresh()).status === 'error', 'it is in error', 15_000)
     assert.match(String((doomed.toJSON() as { status_reason?: string }).status_reason), /QEMU ended/)
+    await doomed.resume()
+    await doomed.waitUntilRunning({ timeoutMs: 60_000 })
+    assert.equal(await sh('cat /root/note', doomed), 'still here')
     await doomed.destroy()
     await doomed.waitUntilDestroyed()
   })

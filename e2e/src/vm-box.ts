@@ -20,8 +20,11 @@ export const VM_ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
 /** The first start on a machine builds the image. */
 export const VM_READY_LIMIT_MS = 10 * 60_000
 
+/** `npm run soak`: the same stories, longer and at every point. */
+export const SOAK = process.env.WARREN_TEST_SOAK !== undefined
+
 /** For all stories of a file together: emulated machines on a busy one take their time. */
-export const VM_STORIES_LIMIT_MS = 30 * 60_000
+export const VM_STORIES_LIMIT_MS = (SOAK ? 240 : 30) * 60_000
 
 export type VmBox = {
   box: Box

@@ -34,6 +34,7 @@ async function makeData(t: { after(end: () => Promise<void>): void }) {
     saved_at: '2026-01-02T03:04:05.000Z',
     needs: {
       base: 'b',
+      baseId: 'i',
       machine: { version: '7.2.0', type: 'pc-q35-7.2', accel: 'tcg', cpu: 'max' },
       devices: [],
       shape: { vcpu: 1, mem_mib: 256 },

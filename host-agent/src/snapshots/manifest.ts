@@ -22,6 +22,7 @@ export type StoredObject = Static<typeof StoredObject>
 /** A host that has not all of this cannot run it. */
 export const Needs = Type.Object({
   base: Type.String({ description: 'Key of the base whose memory and disk lie under the saved ones.' }),
+  baseId: Type.String({ description: 'Of that very build of it.' }),
   machine: Type.Object({
     version: Type.String({ description: 'Of QEMU; a newer one will do.' }),
     type: Type.String(),

@@ -29,6 +29,7 @@ async function makeManifest(store: Store, sandbox: string, generation: number, n
     saved_at: new Date().toISOString(),
     needs: {
       base: 'b',
+      baseId: 'i',
       machine: { version: '7.2.0', type: 'pc-q35-7.2', accel: 'tcg', cpu: 'max' },
       devices: [],
       shape: { vcpu: 1, mem_mib: 256 },
@@ -137,6 +138,31 @@ test('a generation that is set aside is not taken again, also after a restart', 
     assert.equal(one.nextNumber(id), 3)
     assert.ok(existsSync(one.fileOf('m2')))
   }
+})
+
+test('a child that is forked while its source is merged or deleted is whole', async (t) => {
+  const { root, store } = await makeStore(t)
+  const [source, child] = [sandboxId(1), sandboxId(2)]
+  await store.add(await makeManifest(store, source, 1, ['m', 's', 'd1', 'd2']))
+  const old = store.newest(source)!.manifest
+
+  const reservation = store.reserve(['m', 's', 'd1', 'd2'])
+  await writeFile(store.fileOf('merged'), '')
+  await store.replace(old, { ...old, disk: [{ id: 'merged', bytes: 0, crcs: [] }] })
+  await store.deleteAll(source)
+  await store.add({ ...old, sandbox: child, generation: 1 })
+  await reservation.release()
+
+  assert.deepEqual(objects(root), ['d1', 'd2', 'm', 's'])
+})
+
+test('a generation whose object went missing is not acknowledged', async (t) => {
+  const { store } = await makeStore(t)
+  const manifest = await makeManifest(store, sandboxId(1), 1, ['m', 's', 'd'])
+  await rm(store.fileOf('d'))
+
+  await assert.rejects(store.add(manifest), /d went missing/)
+  assert.equal(store.newest(sandboxId(1)), undefined)
 })
 
 test('a generation said with fewer objects frees the others', async (t) => {

@@ -7,11 +7,13 @@
  * Adding a generation: the objects are linked in, on disk and checksummed; then the manifest is renamed into place.
  * That rename is the moment from which the generation exists. The one before it stays; those before that one go.
  */
-import { link, mkdir, readdir, readFile, rename, rm, stat } from 'node:fs/promises'
+import { existsSync } from 'node:fs'
+import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { syncFolder, writeFileDurably } from '@warren/kit/files'
 import { errorText } from '@warren/kit/text'
-import { type Manifest, objectsOf, parseManifest, renderManifest, type StoredObject } from './manifest.ts'
+import { type Manifest, objectsOf, parseManifest, renderManifest } from './manifest.ts'
+import { openObjects } from './objects.ts'
 
 /** A generation that can, or can no longer, be resumed from. */
 export type Generation = { generation: number; manifest: Manifest; damage?: undefined } | Damaged
@@ -21,56 +23,43 @@ export type Damaged = { generation: number; manifest?: Manifest; damage: string 
 const KEPT = 2
 
 export type SnapshotStore = Awaited<ReturnType<typeof openSnapshotStore>>
+type Whole = Extract<Generation, { damage?: undefined }>
 
 export async function openSnapshotStore(root: string) {
-  const objects = path.join(root, 'objects')
   const sandboxes = path.join(root, 'sandboxes')
-  for (const folder of [objects, sandboxes]) await mkdir(folder, { recursive: true, mode: 0o700 })
+  const objectFolder = path.join(root, 'objects')
+  for (const folder of [objectFolder, sandboxes]) await mkdir(folder, { recursive: true, mode: 0o700 })
+  const objects = openObjects(objectFolder)
   const generations = await readAll(sandboxes)
-  /** Object → manifests (`id/generation`) and bodies (`body/id`) that need it. */
-  const users = new Map<string, Set<string>>()
-  const sums = new Map<string, StoredObject>()
-  const held = new Map<string, string[]>()
-  for (const [id, list] of generations) for (const one of list) if (one.manifest) use(one.manifest, `${id}/`)
-
-  function use(manifest: Manifest, owner: string): void {
-    for (const { id, bytes, crcs } of objectsOf(manifest)) {
-      addUser(id, `${owner}${manifest.generation}`)
-      sums.set(id, { id, bytes, crcs })
-    }
-  }
-
-  function addUser(object: string, user: string): void {
-    const set = users.get(object) ?? new Set()
-    users.set(object, set.add(user))
-  }
-
-  async function dropUser(user: string, objectIds: readonly string[]): Promise<void> {
-    for (const id of objectIds) {
-      const set = users.get(id)
-      if (!set?.delete(user) || set.size > 0) continue
-      users.delete(id)
-      sums.delete(id)
-      await rm(path.join(objects, id), { force: true })
-    }
-  }
+  for (const list of generations.values()) for (const { manifest } of list) if (manifest) use(manifest)
 
   const folderOf = (id: string) => path.join(sandboxes, id)
   const fileOf = (id: string, generation: number, ending = 'json') =>
     path.join(folderOf(id), `${String(generation).padStart(8, '0')}.${ending}`)
   const listOf = (id: string): Generation[] => generations.get(id) ?? []
 
+  function use(manifest: Manifest): void {
+    objects.use(userOf(manifest), idsOf(manifest))
+    for (const { id, bytes, crcs } of objectsOf(manifest)) objects.know({ id, bytes, crcs })
+  }
+
+  /** From the list first: whoever looks it up from now on does not find it. */
   async function drop(id: string, one: Generation): Promise<void> {
-    for (const ending of ['json', 'damaged']) await rm(fileOf(id, one.generation, ending), { force: true })
     generations.set(
       id,
-      listOf(id).filter((other) => other !== one),
+      listOf(id).filter((other) => other.generation !== one.generation),
     )
-    if (one.manifest)
-      await dropUser(
-        `${id}/${one.generation}`,
-        objectsOf(one.manifest).map((object) => object.id),
-      )
+    for (const ending of ['json', 'damaged']) await rm(fileOf(id, one.generation, ending), { force: true })
+    if (one.manifest) await objects.drop(userOf(one.manifest))
+  }
+
+  /** On disk, objects before the manifest that names them. */
+  async function write(manifest: Manifest): Promise<void> {
+    const missing = idsOf(manifest).filter((id) => !existsSync(objects.fileOf(id)))
+    if (missing.length > 0) throw new Error(`${missing.join(', ')} went missing before it was named`)
+    await syncFolder(objectFolder)
+    await writeFileDurably(fileOf(manifest.sandbox, manifest.generation), renderManifest(manifest))
+    await syncFolder(sandboxes)
   }
 
   return {
@@ -80,50 +69,30 @@ export async function openSnapshotStore(root: string) {
     find: (id: string, generation: number): Generation | undefined =>
       listOf(id).find((one) => one.generation === generation),
     /** The newest that is not known to be damaged. */
-    newest: (id: string): Extract<Generation, { damage?: undefined }> | undefined =>
-      listOf(id).find((one): one is Extract<Generation, { damage?: undefined }> => one.damage === undefined),
+    newest: (id: string): Whole | undefined => listOf(id).find((one): one is Whole => one.damage === undefined),
     /** Never used before, also not by one that was dropped or damaged. */
     nextNumber: (id: string): number => Math.max(0, ...listOf(id).map((one) => one.generation)) + 1,
 
-    /** The file of an object, here on this machine; a new one may be written there, and is nobody's until it is named. */
-    fileOf: (object: string): string => path.join(objects, object),
-    /** As long as somebody needs it. */
-    sumsOf: (object: string): StoredObject | undefined => sums.get(object),
-    /** Takes a file of this file system in as an object, by another name for the same bytes. */
-    async take(file: string, object: string): Promise<void> {
-      await link(file, path.join(objects, object)).catch((error: NodeJS.ErrnoException) => {
-        if (error.code !== 'EEXIST') throw error // A live fork took it before, or a try that came to nothing.
-      })
-    },
-    /** Of a try that came to nothing. */
-    async discard(objectIds: readonly string[]): Promise<void> {
-      for (const id of objectIds) if (!users.has(id)) await rm(path.join(objects, id), { force: true })
-    },
+    /** The file of an object, here on this machine; a new one that is reserved may be written there. */
+    fileOf: objects.fileOf,
+    sumsOf: objects.sumsOf,
+    take: objects.take,
+    reserve: objects.reserve,
     /** A body reads these until it ends. */
-    hold(body: string, objectIds: readonly string[]): void {
-      for (const id of objectIds) addUser(id, `body/${body}`)
-      held.set(body, [...(held.get(body) ?? []), ...objectIds])
-    },
-    async release(body: string): Promise<void> {
-      await dropUser(`body/${body}`, held.get(body) ?? [])
-      held.delete(body)
-    },
+    hold: (body: string, ids: readonly string[]): void => objects.use(`body ${body}`, ids),
+    release: (body: string): Promise<void> => objects.drop(`body ${body}`),
+    /** While sandboxes are being saved only old ones, to be on the safe side. */
+    collect: (olderThanMs = 0) => objects.collect(olderThanMs),
 
-    /** Its objects are on disk already, with their sums. */
+    /** Its objects are on disk already, with their sums, and reserved by the caller. */
     async add(manifest: Manifest): Promise<void> {
       const { sandbox: id, generation } = manifest
-      // Before the manifest: an object that is being named must not be deleted by whoever named it last.
-      use(manifest, `${id}/`)
+      use(manifest)
       try {
-        await syncFolder(objects)
-        await writeFileDurably(fileOf(id, generation), renderManifest(manifest))
-        await syncFolder(sandboxes)
+        await write(manifest)
       } catch (error) {
         await rm(fileOf(id, generation), { force: true }).catch(() => {}) // The first error tells more.
-        await dropUser(
-          `${id}/${generation}`,
-          objectsOf(manifest).map((object) => object.id),
-        )
+        await objects.drop(userOf(manifest))
         throw error
       }
       generations.set(id, [{ generation, manifest }, ...listOf(id)])
@@ -132,24 +101,31 @@ export async function openSnapshotStore(root: string) {
     /** The same generation said with other objects; false when it is no longer the one that was read. */
     async replace(old: Manifest, manifest: Manifest): Promise<boolean> {
       const { sandbox: id, generation } = manifest
-      const current = () => listOf(id).find((one) => one.generation === generation && one.manifest === old)
-      if (!current() || current()?.damage !== undefined) return false
-      use(manifest, `${id}/`)
-      await syncFolder(objects)
-      await writeFileDurably(fileOf(id, generation), renderManifest(manifest))
-      const kept = new Set(objectsOf(manifest).map((object) => object.id))
-      const gone = objectsOf(old).flatMap((object) => (kept.has(object.id) ? [] : object.id))
-      if (!current()) {
-        // Deleted while we wrote: so is what we wrote.
+      const isCurrent = () => listOf(id).some((one) => one.manifest === old && one.damage === undefined)
+      if (!isCurrent()) return false
+      const kept = new Set(idsOf(manifest))
+      const fresh = idsOf(manifest).filter((object) => !idsOf(old).includes(object))
+      use(manifest)
+      try {
+        await write(manifest)
+      } catch (error) {
+        if (isCurrent()) await objects.drop(userOf(old), fresh)
+        throw error
+      }
+      if (!isCurrent()) {
+        // Deleted or set aside while we wrote: what we wrote goes the same way.
         await rm(fileOf(id, generation), { force: true })
-        await dropUser(`${id}/${generation}`, [...kept, ...gone])
+        await objects.drop(userOf(manifest), fresh)
         return false
       }
       generations.set(
         id,
         listOf(id).map((one) => (one.manifest === old ? { generation, manifest } : one)),
       )
-      await dropUser(`${id}/${generation}`, gone)
+      await objects.drop(
+        userOf(old),
+        idsOf(old).filter((object) => !kept.has(object)),
+      )
       return true
     },
 
@@ -161,11 +137,11 @@ export async function openSnapshotStore(root: string) {
 
     /** Set aside: never resumed from again, kept for a look until the next one is saved. */
     async setAside(id: string, generation: number, damage: string): Promise<void> {
-      await rename(fileOf(id, generation), fileOf(id, generation, 'damaged')).catch(() => {}) // Gone is no better.
       generations.set(
         id,
         listOf(id).map((one) => (one.generation === generation ? { ...one, damage } : one) as Generation),
       )
+      await rename(fileOf(id, generation), fileOf(id, generation, 'damaged')).catch(() => {}) // Gone is no better.
     },
 
     async deleteAll(id: string): Promise<void> {
@@ -173,25 +149,11 @@ export async function openSnapshotStore(root: string) {
       generations.delete(id)
       await rm(folderOf(id), { recursive: true, force: true })
     },
-
-    /**
-     * Objects that nobody names: left by a process that was killed between two steps. While sandboxes are being saved
-     * only old ones: the new may be about to be named.
-     */
-    async collect(olderThanMs = 0): Promise<{ removed: number; bytes: number }> {
-      let [removed, bytes] = [0, 0]
-      for (const name of await readdir(objects)) {
-        if (users.has(name)) continue
-        const { size, mtimeMs } = await stat(path.join(objects, name))
-        if (Date.now() - mtimeMs < olderThanMs) continue
-        bytes += size
-        await rm(path.join(objects, name), { force: true })
-        removed++
-      }
-      return { removed, bytes }
-    },
   }
 }
+
+const userOf = ({ sandbox, generation }: Manifest): string => `${sandbox}/${generation}`
+const idsOf = (manifest: Manifest): string[] => objectsOf(manifest).map((object) => object.id)
 
 async function readAll(sandboxes: string): Promise<Map<string, Generation[]>> {
   const all = new Map<string, Generation[]>()

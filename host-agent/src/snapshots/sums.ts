@@ -41,14 +41,23 @@ export function checkChunk(chunk: Buffer, index: number, crc: number): string | 
   return crc32(chunk) === crc ? undefined : `its MiB ${index} has changed`
 }
 
-/** Shorter only at the end of the file. */
+/** Shorter only at the end of the file, or where the disk cannot read it any more: its sum will be wrong. */
 export function readChunk(fd: number, into: Buffer, at: number, fileBytes: number): Buffer {
   const wanted = Math.min(CHUNK_BYTES, fileBytes - at)
   let bytes = 0
   while (bytes < wanted) {
-    const got = readSync(fd, into, bytes, wanted - bytes, at + bytes)
+    const got = readOrNothing(fd, into, bytes, wanted - bytes, at + bytes)
     if (got === 0) break
     bytes += got
   }
   return into.subarray(0, bytes)
+}
+
+function readOrNothing(fd: number, into: Buffer, offset: number, length: number, at: number): number {
+  try {
+    return readSync(fd, into, offset, length, at)
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === 'EIO') return 0
+    throw error
+  }
 }

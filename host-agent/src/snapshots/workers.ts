@@ -6,7 +6,10 @@ import { Worker } from 'node:worker_threads'
 import type { JobName, JobReply, Jobs } from './worker.ts'
 
 type Job = { id: number; job: JobName; options: unknown; resolve: (value: never) => void; reject: (e: Error) => void }
-type Thread = { worker: Worker; doing?: Job }
+type Thread = { worker: Worker; slow: boolean; doing?: Job }
+
+/** Nobody waits for these, and a guest may be standing still for the others: they have a thread of their own. */
+const SLOW: ReadonlySet<JobName> = new Set(['mergeLayers'])
 
 export type Workers = {
   run<J extends JobName>(job: J, options: Parameters<Jobs[J]>[0]): Promise<ReturnType<Jobs[J]>>
@@ -15,10 +18,14 @@ export type Workers = {
 
 export function startWorkers(count: number): Workers {
   const waiting: Job[] = []
+  const nextFor = (thread: Thread): Job | undefined => {
+    const at = waiting.findIndex((job) => SLOW.has(job.job) === thread.slow)
+    return at < 0 ? undefined : waiting.splice(at, 1)[0]
+  }
   let next = 1
   let closed = false
-  const threads = Array.from({ length: count }, () => {
-    const thread: Thread = { worker: undefined as never }
+  const threads = Array.from({ length: count + 1 }, (_, i) => {
+    const thread: Thread = { worker: undefined as never, slow: i === count }
     start(thread)
     return thread
   })
@@ -53,8 +60,8 @@ export function startWorkers(count: number): Workers {
   function pump(): void {
     for (const thread of threads) {
       if (thread.doing) continue
-      const job = waiting.shift()
-      if (!job) return
+      const job = nextFor(thread)
+      if (!job) continue
       thread.doing = job
       thread.worker.ref()
       thread.worker.postMessage({ id: job.id, job: job.job, options: job.options })

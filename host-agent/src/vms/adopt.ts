@@ -18,27 +18,47 @@ import type { Deps } from '../deps.ts'
 import { Body, bodyHomeOf, endBody, releaseBody } from './body.ts'
 import { socketDirOf } from './launch.ts'
 import { keepCounts } from './network.ts'
-import { endProcess, isAlive, markProcess } from './process.ts'
+import { endProcess, isAlive, markProcess, type ProcessMark } from './process.ts'
 import { SOCKETS } from './qemu/args.ts'
 import { Qmp } from './qemu/qmp.ts'
 import type { VmRecord } from './registry.ts'
 import type { Vms } from './vms.ts'
 
-const MONITOR_LIMIT_MS = 5_000
+const MONITOR_LIMIT_MS = 60_000
+const MONITOR_TRY_MS = 5_000
 
 type Found = 'running' | 'paused' | 'dead'
 
 export async function adoptAll(deps: Deps, vms: Vms): Promise<Record<Found | 'removed', number>> {
   const { records, broken } = await deps.registry.list()
-  for (const name of broken) await deps.registry.removeFile(name)
-  const found = { running: 0, paused: 0, dead: 0, removed: broken.length }
+  for (const id of broken) records.push(...rebuild(deps, id))
+  const found = { running: 0, paused: 0, dead: 0, removed: 0 }
+  // The living first: a slot that a dead one had may be theirs by now.
+  const dead: [VmRecord, unknown][] = []
   await Promise.all(
     records.map(async (record) => {
-      found[await adoptOne(deps, vms, record)]++
+      try {
+        found[await adoptOne(deps, vms, record)]++
+      } catch (error) {
+        dead.push([record, error])
+      }
     }),
   )
+  for (const [record, error] of dead) {
+    await mourn(deps, vms, record, error)
+    found.dead++
+  }
   await removeStrays(deps, vms.records())
   return found
+}
+
+/** A record that a crash of the machine left unreadable: what is saved of the sandbox is still there. */
+function rebuild(deps: Deps, id: string): VmRecord[] {
+  const newest = deps.snapshots.newest(id)
+  deps.log.error({ sandbox: id, saved: newest !== undefined }, 'the record of a sandbox could not be read')
+  if (!newest) return []
+  const { generation, manifest } = newest
+  return [{ id, fence: 0, state: 'paused', ip: '', disk_mib: manifest.disk_mib, generation }]
 }
 
 async function adoptOne(deps: Deps, vms: Vms, record: VmRecord): Promise<Found> {
@@ -51,24 +71,38 @@ async function adoptOne(deps: Deps, vms: Vms, record: VmRecord): Promise<Found> 
   const newest = deps.snapshots.newest(record.id)?.generation ?? 0
   if (newest > (record.generation ?? 0)) return finishPause(deps, vms, record, newest)
   deps.snapshots.hold(body.id, body.layers)
-  try {
-    if (record.state === 'dead') throw new Error(record.reason ?? 'it died before')
-    if (!isAlive(body.qemu)) throw new Error('its QEMU ended while nobody watched')
-    const monitor = path.join(socketDirOf(deps, body.id), SOCKETS.monitor)
-    const qmp = await Qmp.connect(monitor, AbortSignal.timeout(MONITOR_LIMIT_MS))
-    const adopted = new Body(deps, body, qmp)
-    if ((await adopted.status()) !== 'running') await adopted.go()
-    deps.network.slots.adopt(body.slot, record.ip)
-    vms.adopt(record, adopted)
-    return 'running'
-  } catch (error) {
+  if (record.state === 'dead') throw new Error(record.reason ?? 'it died before')
+  const monitor = path.join(socketDirOf(deps, body.id), SOCKETS.monitor)
+  const qmp = await connectWhileAlive(monitor, body.qemu)
+  const adopted = new Body(deps, body, qmp)
+  if ((await adopted.status()) !== 'running') await adopted.go()
+  deps.network.slots.adopt(body.slot, record.ip)
+  vms.adopt(record, adopted)
+  return 'running'
+}
+
+/** A machine that is busy answers late; only one whose QEMU is gone is lost. */
+async function connectWhileAlive(monitor: string, qemu: ProcessMark): Promise<Qmp> {
+  for (const deadline = Date.now() + MONITOR_LIMIT_MS; ; ) {
+    if (!isAlive(qemu)) throw new Error('its QEMU ended while nobody watched')
+    try {
+      return await Qmp.connect(monitor, AbortSignal.timeout(MONITOR_TRY_MS))
+    } catch (error) {
+      if (Date.now() > deadline) throw new Error('its QEMU does not answer', { cause: error })
+    }
+  }
+}
+
+async function mourn(deps: Deps, vms: Vms, record: VmRecord, error: unknown): Promise<void> {
+  const { body } = record
+  if (body) {
+    if (deps.network.slots.taken.includes(body.slot)) body.slotGone = true
     await keepCounts(deps, record, body)
     await releaseBody(deps, body)
-    Object.assign(record, { state: 'dead', reason: errorText(error) })
-    await deps.registry.write(record)
-    vms.adopt(record)
-    return 'dead'
   }
+  Object.assign(record, { state: 'dead', reason: errorText(error) })
+  await deps.registry.write(record)
+  vms.adopt(record)
 }
 
 async function finishPause(deps: Deps, vms: Vms, record: VmRecord, generation: number): Promise<Found> {
@@ -77,7 +111,7 @@ async function finishPause(deps: Deps, vms: Vms, record: VmRecord, generation: n
   delete record.reason
   Object.assign(record, { state: 'paused', generation })
   if (body) await keepCounts(deps, record, body)
-  await deps.registry.writeDurably(record)
+  await deps.registry.write(record)
   if (body) await endBody(deps, body)
   vms.adopt(record)
   return 'paused'

@@ -10,8 +10,7 @@
  * A state file has no check of its own, not even that it belongs to its memory (platform 4.2): the key of a base is a
  * hash of everything it depends on, and its files are never written again.
  */
-import { createHash } from 'node:crypto'
-import { existsSync } from 'node:fs'
+import { createHash, randomUUID } from 'node:crypto'
 import {
   chmod,
   chown,
@@ -29,6 +28,7 @@ import {
 } from 'node:fs/promises'
 import type { ClientHttp2Session } from 'node:http2'
 import path from 'node:path'
+import { syncFolder } from '@warren/kit/files'
 import { errorText } from '@warren/kit/text'
 import { Undo } from '@warren/kit/undo'
 import { GuestGrowAnswer, GuestReady } from '@warren/protocol'
@@ -44,6 +44,8 @@ import { createOverlay } from './qemu/qcow2/overlay.ts'
 
 export type Base = {
   key: string
+  /** Of this very build: one that is built again from the same things has other memory. */
+  id: string
   folder: string
   shape: Shape
   diskMib: number
@@ -62,28 +64,35 @@ export async function ensureBase(deps: Deps, image: Image, shape: Shape, diskMib
   const baseDiskMib = Math.min(diskMib, BASE_DISK_MIB)
   const facts = describe(deps, image, shape, baseDiskMib)
   const key = createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 32)
-  const base = baseAt(deps, key, shape, baseDiskMib)
-  if (existsSync(path.join(base.folder, 'manifest.json'))) return base
+  const known = await readBase(deps, key)
+  if (known) return known
   let work = building.get(key)
   if (!work) {
+    const base = { ...baseAt(deps, key), id: randomUUID(), shape, diskMib: baseDiskMib }
     work = build(deps, base, image, facts).finally(() => building.delete(key))
     building.set(key, work)
   }
   return work
 }
 
-/** One that was built before, perhaps by an older Warren: what it is, its manifest says. */
-export async function findBase(deps: Deps, key: string): Promise<Base | undefined> {
-  const file = path.join(deps.config.dataDir, 'bases', key, 'manifest.json')
-  const text = await readFile(file, 'utf8').catch(() => undefined)
-  if (text === undefined) return undefined
-  const { shape, diskMib } = JSON.parse(text) as { shape: Shape; diskMib: number }
-  return baseAt(deps, key, shape, diskMib)
+/** The very one that was built before, perhaps by an older Warren. */
+export async function findBase(deps: Deps, wanted: { base: string; baseId: string }): Promise<Base | undefined> {
+  const found = await readBase(deps, wanted.base)
+  return found?.id === wanted.baseId ? found : undefined
 }
 
-function baseAt(deps: Deps, key: string, shape: Shape, diskMib: number): Base {
+/** What it is, its manifest says. */
+async function readBase(deps: Deps, key: string): Promise<Base | undefined> {
+  const place = baseAt(deps, key)
+  const text = await readFile(path.join(place.folder, 'manifest.json'), 'utf8').catch(() => undefined)
+  if (text === undefined) return undefined
+  const { id, shape, diskMib } = JSON.parse(text) as Pick<Base, 'id' | 'shape' | 'diskMib'>
+  return { ...place, id, shape, diskMib }
+}
+
+function baseAt(deps: Deps, key: string): Pick<Base, 'key' | 'folder' | 'files'> {
   const folder = path.join(deps.config.dataDir, 'bases', key)
-  return { key, folder, shape, diskMib, files: filesIn(folder) }
+  return { key, folder, files: filesIn(folder) }
 }
 
 const filesIn = (folder: string) => ({
@@ -132,9 +141,13 @@ async function buildOnce(deps: Deps, base: Base, image: Image, facts: object): P
     await bootAndSave(deps, fresh)
     await proveBase(deps, fresh)
     await seal(folder)
-    await writeFile(path.join(folder, 'manifest.json'), `${JSON.stringify({ key: base.key, ...facts }, null, 2)}\n`)
-    await syncFolder(folder)
+    await writeFile(
+      path.join(folder, 'manifest.json'),
+      `${JSON.stringify({ key: base.key, id: base.id, ...facts }, null, 2)}\n`,
+    )
+    await syncFiles(folder)
     await rename(folder, base.folder)
+    await syncFolder(path.dirname(folder))
   } catch (error) {
     await undo.run(deps.log)
     throw error
@@ -234,7 +247,7 @@ async function seal(folder: string): Promise<void> {
   }
 }
 
-async function syncFolder(folder: string): Promise<void> {
+async function syncFiles(folder: string): Promise<void> {
   for (const name of [...(await readdir(folder)), '.']) {
     const handle = await open(path.join(folder, name), 'r')
     try {

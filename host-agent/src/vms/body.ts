@@ -20,18 +20,22 @@ export type BodyRecord = {
   slot: number
   uid: number
   qemu: ProcessMark
-  /** What lies under its memory and disk. */
+  /** What lies under its memory and disk, and which build of it. */
   base: string
+  baseId: string
   over: 'base' | 'zeros'
   shape: Shape
   /** The type of machine it was first booted as; a newer QEMU goes on with it. */
   type: string
   /** Objects between the base's disk and its own. */
   layers: string[]
+  /** The generation it goes on from; none for one that was made new, or booted from a disk. */
+  from?: number
   /** The first of its disks that is not part of the generation it goes on from; 0 unless it was kept (standby.ts). */
   firstDisk?: number
-  /** It is dead, and all it held has been given back, except its disk. */
+  /** It is dead, and all it held has been given back, except its disk; the slot first. */
   released?: true
+  slotGone?: true
 }
 
 const CHANNEL_LIMIT_MS = 5_000
@@ -48,6 +52,9 @@ export class Body {
   readonly #sockets: { agent: string; hello: string }
   #channel: Promise<GuestChannel> | undefined
   #waiting: Promise<void> | undefined
+  #still = false
+  /** It belongs to the pool: nobody has it yet. */
+  pooled = false
   /** Set when we end it ourselves: its death is then no news. */
   ending = false
 
@@ -76,6 +83,7 @@ export class Body {
 
   /** The open way to its agent, opened anew when it breaks; whoever asks while it is being opened gets the same one. */
   channel(signal: AbortSignal = AbortSignal.timeout(CHANNEL_LIMIT_MS)): Promise<GuestChannel> {
+    if (this.#still) return Promise.reject(new Error('the guest stands still'))
     this.#channel ??= this.#open(signal)
     return this.#channel
   }
@@ -94,10 +102,12 @@ export class Body {
     }
   }
 
-  /** Ends every request that is under way in the guest, as a caller that goes away would. */
+  /** Ends every request that is under way in the guest, as a caller that goes away would. None begins until it goes on. */
   async closeChannel(): Promise<void> {
+    this.#still = true
     const channel = await this.#channel?.catch(() => undefined)
     channel?.close()
+    await channel?.closed
     this.#channel = undefined
   }
 
@@ -108,6 +118,7 @@ export class Body {
 
   async go(): Promise<void> {
     await this.qmp.run('cont')
+    this.#still = false
   }
 
   /** Of a stopped body, into its folder. `live: false` always: the other way makes QEMU crash later (platform 4.2). */
@@ -134,7 +145,7 @@ export class Body {
   async newestDisk(): Promise<number> {
     const devices = await this.qmp.run<{ inserted?: { 'node-name'?: string } }[]>('query-block')
     for (const { inserted } of devices) {
-      const [, n] = /^d(\d+)$/.exec(inserted?.['node-name'] ?? '') ?? []
+      const [, n] = /^d(\d{1,4})$/.exec(inserted?.['node-name'] ?? '') ?? []
       if (n !== undefined) return Number(n)
     }
     throw new Error('QEMU does not say which disk it writes to')
@@ -174,17 +185,33 @@ export class Body {
 
 export const logOf = (deps: Deps, id: string): string => path.join(bodyHomeOf(deps, id), 'qemu.log')
 
-/** QEMU, slot with its rules, cgroup, sockets. The disk stays: of a body that died it is all there is. */
-export async function releaseBody(deps: Deps, record: BodyRecord, body?: Body): Promise<void> {
+const releases = new WeakMap<BodyRecord, Promise<void>>()
+
+/**
+ * QEMU, slot with its rules, cgroup, sockets. The disk stays: of a body that died it is all there is. Once: the number
+ * of its slot is somebody else's a moment later.
+ */
+export function releaseBody(deps: Deps, record: BodyRecord, body?: Body): Promise<void> {
   if (body) body.ending = true
-  if (record.released) return
+  if (record.released) return Promise.resolve()
+  let work = releases.get(record)
+  if (!work) {
+    work = releaseOnce(deps, record, body)
+    releases.set(record, work)
+    // One that failed may be tried again.
+    work.catch(() => releases.delete(record))
+  }
+  return work
+}
+
+async function releaseOnce(deps: Deps, record: BodyRecord, body?: Body): Promise<void> {
   await endProcess(record.qemu)
   body?.close()
   // The rules of a slot go after its QEMU: no packet of it can follow.
-  await deps.network.slots.release(record.slot)
+  if (!record.slotGone) await deps.network.slots.release(record.slot)
+  record.slotGone = true
   await deps.cgroups.remove(record.id)
   await rm(socketDirOf(deps, record.id), { recursive: true, force: true })
-  // Its slot is somebody else's from now on.
   record.released = true
 }
 

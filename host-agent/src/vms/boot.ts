@@ -18,16 +18,17 @@ export async function rescueDisk(
   record: VmRecord,
 ): Promise<{ plan: Omit<BodyPlan, 'id' | 'home' | 'lasting'> }> {
   const { body } = record
-  const base = body && (await findBase(deps, body.base))
+  const base = body && (await findBase(deps, body))
   if (!body || !base) throw new HostError('snapshot_missing', `nothing of ${record.id} is left to start from`)
   const layers = [...body.layers]
-  for (let n = body.firstDisk ?? 0; ; n++) {
+  // All of them, also those that a generation has: that one is not what we start from.
+  for (let n = 0; ; n++) {
     const file = path.join(workOf(deps, body.id), diskFile(n))
     if (!existsSync(file)) break
     const object = diskObject(body.id, n)
-    await deps.snapshots.take(file, object)
     // Held by the dead body, as its other layers are, until the record lets go of it.
     deps.snapshots.hold(body.id, [object])
+    await deps.snapshots.take(file, object, { uid: body.uid, maxBytes: Number.POSITIVE_INFINITY })
     layers.push(object)
   }
   if (layers.length === body.layers.length) {

@@ -7,6 +7,7 @@
  * A generation's meaning never changes: its manifest is replaced by one that says the same with fewer objects. A body
  * that runs on the old ones keeps them open; its next pause takes up the new ones (pause.ts).
  */
+import { randomBytes } from 'node:crypto'
 import type { Deps } from '../deps.ts'
 import type { StoredObject } from '../snapshots/manifest.ts'
 
@@ -15,7 +16,6 @@ export type Compactor = ReturnType<typeof createCompactor>
 export function createCompactor(getDeps: () => Deps) {
   const waiting = new Set<string>()
   let working: Promise<void> | undefined
-  let merges = 0
 
   async function work(): Promise<void> {
     const deps = getDeps()
@@ -23,7 +23,7 @@ export function createCompactor(getDeps: () => Deps) {
       waiting.delete(id)
       if (deps.stopping.aborted) return
       try {
-        while (await compactOnce(deps, id, `merge-${process.pid}-${merges++}`)) if (deps.stopping.aborted) return
+        while (await compactOnce(deps, id)) if (deps.stopping.aborted) return
       } catch (error) {
         deps.log.warn({ err: error, sandbox: id }, 'could not merge layers of a disk; it works as it is')
       }
@@ -51,38 +51,26 @@ export function chooseMerge(sizes: readonly number[]): number {
   return from === sizes.length - 1 ? sizes.length : from
 }
 
-async function compactOnce(deps: Deps, id: string, name: string): Promise<boolean> {
+async function compactOnce(deps: Deps, id: string): Promise<boolean> {
   const newest = deps.snapshots.newest(id)
   if (!newest) return false
   const { manifest } = newest
   const from = chooseMerge(manifest.disk.map((layer) => layer.bytes))
   if (from >= manifest.disk.length) return false
   const old = manifest.disk.slice(from)
-  deps.snapshots.hold(
-    name,
-    old.map((layer) => layer.id),
-  )
+  const mergedId = `merged-${randomBytes(8).toString('hex')}`
+  const reservation = deps.snapshots.reserve([...old.map((layer) => layer.id), mergedId])
   try {
-    const merged = await merge(deps, old, `${old.at(-1)!.id}-${name}`)
-    const disk = [...manifest.disk.slice(0, from), merged]
-    if (await deps.snapshots.replace(manifest, { ...manifest, disk })) return true
-    await deps.snapshots.discard([merged.id])
-    return false
+    const merged = await merge(deps, old, mergedId)
+    return await deps.snapshots.replace(manifest, { ...manifest, disk: [...manifest.disk.slice(0, from), merged] })
   } finally {
-    await deps.snapshots.release(name)
+    await reservation.release()
   }
 }
 
 async function merge(deps: Deps, layers: StoredObject[], id: string): Promise<StoredObject> {
   const files = layers.map((layer) => deps.snapshots.fileOf(layer.id))
-  try {
-    // What backs it is said on QEMU's command line; the name inside is for people.
-    return {
-      id,
-      ...(await deps.workers.run('mergeLayers', { files, out: deps.snapshots.fileOf(id), backing: 'below' })),
-    }
-  } catch (error) {
-    await deps.snapshots.discard([id])
-    throw error
-  }
+  // What backs it is said on QEMU's command line; the name inside is for people.
+  const job = { files, out: deps.snapshots.fileOf(id), backing: 'below' }
+  return { id, ...(await deps.workers.run('mergeLayers', job)) }
 }

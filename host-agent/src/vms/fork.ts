@@ -11,21 +11,23 @@ import path from 'node:path'
 import { crashPoint } from '@warren/kit/crash-point'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
-import type { Manifest } from '../snapshots/manifest.ts'
+import { objectsOf } from '../snapshots/manifest.ts'
 import { type Body, workOf } from './body.ts'
 import { diskFile } from './qemu/args.ts'
 import type { VmRecord } from './registry.ts'
-import { type Saved, saveBody } from './save.ts'
+import { type Draft, type Saved, saveBody } from './save.ts'
 import { addDisk } from './standby.ts'
 
 /** Every child's first. */
 export const FIRST_GENERATION = 1
 
-export function findForkSource(deps: Deps, record: VmRecord, generation: number | undefined): Manifest {
+/** Its objects are reserved in the same breath: a merge or a delete of the source may free them at any moment. */
+export function findForkSource(deps: Deps, record: VmRecord, generation: number | undefined): Draft {
   const found = generation === undefined ? deps.snapshots.newest(record.id) : deps.snapshots.find(record.id, generation)
   if (!found) throw new HostError('snapshot_missing', `${record.id} has no generation ${generation ?? ''} to fork`)
   if (found.damage !== undefined) throw new HostError('snapshot_damaged', `generation ${found.generation} is damaged`)
-  return found.manifest
+  const reservation = deps.snapshots.reserve(objectsOf(found.manifest).map((object) => object.id))
+  return { saved: found.manifest, reservation }
 }
 
 /** Before the child counts as there: its generation, then its record, both on disk. */
@@ -41,15 +43,11 @@ export async function addChild(deps: Deps, source: Saved, child: { id: string; f
     generation: FIRST_GENERATION,
     unborn: true,
   }
-  await deps.registry.writeDurably(record)
+  await deps.registry.write(record)
   return record
 }
 
-export async function captureLive(
-  deps: Deps,
-  record: VmRecord,
-  body: Body,
-): Promise<{ saved: Saved; stopped_ms: number }> {
+export async function captureLive(deps: Deps, record: VmRecord, body: Body): Promise<Draft & { stopped_ms: number }> {
   const next = (await body.newestDisk()) + 1
   await rm(path.join(workOf(deps, body.record.id), diskFile(next)), { force: true }) // Of a try that failed.
   await addDisk(deps, body, next, record.disk_mib)
@@ -67,8 +65,7 @@ export async function captureLive(
     stoppedAt = performance.now()
     await body.stop()
     await crashPoint('host.fork.stopped')
-    const saved = await saveBody(deps, record, body, goOn)
-    return { saved, stopped_ms }
+    return { ...(await saveBody(deps, record, body, goOn)), stopped_ms }
   } finally {
     if (standing) await body.go()
   }

@@ -2,7 +2,7 @@
  * Starting QEMU and getting to know it: as a user of its own, in its namespace and cgroup, with all its files as
  * descriptors. Used for the one cold boot of a base and for every clone.
  */
-import { chown, mkdir, readFile, rm } from 'node:fs/promises'
+import { chown, lstat, mkdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Undo } from '@warren/kit/undo'
 import type { Deps } from '../deps.ts'
@@ -66,7 +66,16 @@ export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal:
     throw new Error(`no monitor: ${await lastWords(launch.logFile)}`, { cause: error })
   })
   undo.add('monitor', () => qmp.close())
+  await lockSockets(socketDir)
   return { qemu, qmp }
+}
+
+/** They are made: from now on QEMU cannot put others, or other people's, in their place. */
+async function lockSockets(socketDir: string): Promise<void> {
+  await chown(socketDir, 0, 0)
+  for (const name of Object.values(SOCKETS)) {
+    if (!(await lstat(path.join(socketDir, name))).isSocket()) throw new Error(`QEMU's ${name} is no socket`)
+  }
 }
 
 /** Gives up at once when QEMU is gone: nobody would ever make the socket. */

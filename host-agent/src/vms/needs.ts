@@ -5,10 +5,12 @@ import type { Needs } from '../snapshots/manifest.ts'
 import type { BodyRecord } from './body.ts'
 import { renderArgs, type Shape } from './qemu/args.ts'
 
-export function describeNeeds(deps: Deps, { base, shape, type }: Pick<BodyRecord, 'base' | 'shape' | 'type'>): Needs {
+type Body = Pick<BodyRecord, 'base' | 'baseId' | 'shape' | 'type'>
+
+export function describeNeeds(deps: Deps, { base, baseId, shape, type }: Body): Needs {
   const { version, accel, cpu } = deps.machine
   const flags = accel === 'kvm' ? { cpu_flags: readCpuFlags() } : {}
-  return { base, machine: { version, type, accel, cpu }, ...flags, devices: devicesOf(deps, shape), shape }
+  return { base, baseId, machine: { version, type, accel, cpu }, ...flags, devices: devicesOf(deps, shape), shape }
 }
 
 /** Undefined when this host can run it. A newer QEMU keeps the machines of older ones, an older one cannot know newer. */

@@ -7,8 +7,12 @@ import type { VmRecord } from './registry.ts'
 type Counted = { record: VmRecord; body?: Body; revision?: number }
 
 /** Before its slot is released: the counters go with it. A pause or an end does not fail for their sake. */
-export async function keepCounts(deps: Deps, record: VmRecord, { slot, released }: BodyRecord): Promise<void> {
-  if (released) return
+export async function keepCounts(
+  deps: Deps,
+  record: VmRecord,
+  { slot, slotGone, released }: BodyRecord,
+): Promise<void> {
+  if (released || slotGone) return
   try {
     const usage = (await deps.network.slots.usage([slot])).get(slot)
     if (usage) record.counts = { used_bytes: usage.used_bytes, ingress_bytes: usage.ingress_bytes }

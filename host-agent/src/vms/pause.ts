@@ -27,22 +27,26 @@ export async function pauseVm(
 ): Promise<{ paused: HostVmPaused; memory: string }> {
   const startedAt = performance.now()
   const generation = deps.snapshots.nextNumber(record.id)
-  let saved: Saved | undefined
+  let saved: Saved
   try {
     await body.closeChannel()
     await crashPoint('host.pause.closed')
     await body.stop()
     await crashPoint('host.pause.stopped')
-    saved = await saveBody(deps, record, body)
+    const draft = await saveBody(deps, record, body)
+    saved = draft.saved
     await crashPoint('host.pause.saved')
-    await deps.snapshots.add({ ...saved, sandbox: record.id, generation })
+    await deps.snapshots.add({ ...saved, sandbox: record.id, generation }).finally(draft.reservation.release)
   } catch (error) {
     // A body that cannot go on is dead, and its watcher says so.
     await body.go().catch((cause) => deps.log.error({ err: cause, sandbox: record.id }, 'could not go on'))
     throw new HostError('pause_failed', `nothing was saved: ${errorText(error)}`, { cause: error })
   }
   await crashPoint('host.pause.committed')
-  await deps.snapshots.dropOld(record.id)
+  // It is paused, whatever becomes of older ones.
+  await deps.snapshots
+    .dropOld(record.id)
+    .catch((error) => deps.log.error({ err: error, sandbox: record.id }, 'could not remove an old generation'))
   deps.compactor.add(record.id)
   const written_bytes = saved.memory.bytes + saved.state.bytes + (saved.disk.at(-1)?.bytes ?? 0)
   const took_ms = Math.round((performance.now() - startedAt) * 10) / 10

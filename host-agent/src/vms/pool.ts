@@ -90,7 +90,9 @@ export function createPool(getDeps: () => Deps, budgetMib: number) {
       nudge()
       for (;;) {
         const body = line.bodies.shift()
-        if (!body?.ending) return body
+        if (body?.ending) continue
+        if (body) body.pooled = false
+        return body
       }
     },
     /** Always a few of this one. */
@@ -154,10 +156,11 @@ async function warmOne(deps: Deps, base: Base, signal: AbortSignal): Promise<Bod
     await wakeGuest(body, { hostname: 'warren', envs: {}, ssh_pubkeys: [] }, { born: true }, signal)
     await body.stop()
     await deps.cgroups.setBackground(id, false)
-    void body.qmp.closed.then(() => {
-      if (body.ending) return
+    body.pooled = true
+    void body.qmp.closed.then(async () => {
+      if (!body.pooled || body.ending) return
       body.ending = true // take() passes it over.
-      void endBody(deps, body.record, body)
+      await endBody(deps, body.record, body).catch((error) => deps.log.error({ err: error }, 'a body would not end'))
     })
     return body
   } catch (error) {

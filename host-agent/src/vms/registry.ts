@@ -5,7 +5,7 @@
  * A record changes at the moment a step is done, never before: what was under way when a host agent died has not
  * happened, except for a pause whose generation is on disk already (adopt.ts).
  */
-import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { writeFileDurably } from '@warren/kit/files'
 import type { HostCounts, HostVmSignal } from '@warren/protocol'
@@ -37,29 +37,39 @@ export type Registry = ReturnType<typeof openRegistry>
 
 export function openRegistry(folder: string) {
   const fileOf = (id: string) => path.join(folder, `${id}.json`)
+  /** One write of a record at a time: the last word is the last on disk. */
+  const writing = new Map<string, Promise<void>>()
 
   return {
-    /** A reader sees the old record or the new one. A machine that crashes ends all bodies anyway. */
-    async write(record: VmRecord): Promise<void> {
-      await mkdir(folder, { recursive: true, mode: 0o700 })
-      const fresh = `${fileOf(record.id)}.new`
-      await writeFile(fresh, JSON.stringify(record), { mode: 0o600 })
-      await rename(fresh, fileOf(record.id))
+    /** On disk when it is done, also if the machine loses its power; a reader sees the old record or the new one. */
+    write(record: VmRecord): Promise<void> {
+      const before = writing.get(record.id) ?? Promise.resolve()
+      const work = before.catch(() => {}).then(() => writeFileDurably(fileOf(record.id), JSON.stringify(record)))
+      writing.set(record.id, work)
+      return work.finally(() => {
+        if (writing.get(record.id) === work) writing.delete(record.id)
+      })
     },
-    /** Of what must be there after a crash of the machine, too: a sandbox that is nothing but saved. */
-    writeDurably: (record: VmRecord): Promise<void> => writeFileDurably(fileOf(record.id), JSON.stringify(record)),
-    remove: (id: string): Promise<void> => rm(fileOf(id), { force: true }),
-    removeFile: (name: string): Promise<void> => rm(path.join(folder, name), { recursive: true, force: true }),
+    async remove(id: string): Promise<void> {
+      await writing.get(id)?.catch(() => {})
+      await rm(fileOf(id), { force: true })
+    },
+    /** Records that cannot be read are put aside: by their names the sandboxes are known all the same. */
     async list(): Promise<{ records: VmRecord[]; broken: string[] }> {
       await mkdir(folder, { recursive: true, mode: 0o700 })
       const records: VmRecord[] = []
       const broken: string[] = []
       for (const name of await readdir(folder)) {
+        const [, id] = /^(sb-\w+)\.json$/.exec(name) ?? []
+        if (id === undefined) {
+          if (!name.endsWith('.broken')) await rm(path.join(folder, name), { recursive: true, force: true })
+          continue
+        }
         try {
-          if (!/^sb-\w+\.json$/.test(name)) throw new Error('half written')
           records.push(JSON.parse(await readFile(path.join(folder, name), 'utf8')) as VmRecord)
         } catch {
-          broken.push(name)
+          broken.push(id)
+          await rename(path.join(folder, name), path.join(folder, `${id}.broken`))
         }
       }
       return { records, broken }

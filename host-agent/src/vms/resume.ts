@@ -22,7 +22,8 @@ import type { HostVmResumeBody, HostVmResumed } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import { type Manifest, objectsOf } from '../snapshots/manifest.ts'
-import { type Base, findBase } from './base.ts'
+import type { Reservation } from '../snapshots/objects.ts'
+import { findBase } from './base.ts'
 import { type Body, bodyHomeOf, endBody, newBodyId } from './body.ts'
 import { rescueDisk } from './boot.ts'
 import { refuse } from './needs.ts'
@@ -32,7 +33,7 @@ import { type BodyPlan, Damage, startBody } from './start-body.ts'
 import { NotConfirmed, wakeGuest } from './wake.ts'
 
 export type Risen = { body: Body; resumed: HostVmResumed }
-type Source = { plan: Omit<BodyPlan, 'id' | 'home' | 'lasting'>; manifest?: Manifest }
+type Source = { plan: Omit<BodyPlan, 'id' | 'home' | 'lasting'>; manifest?: Manifest; reservation?: Reservation }
 
 export async function resumeVm(
   deps: Deps,
@@ -42,6 +43,21 @@ export async function resumeVm(
 ): Promise<Risen> {
   const startedAt = performance.now()
   const source = await chooseSource(deps, record)
+  try {
+    return await resumeFrom(deps, record, source, request, startedAt, signal)
+  } finally {
+    await source.reservation?.release()
+  }
+}
+
+async function resumeFrom(
+  deps: Deps,
+  record: VmRecord,
+  source: Source,
+  request: HostVmResumeBody,
+  startedAt: number,
+  signal: AbortSignal,
+): Promise<Risen> {
   const kept = await takeStandby(deps, record, source, request, signal)
   if (kept && source.manifest) {
     const { generation, saved_at } = source.manifest
@@ -72,6 +88,8 @@ async function takeStandby(
   const body = manifest && !record.unborn ? deps.standby.take(manifest.memory.id, request.ip) : undefined
   if (!body) return undefined
   try {
+    // What it goes on from is the generation that was saved of it.
+    if (manifest) body.record.from = manifest.generation
     // It still has its slot, and with it the kernel's own counts.
     await deps.network.slots.change(body.record.slot, request.network)
     await body.go()
@@ -102,15 +120,15 @@ async function chooseSource(deps: Deps, record: VmRecord): Promise<Source> {
   const { manifest } = newest
   const why = refuse(deps, manifest.needs)
   if (why) throw new HostError('snapshot_incompatible', why)
-  const base = await mustFindBase(deps, manifest.needs.base)
+  // In the same breath as they were looked up: a merge may replace them at any moment.
+  const reservation = deps.snapshots.reserve(objectsOf(manifest).map((object) => object.id))
+  const base = await findBase(deps, manifest.needs)
+  if (!base) {
+    await reservation.release()
+    throw new HostError('snapshot_incompatible', 'the base it was made from is not on this host')
+  }
   const layers = manifest.disk.map((layer) => layer.id)
-  return { manifest, plan: { base, from: manifest, layers, diskMib: manifest.disk_mib } }
-}
-
-async function mustFindBase(deps: Deps, key: string): Promise<Base> {
-  const base = await findBase(deps, key)
-  if (!base) throw new HostError('snapshot_incompatible', `the base ${key} it was made from is not on this host`)
-  return base
+  return { manifest, reservation, plan: { base, from: manifest, layers, diskMib: manifest.disk_mib } }
 }
 
 async function restore(

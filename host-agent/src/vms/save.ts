@@ -10,31 +10,42 @@ import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Deps } from '../deps.ts'
 import type { Manifest, StoredObject } from '../snapshots/manifest.ts'
+import type { Expected, Reservation } from '../snapshots/objects.ts'
 import { type Body, workOf } from './body.ts'
 import { describeNeeds } from './needs.ts'
+import { isAlive } from './process.ts'
 import { diskFile, FDS, STATE_FILE } from './qemu/args.ts'
 import type { VmRecord } from './registry.ts'
 
 export type Saved = Omit<Manifest, 'sandbox' | 'generation'>
+/** The objects stay as long as they are reserved: until a manifest names them, or nobody will. */
+export type Draft = { saved: Saved; reservation: Reservation }
 
 export async function saveBody(
   deps: Deps,
   record: VmRecord,
   body: Body,
   goOn?: (newestDisk: number) => Promise<void>,
-): Promise<Saved> {
-  const { id, over } = body.record
+): Promise<Draft> {
+  const { id, over, qemu } = body.record
   const stamp = Date.now().toString(36)
   const memoryId = `${id}-m${stamp}`
   const stateId = `${id}-s${stamp}`
   const work = workOf(deps, id)
   const newestDisk = await body.newestDisk()
-  const { firstDisk = 0 } = body.record
+  const firstDisk = body.record.firstDisk ?? 0
   const ownDisks = Array.from({ length: newestDisk + 1 - firstDisk }, (_, i) => firstDisk + i)
+  const layers = layersUnder(deps, record, body)
+  const reservation = deps.snapshots.reserve([
+    ...[memoryId, stateId],
+    ...layers,
+    ...ownDisks.map((n) => diskObject(id, n)),
+  ])
+  const expected = { uid: body.record.uid, maxBytes: (record.disk_mib + DISK_OVERHEAD_MIB) * MIB }
   const sealDisks = () =>
     settleAll([
-      ...layersUnder(deps, record, body).map((layer) => sealObject(deps, deps.snapshots.fileOf(layer), layer)),
-      ...ownDisks.map((n) => sealObject(deps, path.join(work, diskFile(n)), diskObject(id, n))),
+      ...layers.map((layer) => sealObject(deps, deps.snapshots.fileOf(layer), layer, expected)),
+      ...ownDisks.map((n) => sealObject(deps, path.join(work, diskFile(n)), diskObject(id, n), expected)),
     ])
   try {
     const captured = settleAll([saveMemory(deps, body, memoryId, !goOn), saveState(body, work)])
@@ -43,31 +54,35 @@ export async function saveBody(
       : settleAll([sealDisks(), captured]).then(([sealed]) => sealed)
     const disk = await disks
     const [memory] = await captured
+    if (!isAlive(qemu)) throw new Error('its QEMU ended while it was saved')
     if (goOn) await deps.workers.run('sync', { file: deps.snapshots.fileOf(memoryId) })
-    const state = await sealObject(deps, path.join(work, STATE_FILE), stateId)
+    const state = await sealObject(deps, path.join(work, STATE_FILE), stateId, {
+      ...expected,
+      maxBytes: STATE_MAX_BYTES,
+    })
     const needs = describeNeeds(deps, body.record)
     const saved_at = new Date().toISOString()
-    return {
-      format: 1,
-      saved_at,
-      needs,
-      disk_mib: record.disk_mib,
-      memory: { id: memoryId, over, ...memory },
-      state,
-      disk,
-    }
+    const objects = { memory: { id: memoryId, over, ...memory }, state, disk }
+    return { saved: { format: 1, saved_at, needs, disk_mib: record.disk_mib, ...objects }, reservation }
   } catch (error) {
-    await deps.snapshots.discard([memoryId, stateId, diskObject(id, newestDisk)])
+    await reservation.release()
     throw error
   }
 }
+
+const MIB = 1024 * 1024
+/** Tables of a qcow2 file, and clusters that were freed and not yet used again. */
+const DISK_OVERHEAD_MIB = 1024
+/** Of devices: some 200 KB for one processor. */
+const STATE_MAX_BYTES = 64 * MIB
 
 /**
  * What lies under the disk it writes to: the layers of the generation it was resumed from. They may have been merged
  * since, and say the same; without one, those it was started with.
  */
 function layersUnder(deps: Deps, record: VmRecord, body: Body): string[] {
-  const from = record.generation === undefined ? undefined : deps.snapshots.find(record.id, record.generation)
+  const { from: number } = body.record
+  const from = number === undefined ? undefined : deps.snapshots.find(record.id, number)
   return from?.manifest?.disk.map((layer) => layer.id) ?? body.record.layers
 }
 
@@ -92,10 +107,10 @@ async function saveState(body: Body, work: string): Promise<void> {
 export const diskObject = (body: string, n: number): string => `${body}-d${n}`
 
 /** What is an object already was summed up when it became one. */
-async function sealObject(deps: Deps, file: string, id: string): Promise<StoredObject> {
+async function sealObject(deps: Deps, file: string, id: string, expected: Expected): Promise<StoredObject> {
   const known = deps.snapshots.sumsOf(id)
   if (known) return known
-  await deps.snapshots.take(file, id)
+  await deps.snapshots.take(file, id, expected)
   return { id, ...(await deps.workers.run('seal', { file: deps.snapshots.fileOf(id) })) }
 }
 

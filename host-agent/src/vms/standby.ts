@@ -7,7 +7,6 @@
  * The disk it wrote to belongs to the saved generation now and is never written again, so a new layer is put over it
  * before the body counts as kept.
  */
-import { chown } from 'node:fs/promises'
 import path from 'node:path'
 import type { Deps } from '../deps.ts'
 import { type Body, endBody, workOf } from './body.ts'
@@ -68,7 +67,11 @@ export function createStandby(getDeps: () => Deps, budgetMib: number) {
     /** The body that has just this memory and address, if there still is one. From now on it is the caller's. */
     take(memory: string, ip: string): Body | undefined {
       const one = kept.get(memory)
-      if (!one || one.ip !== ip) return undefined
+      if (!one) return undefined
+      if (one.ip !== ip) {
+        void drop(memory) // Its address is no longer the sandbox's.
+        return undefined
+      }
       kept.delete(memory)
       one.body.ending = false
       return one.body
@@ -97,6 +100,5 @@ export async function addDisk(deps: Deps, body: Body, n: number, diskMib: number
   const { id, uid } = body.record
   const work = workOf(deps, id)
   const backing = { file: path.join(work, diskFile(n - 1)), format: 'qcow2' as const }
-  await createOverlay(path.join(work, diskFile(n)), { sizeMib: diskMib, backing })
-  await chown(path.join(work, diskFile(n)), uid, uid)
+  await createOverlay(path.join(work, diskFile(n)), { sizeMib: diskMib, backing, owner: uid })
 }

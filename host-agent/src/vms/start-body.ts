@@ -21,7 +21,7 @@ export type BodyPlan = {
   home: string
   base: Base
   /** A generation to go on from; without one it is a clone of the base, or a boot from a disk (`disk`). */
-  from?: Pick<Manifest, 'memory' | 'state' | 'needs'>
+  from?: Pick<Manifest, 'memory' | 'state' | 'needs' | 'generation'>
   /** Boots from these layers with empty memory: all that is left of a machine that died. */
   boot?: true
   layers: string[]
@@ -55,7 +55,7 @@ export async function startBody(deps: Deps, plan: BodyPlan, undo: Undo, signal: 
   const backing = { file: top === undefined ? base.files.disk : deps.snapshots.fileOf(top), format: 'qcow2' as const }
   const [cgroups] = await Promise.all([
     plan.lasting ? createCgroup(deps, id, base.shape.mem_mib, undo) : [],
-    createOverlay(disk, { sizeMib: plan.diskMib, backing }).then(() => chown(disk, uid, uid)),
+    createOverlay(disk, { sizeMib: plan.diskMib, backing, owner: uid }),
   ])
 
   const type = plan.from?.needs.machine.type ?? deps.machine.type
@@ -78,7 +78,9 @@ export async function startBody(deps: Deps, plan: BodyPlan, undo: Undo, signal: 
     signal,
   )
   const over = plan.boot || plan.from?.memory.over === 'zeros' ? 'zeros' : 'base'
-  const record: BodyRecord = { id, slot, uid, qemu, base: base.key, over, shape: base.shape, type, layers }
+  const from = plan.from && { from: plan.from.generation }
+  const about = { base: base.key, baseId: base.id, over, shape: base.shape, type, layers } satisfies Partial<BodyRecord>
+  const record: BodyRecord = { id, slot, uid, qemu, ...about, ...from }
   const body = new Body(deps, record, qmp)
   undo.add('connections', () => body.close())
   if (plan.from) await fillMemory(deps, plan.from.memory, qemu.pid)

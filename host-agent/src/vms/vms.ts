@@ -25,7 +25,7 @@ import type { Deps } from '../deps.ts'
 import { listenToSignals } from '../guest/signals.ts'
 import { HostError } from '../host-error.ts'
 import type { Manifest } from '../snapshots/manifest.ts'
-import { type Body, endBody, releaseBody } from './body.ts'
+import { type Body, type BodyRecord, endBody, releaseBody } from './body.ts'
 import { createVm } from './create.ts'
 import { addChild, captureLive, FIRST_GENERATION, findForkSource } from './fork.ts'
 import { countAll, keepCounts } from './network.ts'
@@ -33,6 +33,7 @@ import { pauseVm } from './pause.ts'
 import { connectToPort } from './port.ts'
 import type { VmRecord } from './registry.ts'
 import { resumeVm } from './resume.ts'
+import type { Draft } from './save.ts'
 
 type Operation = { name: string; fence: number; abort: AbortController; done: Promise<object> }
 type Entry = {
@@ -137,7 +138,10 @@ export class Vms {
         delete record.signal
         delete entry.body
         Object.assign(record, { state: 'paused', generation: paused.generation } satisfies Partial<VmRecord>)
-        await this.#settle(record, 'pause', fence, paused)
+        // It is paused whether this can be written or not: the next start sees it by its generation.
+        await this.#settle(record, 'pause', fence, paused).catch((error) =>
+          this.#deps.log.error({ err: error, sandbox: id }, 'could not write the record of a paused sandbox'),
+        )
         await crashPoint('host.pause.recorded')
         // Nobody waits for it to be kept or gone, except whoever resumes or deletes the sandbox.
         const about = { ip: record.ip, dirtyBytes: paused.dirty_bytes, diskMib: record.disk_mib }
@@ -164,16 +168,21 @@ export class Vms {
         await entry.settling
         const limit = AbortSignal.any([abort, AbortSignal.timeout(request.limit_ms)])
         const { body, resumed } = await resumeVm(this.#deps, record, request, limit)
-        const dead = record.body
-        delete record.reason
-        delete record.unborn
-        delete record.signal
-        Object.assign(record, { state: 'running', ip: request.ip, body: body.record } satisfies Partial<VmRecord>)
-        if (resumed.generation !== undefined) record.generation = resumed.generation
+        const { reason, unborn, signal, body: dead, ...rest } = record
+        const risen: VmRecord = { ...rest, state: 'running', ip: request.ip, body: body.record }
+        if (resumed.generation !== undefined) risen.generation = resumed.generation
+        risen.done = { operation: 'resume', fence, answer: resumed }
+        try {
+          await this.#deps.registry.write(risen)
+        } catch (error) {
+          await endBody(this.#deps, body.record, body)
+          throw error
+        }
+        for (const key of ['reason', 'unborn', 'signal'] as const) delete record[key]
+        Object.assign(record, risen)
         entry.revision = request.network.revision
-        await this.#settle(record, 'resume', fence, resumed)
         this.#watch(entry, body)
-        if (dead) await endBody(this.#deps, dead)
+        if (dead) await this.#forget(dead)
         return resumed
       } catch (error) {
         if (record.state === 'resuming') record.state = was
@@ -182,31 +191,56 @@ export class Vms {
     })
   }
 
+  /** Children are there from the moment they are asked for: asked again, or deleted, meanwhile, they are found. */
   async fork(id: string, request: HostVmForkBody): Promise<HostVmForked> {
     const entry = this.#find(id)
     const missing = request.children.filter((child) => !this.#isThere(child))
-    if (missing.length === 0) return { generation: FIRST_GENERATION }
     for (const child of missing) this.#mustBeNew(child.id, child.fence)
-    const adopt = async (source: Parameters<typeof addChild>[1]): Promise<HostVmForked> => {
-      await Promise.all(
-        missing.map(async (child) => {
-          this.#entries.set(child.id, newEntry(await addChild(this.#deps, source, child)))
-        }),
-      )
+    const others = request.children.flatMap((child) => this.#entries.get(child.id)?.doing?.done ?? [])
+    if (missing.length === 0) {
+      await Promise.all(others)
       return { generation: FIRST_GENERATION }
     }
-    if (!request.live) return adopt(findForkSource(this.#deps, entry.record, request.generation))
-
     const { record, body } = entry
+    if (!request.live)
+      return this.#addChildren(missing, async () => findForkSource(this.#deps, record, request.generation))
     if (!body || record.state !== 'running' || entry.doing) throw wrongState(record, 'running')
-    return this.#do(entry, 'fork', record.fence, async () => {
-      const { saved, stopped_ms } = await captureLive(this.#deps, record, body)
-      try {
-        return { ...(await adopt(saved)), stopped_ms }
-      } finally {
-        await this.#deps.snapshots.discard([saved.memory.id, saved.state.id])
-      }
+    let stopped_ms = 0
+    const source = this.#do(entry, 'fork', record.fence, async () => {
+      const captured = await captureLive(this.#deps, record, body)
+      stopped_ms = captured.stopped_ms
+      return captured
     })
+    return { ...(await this.#addChildren(missing, () => source)), stopped_ms }
+  }
+
+  async #addChildren(
+    children: { id: string; fence: number }[],
+    open: () => Promise<Draft>,
+  ): Promise<{ generation: number }> {
+    const entries = children.map((child) => {
+      const entry = newEntry({ ...child, state: 'creating', ip: '', disk_mib: 0 })
+      this.#entries.set(child.id, entry)
+      return entry
+    })
+    const source = open()
+    const done = entries.map((entry) =>
+      this.#do(entry, 'fork', entry.record.fence, async () => {
+        const { id, fence } = entry.record
+        try {
+          Object.assign(entry.record, await addChild(this.#deps, (await source).saved, { id, fence }))
+          return { generation: FIRST_GENERATION }
+        } catch (error) {
+          this.#entries.delete(id)
+          throw error
+        }
+      }),
+    )
+    const results = await Promise.allSettled(done)
+    // Only when all have named them, or failed to.
+    await source.then((draft) => draft.reservation.release())
+    for (const result of results) if (result.status === 'rejected') throw result.reason
+    return { generation: FIRST_GENERATION }
   }
 
   /** Ends a create or resume that is under way; waits for a pause, which cannot be left half done. */
@@ -331,7 +365,14 @@ export class Vms {
   /** On disk before it is said. */
   async #settle(record: VmRecord, operation: string, fence: number, answer: object): Promise<void> {
     record.done = { operation, fence, answer }
-    await this.#deps.registry.writeDurably(record)
+    await this.#deps.registry.write(record)
+  }
+
+  /** Of a sandbox that has another body by now. */
+  async #forget(dead: BodyRecord): Promise<void> {
+    await endBody(this.#deps, dead).catch((error) =>
+      this.#deps.log.error({ err: error, body: dead.id }, 'what is left of a dead body could not be removed'),
+    )
   }
 
   #watch(entry: Entry, body: Body): void {
@@ -347,17 +388,24 @@ export class Vms {
       quiet.signal,
     )
     void body.qmp.closed.then(() => quiet.abort())
-    void body.untilDead(this.#deps).then(async (reason) => {
-      if (body.ending) return
-      const { record } = entry
-      this.#deps.log.warn({ sandbox: record.id, reason }, 'a sandbox died')
-      Object.assign(record, { state: 'dead', reason })
-      delete entry.body
-      delete entry.revision
+    void body.untilDead(this.#deps).then((reason) => (body.ending ? undefined : this.#mourn(entry, body, reason)))
+  }
+
+  /** Its process is ended for certain before it counts as dead: its disk may be started from then. */
+  async #mourn(entry: Entry, body: Body, reason: string): Promise<void> {
+    const { record } = entry
+    this.#deps.log.warn({ sandbox: record.id, reason }, 'a sandbox died')
+    try {
       await keepCounts(this.#deps, record, body.record)
       await releaseBody(this.#deps, body.record, body)
+      delete entry.revision
+      if (entry.body !== body) return
+      delete entry.body
+      Object.assign(record, { state: 'dead', reason })
       await this.#deps.registry.write(record)
-    })
+    } catch (error) {
+      this.#deps.log.error({ err: error, sandbox: record.id }, 'the end of a sandbox could not be seen to')
+    }
   }
 
   #bury(id: string, fence: number): void {

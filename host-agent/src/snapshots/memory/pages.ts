@@ -5,7 +5,7 @@
  * Zero pages are told apart by whoever reads them: a page that was something in the base and is zero now must be
  * remembered as such, or the base's old bytes would come back.
  */
-import { closeSync, openSync, readFileSync, readSync, statSync } from 'node:fs'
+import { closeSync, openSync, readFileSync, readlinkSync, readSync, statSync } from 'node:fs'
 
 export const PAGE_BYTES = 4096
 
@@ -21,10 +21,12 @@ const OF_THE_FILE = 0x20000000
 /** Where the memory file that the process has open as `fd` is mapped; the kernel may have split it into several. */
 export function findMappings(pid: number, fd: number): Mapping[] {
   const { ino } = statSync(`/proc/${pid}/fd/${fd}`)
+  const name = readlinkSync(`/proc/${pid}/fd/${fd}`)
   const mappings: Mapping[] = []
   for (const line of readFileSync(`/proc/${pid}/maps`, 'utf8').split('\n')) {
     const [range, mode, offset, , inode] = line.split(/\s+/)
-    if (Number(inode) !== ino || mode?.[3] !== 'p') continue
+    // The number of the device differs between the two on some file systems; the name does not.
+    if (Number(inode) !== ino || !line.endsWith(` ${name}`) || mode?.[3] !== 'p') continue
     const [from, to] = range!.split('-').map((hex) => Number.parseInt(hex, 16)) as [number, number]
     const pages = (to - from) / PAGE_BYTES
     mappings.push({ address: from, page: Number.parseInt(offset!, 16) / PAGE_BYTES, pages })

@@ -20,15 +20,16 @@ async function startMonitor(answer: (command: Command, socket: net.Socket) => ob
     let held = ''
     socket.on('data', (chunk) => {
       held += chunk
+      let text = ''
       for (let end = held.indexOf('\n'); end !== -1; end = held.indexOf('\n')) {
         const command = JSON.parse(held.slice(0, end)) as Command
         held = held.slice(end + 1)
         const reply = command.execute === 'qmp_capabilities' ? { return: {} } : answer(command, socket)
         if (!reply) continue
-        const text = `{"event":"NOISE"}\r\n${JSON.stringify({ ...reply, id: command.id })}\r\n`
-        socket.write(text.slice(0, 10))
-        setImmediate(() => socket.write(text.slice(10)))
+        text += `{"event":"NOISE"}\r\n${JSON.stringify({ ...reply, id: command.id })}\r\n`
       }
+      socket.write(text.slice(0, 10))
+      setImmediate(() => socket.write(text.slice(10)))
     })
     socket.on('error', () => {})
   })
@@ -43,6 +44,8 @@ test('it waits for the socket, and answers find their commands among events and 
   const file = await startMonitor((command) => ({ return: { was: command.execute, got: command.arguments } }), 30)
 
   const qmp = await Qmp.connect(file, soon())
+  const events: string[] = []
+  qmp.onEvent = (event) => events.push(event)
 
   assert.deepEqual(await Promise.all([qmp.run('stop'), qmp.run('cont', { fast: true })]), [
     { was: 'stop' },

@@ -56,9 +56,11 @@ export function parseHeader(bytes: Buffer): Pick<Header, 'size' | 'l1Entries' | 
   if (bytes.readUInt32BE(60) !== 0) throw new Error('it has snapshots inside')
   const features = bytes.readBigUInt64BE(72)
   if (features !== 0n) throw new Error(`it has features nobody here knows: 0x${features.toString(16)}`)
+  const l1Entries = bytes.readUInt32BE(36)
+  if (l1Entries > TABLE_ENTRIES) throw new Error(`its L1 table has ${l1Entries} entries`)
   return {
     size: Number(bytes.readBigUInt64BE(24)),
-    l1Entries: bytes.readUInt32BE(36),
+    l1Entries,
     l1Offset: Number(bytes.readBigUInt64BE(40)),
   }
 }

@@ -10,14 +10,16 @@ import { type Backing, CLUSTER, L1_ENTRY_COVERS, renderHeader } from './header.t
 
 export async function createOverlay(
   file: string,
-  options: { sizeMib: number; backing: Backing; mode?: number },
+  options: { sizeMib: number; backing: Backing; owner?: number },
 ): Promise<void> {
   const { bytes, l1Offset } = renderOverlay(options)
-  const handle = await open(file, 'wx', options.mode ?? 0o600)
+  const handle = await open(file, 'wx', 0o600)
   try {
     await handle.writeFile(bytes)
     // The L1 table is all zeros: a hole.
     await handle.truncate(l1Offset + CLUSTER)
+    // By its handle: in a folder of QEMU's the name may be something else by now.
+    if (options.owner !== undefined) await handle.chown(options.owner, options.owner)
   } finally {
     await handle.close()
   }
