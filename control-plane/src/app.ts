@@ -10,10 +10,12 @@ import { notFound } from '@warren/kit/failure'
 import { ulid } from '@warren/protocol'
 import Fastify, { type FastifyInstance, type FastifyReply, type FastifyRequest } from 'fastify'
 import { accessTokenRoutes } from './access-tokens/routes.ts'
+import { bandwidthRoutes } from './bandwidth/routes.ts'
 import { catalogRoutes } from './catalog/routes.ts'
 import type { SandboxRow } from './db/schema.ts'
 import type { Deps } from './deps.ts'
 import { describeApi, docsRoutes } from './docs/openapi.ts'
+import { egressRoutes } from './egress/routes.ts'
 import { processRoutes } from './guest/process-routes.ts'
 import { guestRoutes } from './guest/routes.ts'
 import { shellRoutes } from './guest/shell-routes.ts'
@@ -28,6 +30,7 @@ import { routeUpgrades, shouldUpgrade } from './http/upgrade.ts'
 import { parseQuery, stripPrefix } from './http/urls.ts'
 import { compileValidator } from './http/validation.ts'
 import { mcpRoutes } from './mcp/routes.ts'
+import { networkRoutes } from './networks/routes.ts'
 import { observeRequests } from './observe/request-log.ts'
 import type { Tracing } from './observe/tracing.ts'
 import { sandboxRoutes } from './sandboxes/routes.ts'
@@ -96,6 +99,9 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   processRoutes(app, deps)
   shellRoutes(app, deps)
   accessTokenRoutes(app, deps)
+  egressRoutes(app, deps)
+  networkRoutes(app, deps)
+  bandwidthRoutes(app, deps)
   mcpRoutes(app, deps, VERSION)
   docsRoutes(app)
 

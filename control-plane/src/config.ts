@@ -39,6 +39,7 @@ const SETTINGS = {
     min: BANDWIDTH_UNMETERED,
     max: Number.MAX_SAFE_INTEGER,
   }),
+  rechargeCreditsPerGib: integer('WARREN_RECHARGE_CREDITS_PER_GIB', 1, { min: 0, max: 1_000_000 }),
   ingressDomain: text('WARREN_INGRESS_DOMAIN', ''),
   /** Make the local user and its key when there is no user at all. */
   localUser: flag('WARREN_LOCAL_USER', false),

@@ -11,6 +11,7 @@ import {
   type HostState,
   HostVmCreateBody,
   HostVmForkBody,
+  HostVmNetworkBody,
   HostVmPauseBody,
   HostVmResumeBody,
 } from '@warren/protocol'
@@ -18,6 +19,7 @@ import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import type { Deps } from './deps.ts'
 import { passToGuest } from './guest/pass.ts'
+import { passToPort } from './guest/pass-to-port.ts'
 import { HostError } from './host-error.ts'
 import type { Vms } from './vms/vms.ts'
 
@@ -61,11 +63,16 @@ async function route(deps: Deps, vms: Vms, stream: ServerHttp2Stream, headers: I
   const url = new URL(headers[':path'] ?? '/', 'http://host')
   const call = `${headers[':method']} ${url.pathname}`
   if (call === 'GET /v1/host') return answer(stream, await describeHost(deps, vms))
+  if (call === 'GET /v1/networks') return answer(stream, await vms.listNetworks())
   if (call === 'POST /v1/vms') return createOne(vms, stream)
   if (call === 'POST /v1/snapshots/collect') return answer(stream, await deps.snapshots.collect(SAVING_MAX_MS))
 
   const [, subject, operation] = /^POST \/v1\/vms\/([^/]+)\/(pause|resume|forks)$/.exec(call) ?? []
   if (subject !== undefined) return answer(stream, await operate(vms, subject, operation!, await readJson(stream)))
+  const [, member] = /^(?:GET|PUT) \/v1\/vms\/([^/]+)\/network$/.exec(call) ?? []
+  if (member !== undefined) return answer(stream, await network(vms, headers, stream, member))
+  const [, target, port] = /^POST \/v1\/vms\/([^/]+)\/ports\/(\d{1,5})$/.exec(call) ?? []
+  if (target !== undefined) return passToPort(vms, stream, target, Number(port))
   const [, id, rest] = /^\/v1\/vms\/([^/]+)(?:\/guest\/(\w+(?:\/\w+)*))?$/.exec(url.pathname) ?? []
   if (id !== undefined && rest !== undefined) return pass(vms, stream, headers, { id, rest, search: url.search })
   if (id !== undefined && headers[':method'] === 'DELETE') {
@@ -80,6 +87,11 @@ async function operate(vms: Vms, id: string, operation: string, body: unknown): 
   if (operation === 'pause') return vms.pause(id, check(HostVmPauseBody, body))
   if (operation === 'resume') return vms.resume(id, check(HostVmResumeBody, body))
   return vms.fork(id, check(HostVmForkBody, body))
+}
+
+async function network(vms: Vms, headers: IncomingHttpHeaders, stream: ServerHttp2Stream, id: string): Promise<object> {
+  if (headers[':method'] === 'GET') return vms.reportNetwork(id)
+  return vms.changeNetwork(id, check(HostVmNetworkBody, await readJson(stream)))
 }
 
 async function describeHost(deps: Deps, vms: Vms): Promise<HostState> {

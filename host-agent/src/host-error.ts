@@ -16,6 +16,7 @@ const STATUS = {
   snapshot_missing: 500,
   snapshot_incompatible: 503,
   identity_failed: 500,
+  port_closed: 502,
   internal: 500,
 } as const satisfies Record<HostFailureCode, number>
 

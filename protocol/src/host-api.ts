@@ -8,6 +8,10 @@
  *   POST   /v1/vms/{id}/resume          HostVmResumeBody → HostVmResumed      answers when the guest's agent answered
  *   POST   /v1/vms/{id}/forks           HostVmForkBody → HostVmForked         children are there, paused, not yet born
  *   DELETE /v1/vms/{id}?fence=N         → {}             idempotent, also for a VM that was never here
+ *   PUT    /v1/vms/{id}/network         HostVmNetworkBody → HostVmNetworkApplied   of a running VM (host-network.ts)
+ *   GET    /v1/vms/{id}/network         → HostVmNetworkReport
+ *   GET    /v1/networks                 → HostNetworks   of all VMs that ever ran: what is in force, what was counted
+ *   POST   /v1/vms/{id}/ports/{port}    a connection to a port of a running VM: 200 when it stands, then its bytes
  *   *      /v1/vms/{id}/guest/{path}    passed through to the guest agent (guest-api.ts), body and answer as streams
  *
  * Every call that changes a VM carries the fence of its operation; a host refuses one lower than it has seen (409
@@ -25,6 +29,7 @@
  * of it, the child is not served (`identity_failed`).
  */
 import { type Static, Type } from 'typebox'
+import { HostCounts, HostVmNetwork } from './host-network.ts'
 import { SandboxId, Timestamp } from './ids.ts'
 import { SelfAction } from './self-signal.ts'
 
@@ -52,6 +57,8 @@ export const HostFailure = Type.Object({
     /** This host cannot run it: another QEMU, kernel, processor. Try another host. */
     'snapshot_incompatible',
     'identity_failed',
+    /** Nothing listens on that port of the VM. */
+    'port_closed',
     'internal',
   ]),
   message: Type.String(),
@@ -113,6 +120,8 @@ export const HostVmCreateBody = Type.Object({
   hostname: Type.String(),
   envs: Type.Record(Type.String(), Type.String()),
   ssh_pubkeys: Type.Array(Type.String()),
+  /** In force before the guest runs. */
+  network: HostVmNetwork,
   /** After this the host gives up and takes everything back. */
   limit_ms: Type.Integer({ minimum: 1 }),
 })
@@ -135,6 +144,7 @@ export const HostVmPaused = Type.Object({
   took_ms: Type.Number(),
   dirty_bytes: Type.Integer({ description: 'Memory that differs from the base.' }),
   written_bytes: Type.Integer({ description: 'Memory, disk and device state, as they are on the disk.' }),
+  counts: Type.Optional(HostCounts),
 })
 export type HostVmPaused = Static<typeof HostVmPaused>
 
@@ -146,6 +156,8 @@ export const HostVmResumeBody = Type.Object({
   hostname: Type.String(),
   envs: Type.Record(Type.String(), Type.String()),
   ssh_pubkeys: Type.Array(Type.String()),
+  /** In force before the guest goes on. */
+  network: HostVmNetwork,
   limit_ms: Type.Integer({ minimum: 1 }),
 })
 export type HostVmResumeBody = Static<typeof HostVmResumeBody>

@@ -17,7 +17,7 @@
 import { type Static, Type } from 'typebox'
 import { BANDWIDTH_QUOTA_DEFAULT_BYTES, BANDWIDTH_UNMETERED } from './bandwidth.ts'
 import { EgressRules } from './egress.ts'
-import { NetworkId, Timestamp } from './ids.ts'
+import { NetworkId, SandboxId, Timestamp } from './ids.ts'
 import { SandboxName } from './sandbox.ts'
 
 const Ipv4 = Type.String({ pattern: '^\\d{1,3}(\\.\\d{1,3}){3}$' })
@@ -100,6 +100,10 @@ export const EgressFlow = Type.Object({
 })
 export type EgressFlow = Static<typeof EgressFlow>
 
+/** GET …/egress/decisions and …/egress/flows (ours). Both live with the running sandbox, and are gone when it pauses. */
+export const EgressDecisionsView = Type.Object({ id: SandboxId, decisions: Type.Array(EgressDecision) })
+export const EgressFlowsView = Type.Object({ id: SandboxId, flows: Type.Array(EgressFlow) })
+
 export const HostVmNetworkReport = Type.Object({
   revision: Type.Integer(),
   bandwidth: HostBandwidth,
@@ -109,3 +113,16 @@ export const HostVmNetworkReport = Type.Object({
   flows: Type.Array(EgressFlow),
 })
 export type HostVmNetworkReport = Static<typeof HostVmNetworkReport>
+
+/** Since the sandbox was created, over all that it was paused and resumed. */
+export const HostCounts = Type.Object({ used_bytes: Bytes, ingress_bytes: Bytes })
+export type HostCounts = Static<typeof HostCounts>
+
+/**
+ * Of a VM that runs, what the kernel says; of one that does not, what it said last. `revision` is absent where this host
+ * agent has not been told the network of a VM that runs: it then has what an agent before it was told.
+ */
+export const HostNetworks = Type.Object({
+  vms: Type.Array(Type.Object({ id: SandboxId, revision: Type.Optional(Type.Integer()), ...HostCounts.properties })),
+})
+export type HostNetworks = Static<typeof HostNetworks>

@@ -93,6 +93,23 @@ export type Tables = {
     status_actor: Generated<EventActor>
     generation: number | null
     auto_resume: Generated<boolean>
+    bandwidth_used_bytes: Generated<number>
+  }
+  networks: {
+    id: string
+    user_id: string
+    name: string
+    created_at: CreatedAt
+    deleted_at: Date | null
+  }
+  network_members: {
+    network_id: string
+    sandbox_id: string
+    joined_at: Generated<Date>
+  }
+  network_revisions: {
+    sandbox_id: string
+    revision: number
   }
   sandbox_envs: {
     sandbox_id: string
@@ -152,3 +169,4 @@ export type SandboxRow = Selectable<Tables['sandboxes']>
 export type NewSandboxRow = Insertable<Tables['sandboxes']>
 export type UserRow = Selectable<Tables['users']>
 export type HostRow = Selectable<Tables['hosts']>
+export type NetworkRow = Selectable<Tables['networks']>

@@ -3,11 +3,15 @@ import type { ClientHttp2Stream, IncomingHttpHeaders, IncomingHttpStatusHeader }
 import {
   HostFailure,
   type HostGuestRoute,
+  HostNetworks,
   HostState,
   type HostVmCreateBody,
   HostVmCreated,
   type HostVmForkBody,
   HostVmForked,
+  HostVmNetworkApplied,
+  type HostVmNetworkBody,
+  HostVmNetworkReport,
   type HostVmPauseBody,
   HostVmPaused,
   type HostVmResumeBody,
@@ -28,6 +32,8 @@ const DELETE_LIMIT_MS = 20_000
 const GRACE_MS = 1_000
 /** A copy by reference; of a running source also the saving of it. */
 const FORK_LIMIT_MS = 20_000
+/** One transaction in the kernel; of a thousand rules some 50 ms. */
+const NETWORK_LIMIT_MS = 5_000
 
 export type ResponseHeaders = IncomingHttpHeaders & IncomingHttpStatusHeader
 
@@ -81,6 +87,15 @@ export function createHostClient(address: string) {
 
     forkVm: (id: string, body: HostVmForkBody, signal?: AbortSignal): Promise<HostVmForked> =>
       ask('POST', `/v1/vms/${id}/forks`, HostVmForked, { ms: FORK_LIMIT_MS, signal }, body),
+
+    putNetwork: (id: string, body: HostVmNetworkBody, signal?: AbortSignal): Promise<HostVmNetworkApplied> =>
+      ask('PUT', `/v1/vms/${id}/network`, HostVmNetworkApplied, { ms: NETWORK_LIMIT_MS, signal }, body),
+
+    getNetwork: (id: string, signal?: AbortSignal): Promise<HostVmNetworkReport> =>
+      ask('GET', `/v1/vms/${id}/network`, HostVmNetworkReport, { ms: NETWORK_LIMIT_MS, signal }),
+
+    listNetworks: (signal?: AbortSignal): Promise<HostNetworks> =>
+      ask('GET', '/v1/networks', HostNetworks, { ms: NETWORK_LIMIT_MS, signal }),
 
     async deleteVm(id: string, fence: number, signal?: AbortSignal): Promise<void> {
       await ask('DELETE', `/v1/vms/${id}?fence=${fence}`, EMPTY, { ms: DELETE_LIMIT_MS, signal })

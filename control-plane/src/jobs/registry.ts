@@ -3,6 +3,7 @@ import { writeActivity } from '../guest/activity.ts'
 import { pushSshKeysJob } from '../guest/add-ssh-keys.ts'
 import { watchHosts } from '../hosts/heartbeat.ts'
 import { forgetIdempotencyKeys } from '../http/forget-idempotency-keys.ts'
+import { followNetworks } from '../networks/follow.ts'
 import { autoPause } from '../sandboxes/auto-pause.ts'
 import { destroyJob } from '../sandboxes/destroy.ts'
 import { forgetEvents } from '../sandboxes/events.ts'
@@ -23,6 +24,7 @@ export const SWEEPS: readonly Sweep[] = [
   watchHosts,
   failOrphanedCreates,
   reconcile,
+  followNetworks,
   writeActivity,
   autoPause,
   forgetEvents,

@@ -10,10 +10,11 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { crashPoint } from '@warren/kit/crash-point'
-import { findShape, type HostVm, type HostVmResumed } from '@warren/protocol'
+import { findShape, type HostVm, type HostVmNetwork, type HostVmResumed } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError, type HostErrorCode, reasonOf } from '../hosts/failure.ts'
+import { catchUpNetwork, getNetwork } from '../networks/host-network.ts'
 import { abandon } from './abandon.ts'
 import { getEnvs } from './envs.ts'
 import { findVm } from './judge.ts'
@@ -62,7 +63,10 @@ async function tryResume(deps: Deps, row: SandboxRow, signal: AbortSignal): Prom
   for (let attempt = 1; ; attempt++) {
     try {
       const host = await deps.hosts.get(row.host_id)
-      return await host.resumeVm(row.id, bodyOf(deps, row, envs), signal)
+      const network = await getNetwork(deps, row.id)
+      const resumed = await host.resumeVm(row.id, bodyOf(deps, row, envs, network), signal)
+      await catchUpNetwork(deps, row, network.revision)
+      return resumed
     } catch (error) {
       if (!(error instanceof HostError)) throw error
       const found = error.code === 'wrong_state' ? await findVm(deps, row) : undefined
@@ -84,13 +88,14 @@ const BUSY: ReadonlySet<HostVm['state']> = new Set(['pausing', 'resuming'])
 /** Not attempts of ours: nobody answered, another operation is under way, or the child must not be. */
 const OTHERS: ReadonlySet<HostErrorCode> = new Set(['unreachable', 'fence_lost', 'identity_failed'])
 
-const bodyOf = (deps: Deps, row: SandboxRow, envs: Record<string, string>) => ({
+const bodyOf = (deps: Deps, row: SandboxRow, envs: Record<string, string>, network: HostVmNetwork) => ({
   fence: row.fence,
   cpu_quota_pct: findShape(row.shape)?.cpu_quota_pct ?? row.vcpu * 100,
   ip: row.ip!, // Every sandbox that was placed has one, and keeps it.
   hostname: row.name,
   envs,
   ssh_pubkeys: row.ssh_pubkeys,
+  network,
   limit_ms: deps.config.bootLimitSeconds * 1000,
 })
 

@@ -41,9 +41,11 @@ export async function checkResumeCap(tx: Tx, userId: string, plan: PlanName): Pr
   if ((await countLive(tx, userId)) > concurrent) throw capReached(plan, concurrent)
 }
 
-export function checkCredit(user: Pick<UserRow, 'plan' | 'credit_micro'>, what: 'create' | 'resume' | 'fork'): void {
+type Gate = 'create' | 'resume' | 'fork'
+
+export function checkCredit(user: Pick<UserRow, 'plan' | 'credit_micro'>, what: Gate, kind = 'sandboxes'): void {
   if (user.plan === 'local' || user.credit_micro > 0) return
-  throw failure('insufficient_credit', `insufficient credit, add credit to ${what} sandboxes`)
+  throw failure('insufficient_credit', `insufficient credit, add credit to ${what} ${kind}`)
 }
 
 const capReached = (plan: PlanName, concurrent: number) =>

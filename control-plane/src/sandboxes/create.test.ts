@@ -71,6 +71,12 @@ test('a sandbox is created: the full view, running, and a VM with all that was a
       hostname: 'web-1',
       envs: { TOKEN: 'secret', MODE: 'x' },
       ssh_pubkeys: [`${ED25519} ada`],
+      network: {
+        revision: 1,
+        egress: ['example.com', '10.0.0.0/8:443'],
+        networks: [],
+        bandwidth: { quota_bytes: 5 * 1024 ** 3, used_bytes: 0, ingress_bytes: 0 },
+      },
       limit_ms: 45_000,
     },
   )

@@ -11,12 +11,14 @@
  * step 4 is refused and the rest is the business of the destroy.
  */
 import { badField, Failure, unavailable, upstreamUnavailable } from '@warren/kit/failure'
-import { newId, type SandboxCreateBody } from '@warren/protocol'
+import { type HostVmNetwork, newId, type SandboxCreateBody } from '@warren/protocol'
 import type { Tx } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError, type HostErrorCode, reasonOf } from '../hosts/failure.ts'
 import type { CallerUser } from '../http/callers.ts'
+import { catchUpNetwork, getNetwork, tellPeers } from '../networks/host-network.ts'
+import { joinNew, lockNetworks } from '../networks/join.ts'
 import { abandonSoon } from './abandon.ts'
 import { checkCaps, checkCredit, lockUser } from './caps.ts'
 import { keepEnvs } from './envs.ts'
@@ -43,8 +45,11 @@ export async function createSandbox(
   const row = await admitWithRecovery(deps, user.id, request)
   try {
     const host = await deps.hosts.get(row.host_id)
-    const { spawn_ms } = await host.createVm(vmOf(deps, row, request), signal)
+    const network = await getNetwork(deps, row.id)
+    const { spawn_ms } = await host.createVm(vmOf(deps, row, request, network), signal)
     signal.throwIfAborted()
+    await catchUpNetwork(deps, row, network.revision)
+    if (request.networks.length > 0) await tellPeers(deps, row.id)
     return await finish(deps, row, spawn_ms, commit)
   } catch (error) {
     deps.log.warn({ err: error, sandbox: row.id }, 'could not create a sandbox')
@@ -68,6 +73,7 @@ async function admitWithRecovery(deps: Deps, userId: string, request: CreateRequ
 function admit(deps: Deps, userId: string, request: CreateRequest): Promise<SandboxRow> {
   return deps.db.transaction().execute(async (tx) => {
     const user = await lockUser(tx, userId)
+    const networks = await lockNetworks(tx, userId, request.networks)
     const name = await takeName(tx, userId, request.name)
     await checkCaps(tx, userId, user.plan)
     checkCredit(user, 'create')
@@ -82,6 +88,7 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
     const row = newRow(deps, userId, name, request, place)
     const inserted = await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow()
     await keepEnvs(tx, [inserted.id], request.envs)
+    await joinNew(tx, networks, inserted.id)
     return inserted
   })
 }
@@ -110,7 +117,7 @@ const newRow = (deps: Deps, userId: string, name: string, request: CreateRequest
   bandwidth_quota_bytes: deps.config.bandwidthQuotaBytes,
 })
 
-const vmOf = (deps: Deps, row: SandboxRow, request: CreateRequest) => ({
+const vmOf = (deps: Deps, row: SandboxRow, request: CreateRequest, network: HostVmNetwork) => ({
   id: row.id,
   fence: row.fence,
   vcpu: row.vcpu,
@@ -122,6 +129,7 @@ const vmOf = (deps: Deps, row: SandboxRow, request: CreateRequest) => ({
   hostname: row.name,
   envs: request.envs,
   ssh_pubkeys: row.ssh_pubkeys,
+  network,
   limit_ms: deps.config.bootLimitSeconds * 1000,
 })
 

@@ -28,6 +28,8 @@ export type CreateRequest = {
   envs: Envs
   ingressEnabled: boolean
   egress: string[]
+  /** Ids or names, found when it is admitted. */
+  networks: string[]
   autoPauseAfterSeconds: number | null
   autoResume: boolean
   hostId: string | undefined
@@ -50,7 +52,6 @@ export async function parseCreate(deps: Deps, plan: PlanName, body: SandboxCreat
     ssh_pubkeys: checkSshPublicKeys(sshPubkeys),
     egress: typeof rules === 'string' ? rules : undefined,
     region: !body.region || REGIONS.includes(body.region) ? undefined : `must be one of ${REGIONS.join(', ')}`,
-    networks: checkNetworks(body),
     disks: checkDisks(body),
   })
   return {
@@ -62,6 +63,7 @@ export async function parseCreate(deps: Deps, plan: PlanName, body: SandboxCreat
     envs,
     ingressEnabled: body.ingress_enabled ?? false,
     egress,
+    networks: (body.networks ?? []).map(({ id }) => id),
     autoPauseAfterSeconds: body.auto_pause_after_seconds ?? null,
     autoResume: body.auto_resume ?? false,
     hostId: body.host_id || undefined,
@@ -101,12 +103,6 @@ async function findMinDisk(deps: Deps, rootfs: string): Promise<number> {
   const hosts = await deps.db.selectFrom('hosts').select('images').where('status', '<>', 'dead').execute()
   const images = hosts.flatMap((host) => host.images.filter((image) => image.name === rootfs))
   return Math.max(1, ...images.map((image) => image.min_disk_mib ?? 1))
-}
-
-/** There are no networks yet, so none that is named can exist. */
-function checkNetworks({ networks }: SandboxCreateBody): string | undefined {
-  const first = networks?.[0]
-  return first && `network not found: ${first.id.slice(0, 100)}`
 }
 
 /** There are no disks yet, so none that is named can exist. */

@@ -11,7 +11,8 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { crashPoint } from '@warren/kit/crash-point'
-import type { EventActor } from '@warren/protocol'
+import type { EventActor, HostVmPaused } from '@warren/protocol'
+import { recordCounts } from '../bandwidth/counts.ts'
 import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
@@ -36,9 +37,9 @@ export const pauseJob = defineJob({
     if (!row) return
     await crashPoint('pause.started')
     try {
-      const generation = await save(deps, row, signal)
+      const saved = await save(deps, row, signal)
       await crashPoint('pause.saved')
-      await finishPause(deps, row, generation)
+      await finishPause(deps, row, saved)
     } catch (error) {
       if (!(error instanceof HostError) || UNDECIDED.has(error.code)) throw error
       await failPause(deps, row, error)
@@ -70,9 +71,10 @@ export async function beginPause(tx: Tx, id: string, actor: EventActor, reason: 
 export const addPauseJob = (tx: Tx, { id, fence }: Pick<SandboxRow, 'id' | 'fence'>): Promise<void> =>
   addJob(tx, pauseJob, { id, fence }, { key: operationKey('pausing', id, fence) })
 
-async function finishPause(deps: Deps, row: SandboxRow, generation: number): Promise<void> {
+async function finishPause(deps: Deps, row: SandboxRow, { generation, counts }: Saved): Promise<void> {
   await deps.db.transaction().execute(async (tx) => {
     await endMove(tx, row.id, 'pauseDone', row.fence, { set: { generation } })
+    if (counts) await recordCounts(tx, [{ id: row.id, ...counts }])
     await releasePlace(tx, row.id)
   })
 }
@@ -83,20 +85,21 @@ async function failPause(deps: Deps, row: SandboxRow, cause: HostError): Promise
   await deps.db.transaction().execute((tx) => endMove(tx, row.id, 'pauseFailed', row.fence, { reason }))
 }
 
+type Saved = Pick<HostVmPaused, 'generation' | 'counts'>
+
 /**
  * The generation. A VM that runs and is refused nevertheless is busy, for a moment (a live fork saves it as well).
  * One that does not run is saved already, or for reconcile.ts to find: then the job is tried again until it has.
  */
-async function save(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<number> {
+async function save(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<Saved> {
   for (let attempt = 1; ; attempt++) {
     try {
       const host = await deps.hosts.get(row.host_id)
-      const { generation } = await host.pauseVm(row.id, { fence: row.fence, limit_ms: PAUSE_LIMIT_MS }, signal)
-      return generation
+      return await host.pauseVm(row.id, { fence: row.fence, limit_ms: PAUSE_LIMIT_MS }, signal)
     } catch (error) {
       if (!(error instanceof HostError) || error.code !== 'wrong_state') throw error
       const vm = await findVm(deps, row)
-      if (vm?.state === 'paused' && vm.generation !== undefined) return vm.generation
+      if (vm?.state === 'paused' && vm.generation !== undefined) return { generation: vm.generation }
       if (vm?.state !== 'running') throw new HostError('unreachable', `the VM is ${vm?.state}`, { cause: error })
       if (attempt === BUSY_ATTEMPTS) throw error
       await delay(BUSY_MS, undefined, { signal })

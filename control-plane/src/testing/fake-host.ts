@@ -3,6 +3,7 @@
  * honest states (fake-vms.ts), takes back a create when its caller leaves, and does on demand what real ones do at
  * night: hang, fail, die, lose VMs.
  */
+import { once } from 'node:events'
 import { mkdtemp, rm } from 'node:fs/promises'
 import {
   createServer,
@@ -11,6 +12,7 @@ import {
   type ServerHttp2Session,
   type ServerHttp2Stream,
 } from 'node:http2'
+import net from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
@@ -20,6 +22,7 @@ import {
   type HostState,
   HostVmCreateBody,
   HostVmForkBody,
+  HostVmNetworkBody,
   HostVmPauseBody,
   HostVmResumeBody,
 } from '@warren/protocol'
@@ -111,6 +114,10 @@ export class FakeHost extends FakeVms {
   async #answer(stream: ServerHttp2Stream, method: string, url: URL): Promise<object | undefined> {
     const [, , , id = '', verb] = url.pathname.split('/')
     if (url.pathname === '/v1/host') return this.#state()
+    if (url.pathname === '/v1/networks') return this.listNetworks()
+    if (verb === 'network' && method === 'GET') return this.getNetwork(id)
+    if (verb === 'network') return this.putNetwork(id, await readBody(stream, HostVmNetworkBody))
+    if (verb === 'ports') return void (await this.#connect(id, Number(url.pathname.split('/')[5]), stream))
     if (verb === 'guest') return void (await this.#passThrough(id, method, url, stream))
     if (method === 'DELETE') return this.deleteVm(id, Number(url.searchParams.get('fence')))
     if (verb === 'pause') return this.pauseVm(id, await readBody(stream, HostVmPauseBody))
@@ -138,6 +145,25 @@ export class FakeHost extends FakeVms {
     }
   }
 
+  /** Ports of this machine are the ports of every VM. */
+  async #connect(id: string, port: number, stream: ServerHttp2Stream): Promise<void> {
+    const vm = this.vms.get(id)
+    if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
+    if (vm.state !== 'running') throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
+    const socket = net.connect({ port, host: '127.0.0.1', allowHalfOpen: true })
+    try {
+      await once(socket, 'connect')
+    } catch {
+      throw new FakeHostFailure('port_closed', `nothing listens on port ${port}`)
+    }
+    socket.on('error', () => {})
+    stream.respond({ ':status': 200 })
+    stream.pipe(socket)
+    socket.pipe(stream)
+    socket.once('close', () => stream.close())
+    stream.once('close', () => socket.destroy())
+  }
+
   async #passThrough(id: string, method: string, url: URL, stream: ServerHttp2Stream): Promise<void> {
     const vm = this.vms.get(id)
     if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
@@ -155,7 +181,12 @@ export async function startFakeHost(options: { id?: string; memMib?: number; cid
   return host
 }
 
-const STATUS: Partial<Record<HostFailureCode, number>> = { not_found: 404, fence_lost: 409, invalid: 400 }
+const STATUS: Partial<Record<HostFailureCode, number>> = {
+  not_found: 404,
+  fence_lost: 409,
+  invalid: 400,
+  port_closed: 502,
+}
 
 async function readBody<Body extends TSchema>(stream: ServerHttp2Stream, schema: Body): Promise<Static<Body>> {
   const body: unknown = JSON.parse((await readBytes(stream)).toString())

@@ -8,12 +8,17 @@
 import { cp, mkdtemp } from 'node:fs/promises'
 import path from 'node:path'
 import {
+  HOST_NETWORK_DEFAULT,
   type HostFailureCode,
   type HostImage,
+  type HostNetworks,
   type HostVm,
   type HostVmCreateBody,
   type HostVmForkBody,
   type HostVmForked,
+  type HostVmNetworkApplied,
+  type HostVmNetworkBody,
+  type HostVmNetworkReport,
   type HostVmPauseBody,
   type HostVmPaused,
   type HostVmResumeBody,
@@ -21,6 +26,7 @@ import {
   PROCESS_JOURNAL_MAX_BYTES,
 } from '@warren/protocol'
 import type { FakeGuest } from './fake-guest.ts'
+import { FakeNetwork } from './fake-network.ts'
 
 export class FakeHostFailure extends Error {
   readonly code: HostFailureCode
@@ -33,6 +39,7 @@ export class FakeHostFailure extends Error {
 export type FakeVm = Omit<HostVm, 'generation'> & {
   body: HostVmCreateBody
   guest: FakeGuest
+  network: FakeNetwork
   /** What was saved and is whole, oldest first. */
   generations: number[]
   damaged: Set<number>
@@ -56,6 +63,7 @@ export type VmHooks = {
   /** The children are there; the answer has not left. */
   afterFork?: (id: string, body: HostVmForkBody) => Awaitable
   beforeDelete?: (id: string) => Awaitable
+  beforeNetwork?: (id: string, body: HostVmNetworkBody) => Awaitable
   /** The VM is gone; the answer has not left. */
   afterDelete?: (id: string) => Awaitable
 }
@@ -130,7 +138,8 @@ export class FakeVms {
       delete vm.signal
       endCommands(vm)
       await this.hooks.afterPause?.(id)
-      return { generation, took_ms: 1, dirty_bytes: 0, written_bytes: 0 }
+      const counts = { used_bytes: vm.network.usedBytes, ingress_bytes: vm.network.ingressBytes }
+      return { generation, took_ms: 1, dirty_bytes: 0, written_bytes: 0, counts }
     })
   }
 
@@ -152,6 +161,7 @@ export class FakeVms {
         if (alive.is() && vm.state === 'resuming') vm.state = was
         throw error
       }
+      vm.network = new FakeNetwork(body.network)
       vm.state = 'running'
       delete vm.reason
       vm.body = { ...vm.body, ip: body.ip, envs: body.envs, hostname: body.hostname, ssh_pubkeys: body.ssh_pubkeys }
@@ -184,6 +194,19 @@ export class FakeVms {
     // What is saved can be copied whatever the VM does; a live one has to stand still.
     return this.#once(vm, key, work, body.live === true)
   }
+
+  async putNetwork(id: string, body: HostVmNetworkBody): Promise<HostVmNetworkApplied> {
+    await this.hooks.beforeNetwork?.(id, body)
+    const vm = this.#running(id)
+    if (body.fence < vm.fence) throw new FakeHostFailure('fence_lost', `${id}: ${vm.fence}`)
+    return vm.network.put(body.network)
+  }
+
+  getNetwork = (id: string): HostVmNetworkReport => this.#running(id).network.report()
+
+  listNetworks = (): HostNetworks => ({
+    vms: [...this.vms.values()].map((vm) => vm.network.describe(vm.id, vm.state === 'running')),
+  })
 
   async deleteVm(id: string, fence: number): Promise<object> {
     this.#checkFence(id, fence, false)
@@ -220,9 +243,17 @@ export class FakeVms {
     for (const vm of this.vms.values()) {
       vm.done.clear()
       delete vm.doing
+      vm.network.known = false
       if (vm.state === 'pausing') vm.state = 'running'
       if (vm.state === 'resuming') vm.state = vm.generations.length > 0 ? 'paused' : 'dead'
     }
+  }
+
+  #running(id: string): FakeVm {
+    const vm = this.vms.get(id)
+    if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
+    if (vm.state !== 'running') throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
+    return vm
   }
 
   #enter(id: string, fence: number): FakeVm {
@@ -270,7 +301,7 @@ export class FakeVms {
     const root = await mkdtemp(path.join(this.folder, 'vm-'))
     await cp(source.guest.root, root, { recursive: true })
     // It has no address before it is first resumed.
-    const vm = this.#newVm({ ...source.body, ...child, ip: '' }, 'paused', root)
+    const vm = this.#newVm({ ...source.body, ...child, ip: '', network: HOST_NETWORK_DEFAULT }, 'paused', root)
     vm.generations = [1]
   }
 
@@ -284,7 +315,8 @@ export class FakeVms {
       journalBytes: PROCESS_JOURNAL_MAX_BYTES,
     }
     const { id, fence } = body
-    const vm: FakeVm = { id, fence, state, body, guest, generations: [], damaged: new Set(), done: new Map() }
+    const network = new FakeNetwork(body.network)
+    const vm: FakeVm = { id, fence, state, body, guest, network, generations: [], damaged: new Set(), done: new Map() }
     this.vms.set(id, vm)
     return vm
   }

@@ -17,6 +17,7 @@ import { errorText } from '@warren/kit/text'
 import type { Deps } from '../deps.ts'
 import { Body, bodyHomeOf, endBody, releaseBody } from './body.ts'
 import { socketDirOf } from './launch.ts'
+import { keepCounts } from './network.ts'
 import { endProcess, isAlive, markProcess, type ProcessMark } from './process.ts'
 import { SOCKETS } from './qemu/args.ts'
 import { Qmp } from './qemu/qmp.ts'
@@ -96,6 +97,7 @@ async function mourn(deps: Deps, vms: Vms, record: VmRecord, error: unknown): Pr
   const { body } = record
   if (body) {
     if (deps.network.slots.taken.includes(body.slot)) body.slotGone = true
+    await keepCounts(deps, record, body)
     await releaseBody(deps, body)
   }
   Object.assign(record, { state: 'dead', reason: errorText(error) })
@@ -108,6 +110,7 @@ async function finishPause(deps: Deps, vms: Vms, record: VmRecord, generation: n
   delete record.body
   delete record.reason
   Object.assign(record, { state: 'paused', generation })
+  if (body) await keepCounts(deps, record, body)
   await deps.registry.write(record)
   if (body) await endBody(deps, body)
   vms.adopt(record)

@@ -52,10 +52,10 @@ async function serve(
   deps: Deps,
   made: Body,
   base: Base,
-  { ip, hostname, envs, ssh_pubkeys, disk_mib, cpu_quota_pct }: HostVmCreateBody,
+  { ip, network, hostname, envs, ssh_pubkeys, disk_mib, cpu_quota_pct }: HostVmCreateBody,
   signal: AbortSignal,
 ): Promise<void> {
-  await deps.network.slots.give(made.record.slot, ip)
+  await deps.network.slots.give(made.record.slot, ip, network)
   await made.go()
   if (disk_mib > base.diskMib) await growDisk(made, disk_mib, signal)
   await wakeGuest(made, { hostname, envs, ssh_pubkeys }, { born: true }, signal)

@@ -8,7 +8,7 @@
 import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { writeFileDurably } from '@warren/kit/files'
-import type { HostVmSignal } from '@warren/protocol'
+import type { HostCounts, HostVmSignal } from '@warren/protocol'
 import type { BodyRecord } from './body.ts'
 
 export type VmRecord = {
@@ -25,6 +25,8 @@ export type VmRecord = {
   unborn?: true
   /** What its guest asks for, until it is paused or deleted. */
   signal?: HostVmSignal
+  /** Of its network, when its last body gave up its slot. */
+  counts?: HostCounts
   /** While it runs; of a dead one only what its disk needs. */
   body?: BodyRecord
   /** The last operation that was done, and what was said about it: asked again, the answer is the same. */

@@ -10,7 +10,7 @@
  * Whatever fails takes the new body back and leaves every generation as it was. One that is damaged is set aside, so
  * that the next resume takes the one before it; which one that is, the error says: nobody goes back in time unasked.
  *
- * A body that still stands there from the pause (standby.ts) goes on with step 4.
+ * A body that still stands there from the pause (standby.ts) goes on with step 3: its rules may have changed meanwhile.
  *
  * A machine that died and was never saved still has its disk: it is booted from it, as after a power cut.
  */
@@ -27,6 +27,7 @@ import { findBase } from './base.ts'
 import { type Body, bodyHomeOf, endBody, newBodyId } from './body.ts'
 import { rescueDisk } from './boot.ts'
 import { refuse } from './needs.ts'
+import { withCounts } from './network.ts'
 import type { VmRecord } from './registry.ts'
 import { type BodyPlan, Damage, startBody } from './start-body.ts'
 import { NotConfirmed, wakeGuest } from './wake.ts'
@@ -89,6 +90,8 @@ async function takeStandby(
   try {
     // What it goes on from is the generation that was saved of it.
     if (manifest) body.record.from = manifest.generation
+    // It still has its slot, and with it the kernel's own counts.
+    await deps.network.slots.change(body.record.slot, request.network)
     await body.go()
     await wake(deps, record, body, request, signal)
     return body
@@ -148,7 +151,7 @@ async function restore(
   })
   await checked
   await crashPoint('host.resume.loaded')
-  await deps.network.slots.give(body.record.slot, request.ip)
+  await deps.network.slots.give(body.record.slot, request.ip, withCounts(request.network, record))
   await body.go()
   await wake(deps, record, body, request, signal)
   return body

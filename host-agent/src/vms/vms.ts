@@ -2,15 +2,20 @@
  * All sandboxes of this host, and what may be done with them. One operation at a time on each: a second one with the
  * same fence waits for the answer of the first, any other is refused. Only a delete goes over all of them.
  */
+import type { Socket } from 'node:net'
 import { crashPoint } from '@warren/kit/crash-point'
 import { errorText } from '@warren/kit/text'
 import { Undo } from '@warren/kit/undo'
 import type {
+  HostNetworks,
   HostVm,
   HostVmCreateBody,
   HostVmCreated,
   HostVmForkBody,
   HostVmForked,
+  HostVmNetworkApplied,
+  HostVmNetworkBody,
+  HostVmNetworkReport,
   HostVmPauseBody,
   HostVmPaused,
   HostVmResumeBody,
@@ -23,7 +28,9 @@ import type { Manifest } from '../snapshots/manifest.ts'
 import { type Body, type BodyRecord, endBody, releaseBody } from './body.ts'
 import { createVm } from './create.ts'
 import { addChild, captureLive, FIRST_GENERATION, findForkSource } from './fork.ts'
+import { countAll, keepCounts } from './network.ts'
 import { pauseVm } from './pause.ts'
+import { connectToPort } from './port.ts'
 import type { VmRecord } from './registry.ts'
 import { resumeVm } from './resume.ts'
 import type { Draft } from './save.ts'
@@ -37,6 +44,10 @@ type Entry = {
   settling?: Promise<void>
   /** Ends listening to what the guest asks for. */
   quiet?: AbortController
+  /** Of its network, as this host agent was told it. */
+  revision?: number
+  /** To its ports, from outside. */
+  connections: Set<Socket>
 }
 
 /** Long enough for any request that was under way when its sandbox was deleted to have come and gone. */
@@ -82,7 +93,7 @@ export class Vms {
     const { id, fence } = request
     this.#mustBeNew(id, fence)
     const record: VmRecord = { id, fence, state: 'creating', ip: request.ip, disk_mib: request.disk_mib }
-    const entry: Entry = { record }
+    const entry: Entry = newEntry(record)
     this.#entries.set(id, entry)
     return this.#do(entry, 'create', fence, async (abort) => {
       const undo = new Undo()
@@ -91,6 +102,7 @@ export class Vms {
         const { body, created } = await createVm(this.#deps, request, undo, limit)
         Object.assign(record, { state: 'running', body: body.record } satisfies Partial<VmRecord>)
         await this.#deps.registry.write(record)
+        entry.revision = request.network.revision
         this.#watch(entry, body)
         return created
       } catch (error) {
@@ -115,8 +127,12 @@ export class Vms {
     return this.#do(entry, 'pause', fence, async () => {
       record.state = 'pausing'
       try {
+        for (const connection of entry.connections) connection.destroy()
         const { paused, memory } = await pauseVm(this.#deps, record, body)
+        await keepCounts(this.#deps, record, body.record)
+        if (record.counts) paused.counts = record.counts
         body.ending = true
+        delete entry.revision
         entry.quiet?.abort()
         delete record.body
         delete record.signal
@@ -164,6 +180,7 @@ export class Vms {
         }
         for (const key of ['reason', 'unborn', 'signal'] as const) delete record[key]
         Object.assign(record, risen)
+        entry.revision = request.network.revision
         this.#watch(entry, body)
         if (dead) await this.#forget(dead)
         return resumed
@@ -202,7 +219,7 @@ export class Vms {
     open: () => Promise<Draft>,
   ): Promise<{ generation: number }> {
     const entries = children.map((child) => {
-      const entry: Entry = { record: { ...child, state: 'creating', ip: '', disk_mib: 0 } }
+      const entry = newEntry({ ...child, state: 'creating', ip: '', disk_mib: 0 })
       this.#entries.set(child.id, entry)
       return entry
     })
@@ -237,6 +254,7 @@ export class Vms {
       entry.doing.abort.abort(new HostError('fence_lost', `${id} was deleted`))
       await entry.doing.done.catch(() => {}) // Its caller is told.
     }
+    for (const connection of entry.connections) connection.destroy()
     if (this.#entries.get(id) !== entry) return
     await entry.settling
     const { record } = entry
@@ -250,16 +268,47 @@ export class Vms {
     this.#entries.delete(id)
   }
 
+  /** One after the other with whatever else changes the slot (slots.ts); the fence is that of the last operation. */
+  async changeNetwork(id: string, { fence, network }: HostVmNetworkBody): Promise<HostVmNetworkApplied> {
+    const entry = this.#find(id)
+    if (fence < entry.record.fence) throw new HostError('fence_lost', `${id} is at ${entry.record.fence}`)
+    const { slot } = this.#running(entry).record
+    const applied = await this.#deps.network.slots.change(slot, network)
+    entry.revision = applied.revision
+    return applied
+  }
+
+  reportNetwork(id: string): Promise<HostVmNetworkReport> {
+    return this.#deps.network.slots.report(this.#running(this.#find(id)).record.slot)
+  }
+
+  async listNetworks(): Promise<HostNetworks> {
+    const entries = [...this.#entries.values()]
+    return { vms: await countAll(this.#deps, entries) }
+  }
+
+  /** A connection to one of its ports; cut when it is paused or ends. */
+  async connect(id: string, port: number, signal: AbortSignal): Promise<Socket> {
+    const entry = this.#find(id)
+    this.#running(entry)
+    const connection = await connectToPort(entry.record.ip, port, signal)
+    entry.connections.add(connection)
+    connection.once('close', () => entry.connections.delete(connection))
+    if (entry.record.state !== 'running') connection.destroy()
+    return connection
+  }
+
   /** Found at start: with a body that lives, saved, or dead. */
   adopt(record: VmRecord, body?: Body): void {
-    const entry: Entry = { record }
+    const entry: Entry = newEntry(record)
     this.#entries.set(record.id, entry)
     if (body) this.#watch(entry, body)
   }
 
   async #answerPaused(record: VmRecord, fence: number, { generation, memory, state }: Manifest): Promise<HostVmPaused> {
     const written_bytes = memory.bytes + state.bytes
-    const answer = { generation, took_ms: 0, dirty_bytes: memory.dirty_bytes, written_bytes }
+    const counts = record.counts ? { counts: record.counts } : {}
+    const answer = { generation, took_ms: 0, dirty_bytes: memory.dirty_bytes, written_bytes, ...counts }
     record.fence = fence
     await this.#settle(record, 'pause', fence, answer)
     return answer
@@ -269,6 +318,11 @@ export class Vms {
     const entry = this.#entries.get(id)
     if (!entry) throw new HostError('not_found', `no sandbox ${id} here`)
     return entry
+  }
+
+  #running({ record, body }: Entry): Body {
+    if (!body || record.state !== 'running') throw wrongState(record, 'running')
+    return body
   }
 
   #isThere({ id, fence }: { id: string; fence: number }): boolean {
@@ -342,7 +396,9 @@ export class Vms {
     const { record } = entry
     this.#deps.log.warn({ sandbox: record.id, reason }, 'a sandbox died')
     try {
+      await keepCounts(this.#deps, record, body.record)
       await releaseBody(this.#deps, body.record, body)
+      delete entry.revision
       if (entry.body !== body) return
       delete entry.body
       Object.assign(record, { state: 'dead', reason })
@@ -357,6 +413,8 @@ export class Vms {
     setTimeout(() => this.#tombstones.delete(id), TOMBSTONE_MS).unref()
   }
 }
+
+const newEntry = (record: VmRecord): Entry => ({ record, connections: new Set() })
 
 const wrongState = ({ id, state }: VmRecord, expected: string): HostError =>
   new HostError('wrong_state', `${id} is ${state}, expected ${expected}`)

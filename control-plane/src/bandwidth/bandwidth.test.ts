@@ -1,0 +1,172 @@
+import assert from 'node:assert/strict'
+import { test } from 'node:test'
+import { followNetworks } from '../networks/follow.ts'
+import { until } from '../testing/until.ts'
+import { createHostedApp } from '../testing/with-host.ts'
+
+const GIB = 1024 ** 3
+const { app, deps, host, user, create, send, get } = await createHostedApp({ host: { memMib: 10_000_000 } })
+const owner = await user({ plan: 'pro' })
+
+const wireOf = (id: string) => host.vms.get(id)!.network
+const bandwidthOf = async (id: string) => (await get(`/v1/sandboxes/${id}/bandwidth`, owner.key)).body.data
+const reach = (id: string, status: string) =>
+  until(async () => (await get(`/v1/sandboxes/${id}`, owner.key)).body.data.status === status)
+const recharge = (id: string, addBytes: unknown, who = owner) =>
+  send('POST', `/v1/sandboxes/${id}/bandwidth/recharge`, who, { add_bytes: addBytes })
+const creditOf = async (id: string) =>
+  (await deps.db.selectFrom('users').select('credit_micro').where('id', '=', id).executeTakeFirstOrThrow()).credit_micro
+
+test('a sandbox starts with the allowance of the deployment, unused', async () => {
+  const { id, bandwidth_quota_bytes } = (await create(owner)).body.data
+
+  assert.equal(bandwidth_quota_bytes, 5 * GIB)
+  assert.deepEqual(await bandwidthOf(id), {
+    id,
+    quota_bytes: 5 * GIB,
+    used_bytes: 0,
+    ingress_bytes: 0,
+    remaining_bytes: 5 * GIB,
+    capped: false,
+  })
+})
+
+test('what was sent and received shows at once, and on the view soon', async () => {
+  const { id } = (await create(owner)).body.data
+  wireOf(id).send(1000)
+  wireOf(id).receive(300)
+
+  const { used_bytes, ingress_bytes, remaining_bytes } = await bandwidthOf(id)
+
+  assert.deepEqual([used_bytes, ingress_bytes, remaining_bytes], [1000, 300, 5 * GIB - 1000])
+  wireOf(id).receive(1)
+  await until(async () => (await get(`/v1/sandboxes/${id}`, owner.key)).body.data.bandwidth_ingress_bytes === 301)
+})
+
+test('counting goes on over pause and resume, to the byte', async () => {
+  const { id } = (await create(owner)).body.data
+  wireOf(id).send(1000)
+  await send('POST', `/v1/sandboxes/${id}/pause`, owner)
+  await reach(id, 'paused')
+  assert.equal((await bandwidthOf(id)).used_bytes, 1000)
+
+  await send('POST', `/v1/sandboxes/${id}/resume`, owner)
+  await reach(id, 'running')
+  wireOf(id).send(11)
+
+  assert.equal((await bandwidthOf(id)).used_bytes, 1011)
+})
+
+test('a host that is silent, or tells an old count, takes nothing back', async () => {
+  const { id } = (await create(owner)).body.data
+  wireOf(id).send(1000)
+  await bandwidthOf(id)
+
+  wireOf(id).usedBytes = 400
+  await followNetworks.run(deps)
+  assert.equal((await bandwidthOf(id)).used_bytes, 1000)
+  await host.stop()
+  const silent = await bandwidthOf(id)
+  await host.start()
+
+  assert.equal(silent.used_bytes, 1000)
+})
+
+test('a fork has an allowance of its own', async () => {
+  const { id } = (await create(owner)).body.data
+  wireOf(id).send(1000)
+  assert.equal((await recharge(id, GIB)).status, 200)
+  await send('POST', `/v1/sandboxes/${id}/pause`, owner)
+  await reach(id, 'paused')
+
+  const child = (await send('POST', `/v1/sandboxes/${id}/fork`, owner)).body.data
+  await reach(child.id, 'running')
+
+  const { quota_bytes, used_bytes } = await bandwidthOf(child.id)
+  assert.deepEqual([quota_bytes, used_bytes], [5 * GIB, 0])
+})
+
+test('a recharge adds, costs a credit for each started GiB, and lets a capped sandbox send again', async () => {
+  const { id } = (await create(owner)).body.data
+  wireOf(id).send(5 * GIB + 1)
+  assert.deepEqual(await bandwidthOf(id), {
+    id,
+    quota_bytes: 5 * GIB,
+    used_bytes: 5 * GIB,
+    ingress_bytes: 0,
+    remaining_bytes: 0,
+    capped: true,
+  })
+  const before = await creditOf(owner.id)
+
+  const { status, body } = await recharge(id, GIB + 1)
+
+  assert.equal(status, 200)
+  assert.deepEqual(body.data, {
+    id,
+    quota_bytes: 6 * GIB + 1,
+    used_bytes: 5 * GIB,
+    ingress_bytes: 0,
+    remaining_bytes: GIB + 1,
+    capped: false,
+  })
+  assert.equal(wireOf(id).network.bandwidth.quota_bytes, 6 * GIB + 1)
+  assert.equal(before - (await creditOf(owner.id)), 2_000_000)
+  assert.equal((await get(`/v1/sandboxes/${id}`, owner.key)).body.data.bandwidth_quota_bytes, 6 * GIB + 1)
+})
+
+test('a recharge with a key is charged once', async () => {
+  const { id } = (await create(owner)).body.data
+  const before = await creditOf(owner.id)
+  const once = () =>
+    app.inject({
+      method: 'POST',
+      url: `/v1/sandboxes/${id}/bandwidth/recharge`,
+      headers: { ...owner.headers, 'idempotency-key': `recharge-${id}` },
+      payload: { add_bytes: GIB },
+    })
+
+  const answers = await Promise.all([once(), once(), once()])
+
+  assert.deepEqual([...new Set(answers.map((answer) => answer.statusCode))], [200])
+  assert.equal((await bandwidthOf(id)).quota_bytes, 6 * GIB)
+  assert.equal(before - (await creditOf(owner.id)), 1_000_000)
+})
+
+test('a recharge needs a whole number of bytes up to 100 GiB, a running sandbox and the credit', async () => {
+  const { id } = (await create(owner)).body.data
+  for (const bytes of [0, -1, 1.5, 'many', undefined, 100 * GIB + 1]) {
+    const { status, body } = await recharge(id, bytes)
+    assert.equal(status, 400, String(bytes))
+    assert.ok(body.data.add_bytes, String(bytes))
+  }
+  const poor = await user({ plan: 'pro' })
+  const theirs = (await create(poor)).body.data
+  await deps.db.updateTable('users').set({ credit_micro: 1_500_000 }).where('id', '=', poor.id).execute()
+  const unpaid = await recharge(theirs.id, 2 * GIB, poor)
+  assert.deepEqual([unpaid.status, unpaid.body.data.code], [402, 'insufficient_credit'])
+  assert.equal(await creditOf(poor.id), 1_500_000)
+
+  await send('POST', `/v1/sandboxes/${id}/pause`, owner)
+  await reach(id, 'paused')
+  const paused = await recharge(id, GIB)
+  assert.deepEqual([paused.status, paused.body.data.message], [409, 'sandbox is paused, expected running'])
+})
+
+test('an unmetered sandbox has -1 left, is never capped, and pays for no recharge', async () => {
+  const free = await createHostedApp({ config: { bandwidthQuotaBytes: -1 } })
+  const them = await free.user({ plan: 'pro' })
+  const { id } = (await free.create(them)).body.data
+  free.host.vms.get(id)!.network.send(10 * GIB)
+
+  const { body } = await free.send('POST', `/v1/sandboxes/${id}/bandwidth/recharge`, them, { add_bytes: GIB })
+
+  assert.deepEqual(body.data, {
+    id,
+    quota_bytes: -1,
+    used_bytes: 10 * GIB,
+    ingress_bytes: 0,
+    remaining_bytes: -1,
+    capped: false,
+  })
+})

@@ -1,0 +1,65 @@
+/**
+ * More outbound budget for a running sandbox, paid with credit: each started GiB has its price. Quota, payment and the
+ * answer for an Idempotency-Key are one transaction; then the host is told, and what was capped sends again.
+ */
+import { failure, wrongState } from '@warren/kit/failure'
+import { BANDWIDTH_UNMETERED, type BandwidthView, type RechargeBody } from '@warren/protocol'
+import { sql } from 'kysely'
+import type { Tx } from '../db/connect.ts'
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { raiseRevisions, tellHosts } from '../networks/host-network.ts'
+import { lockUser } from '../sandboxes/caps.ts'
+import { addCredit, MICRO_PER_CREDIT } from '../users/credit.ts'
+import { getBandwidth, viewBandwidth } from './get.ts'
+
+const GIB = 1024 ** 3
+
+type Commit = (tx: Tx, view: BandwidthView) => Promise<void>
+
+export async function rechargeBandwidth(
+  deps: Deps,
+  sandbox: SandboxRow,
+  { add_bytes }: RechargeBody,
+  commit?: Commit,
+): Promise<BandwidthView> {
+  const row = await deps.db.transaction().execute(async (tx) => {
+    const user = await lockUser(tx, sandbox.user_id)
+    const found = await tx
+      .selectFrom('sandboxes')
+      .selectAll()
+      .where('id', '=', sandbox.id)
+      .forNoKeyUpdate()
+      .executeTakeFirstOrThrow()
+    if (found.status !== 'running') throw wrongState(found.status, 'running')
+    const charged = await charge(deps, tx, found, user, add_bytes)
+    await commit?.(tx, viewBandwidth(charged))
+    return charged
+  })
+  await tellHosts(deps, [row.id])
+  return getBandwidth(deps, row)
+}
+
+/** There is nothing to add to a budget without a limit, and nothing to pay for. */
+async function charge(
+  deps: Deps,
+  tx: Tx,
+  row: SandboxRow,
+  user: Awaited<ReturnType<typeof lockUser>>,
+  addBytes: number,
+): Promise<SandboxRow> {
+  if (row.bandwidth_quota_bytes === BANDWIDTH_UNMETERED) return row
+  const credits = user.plan === 'local' ? 0 : Math.ceil(addBytes / GIB) * deps.config.rechargeCreditsPerGib
+  if (credits * MICRO_PER_CREDIT > user.credit_micro && credits > 0) {
+    throw failure('insufficient_credit', `insufficient credit, this recharge costs ${credits}`)
+  }
+  if (credits > 0) await addCredit(tx, row.user_id, -credits, `bandwidth of ${row.id}`)
+  const charged = await tx
+    .updateTable('sandboxes')
+    .set({ bandwidth_quota_bytes: sql<number>`bandwidth_quota_bytes + ${addBytes}` })
+    .where('id', '=', row.id)
+    .returningAll()
+    .executeTakeFirstOrThrow()
+  await raiseRevisions(tx, [row.id])
+  return charged
+}

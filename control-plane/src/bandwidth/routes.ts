@@ -1,0 +1,47 @@
+import { BandwidthView, ok, RechargeBody, SandboxParams, success } from '@warren/protocol'
+import type { App } from '../app.ts'
+import type { Deps } from '../deps.ts'
+import { storeAnswer } from '../http/idempotency.ts'
+import { ownSandbox } from '../http/own-sandbox.ts'
+import { getBandwidth } from './get.ts'
+import { rechargeBandwidth } from './recharge.ts'
+
+export function bandwidthRoutes(app: App, deps: Deps): void {
+  app.get(
+    '/v1/sandboxes/:id/bandwidth',
+    {
+      config: { access: 'token' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'What a sandbox sent and received, and what it may still send',
+        tags: ['network'],
+        params: SandboxParams,
+        response: { 200: success(BandwidthView) },
+      },
+    },
+    async (request) => ok(await getBandwidth(deps, request.sandbox)),
+  )
+
+  app.post(
+    '/v1/sandboxes/:id/bandwidth/recharge',
+    {
+      config: { access: 'user', idempotent: true },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'Add to the outbound budget of a running sandbox, for credit',
+        tags: ['network'],
+        params: SandboxParams,
+        body: RechargeBody,
+        response: { 200: success(BandwidthView) },
+      },
+    },
+    async (request, reply) => {
+      const { idempotency: claim } = request
+      const render = reply.getSerializationFunction('200')! // Declared above.
+      const view = await rechargeBandwidth(deps, request.sandbox, request.body, async (tx, charged) => {
+        if (claim) await storeAnswer(tx, claim, 200, render(ok(charged)))
+      })
+      return ok(view)
+    },
+  )
+}

@@ -1,0 +1,17 @@
+/** What the host of a running sandbox saw of its network. It is kept with the VM's place there and nowhere else. */
+import { upstreamUnavailable, wrongState } from '@warren/kit/failure'
+import type { HostVmNetworkReport } from '@warren/protocol'
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { HostError } from '../hosts/failure.ts'
+
+export async function getReport(deps: Deps, sandbox: SandboxRow): Promise<HostVmNetworkReport> {
+  if (sandbox.status !== 'running') throw wrongState(sandbox.status, 'running')
+  try {
+    const host = await deps.hosts.get(sandbox.host_id)
+    return await host.getNetwork(sandbox.id)
+  } catch (error) {
+    if (!(error instanceof HostError)) throw error
+    throw upstreamUnavailable('the host of the sandbox did not answer', { cause: error })
+  }
+}

@@ -1,0 +1,77 @@
+import {
+  EgressDecisionsView,
+  EgressFlowsView,
+  EgressPutBody,
+  EgressView,
+  ok,
+  SandboxParams,
+  success,
+} from '@warren/protocol'
+import type { App } from '../app.ts'
+import type { Deps } from '../deps.ts'
+import { ownSandbox } from '../http/own-sandbox.ts'
+import { getReport } from './report.ts'
+import { setEgress } from './set.ts'
+
+export function egressRoutes(app: App, deps: Deps): void {
+  app.get(
+    '/v1/sandboxes/:id/egress',
+    {
+      config: { access: 'user' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'What a sandbox may reach; an empty list is everything',
+        tags: ['network'],
+        params: SandboxParams,
+        response: { 200: success(EgressView) },
+      },
+    },
+    async ({ sandbox: { id, egress } }) => ok({ id, egress }),
+  )
+
+  app.put(
+    '/v1/sandboxes/:id/egress',
+    {
+      config: { access: 'user' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'Replace what a sandbox may reach, at once; null, nothing or an empty list opens it',
+        tags: ['network'],
+        params: SandboxParams,
+        body: EgressPutBody,
+        response: { 200: success(EgressView) },
+      },
+    },
+    async (request) => ok(await setEgress(deps, request.sandbox, request.body)),
+  )
+
+  app.get(
+    '/v1/sandboxes/:id/egress/decisions',
+    {
+      config: { access: 'user' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'What a running sandbox was refused of late, and why, newest first',
+        tags: ['network'],
+        params: SandboxParams,
+        response: { 200: success(EgressDecisionsView) },
+      },
+    },
+    async ({ sandbox }) => ok({ id: sandbox.id, decisions: (await getReport(deps, sandbox)).decisions }),
+  )
+
+  app.get(
+    '/v1/sandboxes/:id/egress/flows',
+    {
+      config: { access: 'user' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'What a running sandbox reached within the last day, most used first',
+        tags: ['network'],
+        params: SandboxParams,
+        response: { 200: success(EgressFlowsView) },
+      },
+    },
+    async ({ sandbox }) => ok({ id: sandbox.id, flows: (await getReport(deps, sandbox)).flows }),
+  )
+}

@@ -1,0 +1,29 @@
+/**
+ * New rules for what a sandbox may reach, in every state but the terminal ones (wire 10). In force when the answer
+ * leaves, unless its host cannot be reached; a sandbox that does not run gets them before it does.
+ */
+import { badField, wrongState } from '@warren/kit/failure'
+import { type EgressPutBody, type EgressView, isTerminal, parseEgressRules, TERMINAL_STATUSES } from '@warren/protocol'
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { raiseRevisions, tellHosts } from '../networks/host-network.ts'
+
+export async function setEgress(deps: Deps, sandbox: SandboxRow, body: EgressPutBody): Promise<EgressView> {
+  const egress = body.egress ?? []
+  const rules = parseEgressRules(egress)
+  if (typeof rules === 'string') throw badField({ egress: rules })
+  if (isTerminal(sandbox.status)) throw wrongState(sandbox.status, 'a living sandbox')
+  await deps.db.transaction().execute(async (tx) => {
+    const row = await tx
+      .updateTable('sandboxes')
+      .set({ egress })
+      .where('id', '=', sandbox.id)
+      .where('status', 'not in', [...TERMINAL_STATUSES])
+      .returning('id')
+      .executeTakeFirst()
+    if (!row) throw wrongState('destroyed', 'a living sandbox')
+    await raiseRevisions(tx, [sandbox.id])
+  })
+  await tellHosts(deps, [sandbox.id])
+  return { id: sandbox.id, egress }
+}

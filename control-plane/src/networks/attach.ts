@@ -1,0 +1,35 @@
+/**
+ * A running sandbox joins a network; twice is once. The answer leaves when the hosts of all members have heard of it, so
+ * traffic flows from then on.
+ */
+import { notFound, wrongState } from '@warren/kit/failure'
+import { sql } from 'kysely'
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { raiseRevisions, tellHosts } from './host-network.ts'
+import { listPeers } from './join.ts'
+import { findNetwork } from './queries.ts'
+
+export async function attachNetwork(deps: Deps, sandbox: SandboxRow, idOrName: string): Promise<void> {
+  const changed = await deps.db.transaction().execute(async (tx) => {
+    const network = await findNetwork(tx, sandbox.user_id, idOrName)
+    if (!network) throw notFound('network')
+    const row = await tx
+      .selectFrom('sandboxes')
+      .select('status')
+      .where('id', '=', sandbox.id)
+      .forNoKeyUpdate()
+      .executeTakeFirstOrThrow()
+    if (row.status !== 'running') throw wrongState(row.status, 'running')
+    const { rows } = await sql`select from networks where id = ${network.id} and deleted_at is null
+      for no key update`.execute(tx)
+    if (rows.length === 0) throw notFound('network')
+    const joined = await sql`insert into network_members (network_id, sandbox_id) values (${network.id}, ${sandbox.id})
+      on conflict do nothing returning sandbox_id`.execute(tx)
+    if (joined.rows.length === 0) return []
+    const members = await listPeers(tx, [network.id])
+    await raiseRevisions(tx, members)
+    return members
+  })
+  await tellHosts(deps, changed)
+}

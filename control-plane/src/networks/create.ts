@@ -1,0 +1,54 @@
+/** A private network. Caps and credit as for sandboxes, counted under the lock of the user's row. */
+import { badField, failure } from '@warren/kit/failure'
+import { type NetworkCreateBody, type NetworkView, newId } from '@warren/protocol'
+import { sql } from 'kysely'
+import type { Tx } from '../db/connect.ts'
+import type { Deps } from '../deps.ts'
+import { checkCredit, lockUser } from '../sandboxes/caps.ts'
+import { PLANS, type PlanName } from '../users/plans.ts'
+import { viewNetwork } from './queries.ts'
+
+type Commit = (tx: Tx, view: NetworkView) => Promise<void>
+
+export async function createNetwork(
+  deps: Deps,
+  userId: string,
+  { name }: NetworkCreateBody,
+  commit?: Commit,
+): Promise<NetworkView> {
+  return deps.db.transaction().execute(async (tx) => {
+    const user = await lockUser(tx, userId)
+    await checkName(tx, userId, name)
+    await checkCaps(tx, userId, user.plan)
+    checkCredit(user, 'create', 'networks')
+    const row = await tx
+      .insertInto('networks')
+      .values({ id: newId('network'), user_id: userId, name, deleted_at: null })
+      .returningAll()
+      .executeTakeFirstOrThrow()
+    const view = viewNetwork(row, 0)
+    await commit?.(tx, view)
+    return view
+  })
+}
+
+/** 400, unlike the name of a sandbox (spec 4.6). */
+async function checkName(tx: Tx, userId: string, name: string): Promise<void> {
+  const { rows } = await sql`select from networks
+    where user_id = ${userId} and name = ${name} and deleted_at is null`.execute(tx)
+  if (rows.length > 0) throw badField({ name: `network name ${name} is already in use` })
+}
+
+async function checkCaps(tx: Tx, userId: string, plan: PlanName): Promise<void> {
+  const { concurrent, per_day } = PLANS[plan].networks
+  const { rows } = await sql<{ live: number; today: number }>`select
+      count(*) filter (where deleted_at is null) as live,
+      count(*) filter (where created_at > now() - interval '24 hours') as today
+    from networks where user_id = ${userId}
+      and (deleted_at is null or created_at > now() - interval '24 hours')`.execute(tx)
+  const { live, today } = rows[0]!
+  if (live >= concurrent) throw failure('cap_reached', `network cap reached: ${plan} allows ${concurrent} at once`)
+  if (today >= per_day) {
+    throw failure('daily_cap_reached', `daily network cap reached: ${plan} allows ${per_day} in 24 hours`)
+  }
+}

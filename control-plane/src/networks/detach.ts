@@ -1,0 +1,23 @@
+/** A sandbox leaves a network, whatever state it is in; its open flows end with it. */
+import { notFound } from '@warren/kit/failure'
+import { sql } from 'kysely'
+import type { SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { raiseRevisions, tellHosts } from './host-network.ts'
+import { listPeers } from './join.ts'
+import { findNetwork } from './queries.ts'
+
+export async function detachNetwork(deps: Deps, sandbox: SandboxRow, idOrName: string): Promise<void> {
+  const changed = await deps.db.transaction().execute(async (tx) => {
+    const network = await findNetwork(tx, sandbox.user_id, idOrName)
+    if (!network) throw notFound('network')
+    await sql`select from networks where id = ${network.id} for no key update`.execute(tx)
+    const left = await sql`delete from network_members
+      where network_id = ${network.id} and sandbox_id = ${sandbox.id} returning sandbox_id`.execute(tx)
+    if (left.rows.length === 0) throw notFound('network')
+    const members = [sandbox.id, ...(await listPeers(tx, [network.id]))]
+    await raiseRevisions(tx, members)
+    return members
+  })
+  await tellHosts(deps, changed)
+}

@@ -1,0 +1,51 @@
+/**
+ * Networks that a new sandbox is to be a member of, before its row exists.
+ *
+ * Locks are taken in one order everywhere: user, sandbox, networks by id, revisions, then the user's counts and the host
+ * (sandboxes/place.ts). So the peers are told to look again before the new sandbox is placed; what they will see is
+ * there when the transaction is.
+ */
+import { badField } from '@warren/kit/failure'
+import type { Tx } from '../db/connect.ts'
+import { raiseRevisions } from './host-network.ts'
+import { findNetwork } from './queries.ts'
+
+/** Gives their ids; a name that nothing has is a fault of the body. */
+export async function lockNetworks(tx: Tx, userId: string, names: readonly string[]): Promise<string[]> {
+  const ids = new Set<string>()
+  for (const name of names) {
+    const network = await findNetwork(tx, userId, name)
+    if (!network) throw notThere(name)
+    ids.add(network.id)
+  }
+  if (ids.size === 0) return []
+  const locked = await tx
+    .selectFrom('networks')
+    .select('id')
+    .where('id', 'in', [...ids])
+    .where('deleted_at', 'is', null)
+    .orderBy('id')
+    .forNoKeyUpdate()
+    .execute()
+  if (locked.length < ids.size) throw notThere(names[0]!)
+  await raiseRevisions(tx, await listPeers(tx, [...ids]))
+  return [...ids]
+}
+
+export async function joinNew(tx: Tx, networkIds: readonly string[], sandboxId: string): Promise<void> {
+  if (networkIds.length === 0) return
+  const members = networkIds.map((network_id) => ({ network_id, sandbox_id: sandboxId }))
+  await tx.insertInto('network_members').values(members).execute()
+}
+
+export async function listPeers(tx: Tx, networkIds: readonly string[]): Promise<string[]> {
+  const rows = await tx
+    .selectFrom('network_members')
+    .select('sandbox_id')
+    .distinct()
+    .where('network_id', 'in', [...networkIds])
+    .execute()
+  return rows.map((row) => row.sandbox_id)
+}
+
+const notThere = (name: string) => badField({ networks: `network not found: ${name.slice(0, 100)}` })

@@ -1,0 +1,132 @@
+import {
+  NetworkAttachBody,
+  NetworkCreateBody,
+  NetworkDetachParams,
+  NetworkDetailView,
+  NetworkParams,
+  NetworkView,
+  Ok,
+  ok,
+  PageQuery,
+  page,
+  SandboxParams,
+  success,
+} from '@warren/protocol'
+import type { App } from '../app.ts'
+import type { Deps } from '../deps.ts'
+import { storeAnswer } from '../http/idempotency.ts'
+import { ownSandbox } from '../http/own-sandbox.ts'
+import { paged } from '../http/pagination.ts'
+import { attachNetwork } from './attach.ts'
+import { createNetwork } from './create.ts'
+import { deleteNetwork } from './delete.ts'
+import { detachNetwork } from './detach.ts'
+import { getNetworkView, listNetworks } from './queries.ts'
+
+export function networkRoutes(app: App, deps: Deps): void {
+  app.get(
+    '/v1/networks',
+    {
+      config: { access: 'user' },
+      schema: {
+        summary: 'List your private networks, newest first',
+        tags: ['network'],
+        querystring: PageQuery,
+        response: { 200: success(page(NetworkView)) },
+      },
+    },
+    async (request) => {
+      const { networks, ...counts } = await listNetworks(deps, request.caller.user.id, request.query)
+      return ok(paged(networks, counts))
+    },
+  )
+
+  app.post(
+    '/v1/networks',
+    {
+      config: { access: 'user', idempotent: true },
+      schema: {
+        summary: 'Create a private network between sandboxes',
+        tags: ['network'],
+        body: NetworkCreateBody,
+        response: { 200: success(NetworkView) },
+      },
+    },
+    async (request, reply) => {
+      const { idempotency: claim } = request
+      const render = reply.getSerializationFunction('200')! // Declared above.
+      const view = await createNetwork(deps, request.caller.user.id, request.body, async (tx, created) => {
+        if (claim) await storeAnswer(tx, claim, 200, render(ok(created)))
+      })
+      return ok(view)
+    },
+  )
+
+  app.get(
+    '/v1/networks/:id',
+    {
+      config: { access: 'user' },
+      schema: {
+        summary: 'Get one network and its members, by id or name',
+        tags: ['network'],
+        params: NetworkParams,
+        response: { 200: success(NetworkDetailView) },
+      },
+    },
+    async (request) => ok(await getNetworkView(deps, request.caller.user.id, request.params.id)),
+  )
+
+  app.delete(
+    '/v1/networks/:id',
+    {
+      config: { access: 'user' },
+      schema: {
+        summary: 'Delete a network without members',
+        tags: ['network'],
+        params: NetworkParams,
+        response: { 200: success(Ok) },
+      },
+    },
+    async (request) => {
+      await deleteNetwork(deps, request.caller.user.id, request.params.id)
+      return ok({ ok: true as const })
+    },
+  )
+
+  app.post(
+    '/v1/sandboxes/:id/networks',
+    {
+      config: { access: 'user' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'Join a running sandbox to a network; twice is once',
+        tags: ['network'],
+        params: SandboxParams,
+        body: NetworkAttachBody,
+        response: { 200: success(Ok) },
+      },
+    },
+    async (request) => {
+      await attachNetwork(deps, request.sandbox, request.body.id)
+      return ok({ ok: true as const })
+    },
+  )
+
+  app.delete(
+    '/v1/sandboxes/:id/networks/:net',
+    {
+      config: { access: 'user' },
+      preValidation: ownSandbox(deps),
+      schema: {
+        summary: 'Leave a network; open flows to its members end',
+        tags: ['network'],
+        params: NetworkDetachParams,
+        response: { 200: success(Ok) },
+      },
+    },
+    async (request) => {
+      await detachNetwork(deps, request.sandbox, request.params.net)
+      return ok({ ok: true as const })
+    },
+  )
+}

@@ -1,0 +1,67 @@
+/**
+ * The network of a VM of a fake host: it keeps what it was told, refuses what is older, and counts as a kernel does:
+ * what is over the quota does not leave, and totals go on over pause and resume.
+ */
+import type {
+  EgressDecision,
+  EgressFlow,
+  HostNetworks,
+  HostVmNetwork,
+  HostVmNetworkApplied,
+  HostVmNetworkReport,
+} from '@warren/protocol'
+
+export class FakeNetwork {
+  network: HostVmNetwork
+  usedBytes: number
+  ingressBytes: number
+  capped = false
+  decisions: EgressDecision[] = []
+  flows: EgressFlow[] = []
+  /** False once the agent that was told has died. */
+  known = true
+
+  constructor(network: HostVmNetwork) {
+    this.network = network
+    this.usedBytes = network.bandwidth.used_bytes
+    this.ingressBytes = network.bandwidth.ingress_bytes
+  }
+
+  put(network: HostVmNetwork): HostVmNetworkApplied {
+    if (network.revision >= this.network.revision) {
+      this.network = network
+      this.known = true
+      const { quota_bytes } = network.bandwidth
+      if (quota_bytes === -1 || quota_bytes > this.usedBytes) this.capped = false
+    }
+    return { revision: this.network.revision }
+  }
+
+  /** The guest sends so much; what is over its budget is dropped. */
+  send(bytes: number): void {
+    const { quota_bytes } = this.network.bandwidth
+    const left = quota_bytes === -1 ? bytes : Math.max(0, quota_bytes - this.usedBytes)
+    this.usedBytes += Math.min(bytes, left)
+    this.capped = bytes > left
+  }
+
+  receive(bytes: number): void {
+    this.ingressBytes += bytes
+  }
+
+  report(): HostVmNetworkReport {
+    const { decisions, flows } = this
+    const bandwidth = {
+      quota_bytes: this.network.bandwidth.quota_bytes,
+      used_bytes: this.usedBytes,
+      ingress_bytes: this.ingressBytes,
+      capped: this.capped,
+    }
+    return { revision: this.network.revision, bandwidth, decisions, flows }
+  }
+
+  describe(id: string, running: boolean): HostNetworks['vms'][number] {
+    const counts = { id, used_bytes: this.usedBytes, ingress_bytes: this.ingressBytes }
+    return running && this.known ? { ...counts, revision: this.network.revision } : counts
+  }
+}
