@@ -32,6 +32,8 @@ export async function startRealGuest(): Promise<RealGuest> {
   const agent = spawn(BINARY, ['--listen-unix', socket], { stdio: 'ignore' })
   await until(() => existsSync(socket) && existsSync(`${socket}.hello`))
   const session = await greet(socket)
+  // A login shell reads the profile of its home: not that of whoever runs the tests.
+  await post(session, '/identity', { envs: { HOME: folder } })
   after(async () => {
     session.destroy()
     agent.kill('SIGKILL')
@@ -56,6 +58,14 @@ async function greet(socket: string): Promise<ClientHttp2Session> {
   session.on('error', () => {}) // Every stream hears of it too.
   session.once('close', () => hello.destroy())
   return session
+}
+
+async function post(session: ClientHttp2Session, path: string, body: object): Promise<void> {
+  const stream = session.request({ ':method': 'POST', ':path': path }, { endStream: false })
+  stream.end(JSON.stringify(body))
+  const [headers] = await once(stream, 'response')
+  if (headers[':status'] !== 200) throw new Error(`${path} of the guest: ${headers[':status']}`)
+  stream.resume()
 }
 
 async function skipPast(port: net.Socket, line: string): Promise<void> {
