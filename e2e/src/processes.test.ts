@@ -1,7 +1,7 @@
 /** Processes in a real virtual machine, through every part between a client and a program. */
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import type { ProcessView } from '@warren/protocol'
+import { NdjsonDecoder, type ProcessFrame, type ProcessView } from '@warren/protocol'
 import { create, sh } from './lifecycle.ts'
 import { processClient } from './process-client.ts'
 import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
@@ -72,6 +72,43 @@ describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: V
     assert.deepEqual(end, { type: 'exit', exit_code: 0 })
     assert.equal(await sh(it, sandbox.id, 'cat /root/note'), 'the zeroth line\nfirst line\nsecond line')
   })
+
+  test('a reader that is cut off again and again goes on by number, and has everything once', async () => {
+    const script = 'for i in $(seq 2000); do echo "line $i"; done; echo end >&2; exit 5'
+    const { process_id } = await processes.start({ cmd: 'sh', args: ['-c', script] })
+    let text = ''
+    let seq = 0
+    let end: object | undefined
+
+    for (let round = 1; end === undefined; round++) {
+      // So many bytes of the stream, wherever that is; the last rounds get to the end.
+      const { events, ended } = await readBytes(await processes.connect(process_id, seq), round * 997)
+      for (const event of events) {
+        assert.equal(event.seq, seq + 1)
+        seq = event.seq
+        text += Buffer.from(event.data_base64, 'base64')
+      }
+      end = ended
+    }
+
+    const lines = Array.from({ length: 2000 }, (_, index) => `line ${index + 1}\n`)
+    assert.equal(text.replace('end\n', ''), lines.join(''))
+    assert.deepEqual(end, { type: 'exit', exit_code: 5 })
+  })
+
+  /** The whole lines among the first bytes of a stream, which is then cut. */
+  async function readBytes(response: Response, max: number) {
+    const decoder = new NdjsonDecoder()
+    const frames: ProcessFrame[] = []
+    let left = max
+    for await (const chunk of response.body!) {
+      for (const frame of decoder.push(chunk.subarray(0, left))) frames.push(frame as ProcessFrame)
+      left -= chunk.length
+      if (left <= 0) break
+    }
+    const events = frames.filter((frame) => frame.type === 'data')
+    return { events, ended: frames.find(({ type }) => type === 'exit' || type === 'error') }
+  }
 
   test('a daemon that forked away is found and ended with its process', async () => {
     const script = 'setsid sh -c "sleep 1000 & echo \\$!" < /dev/null; exit 0'

@@ -6,12 +6,15 @@ import net from 'node:net'
 import { describe, test } from 'node:test'
 import { encodeShellFrame } from '@warren/protocol'
 import { until } from './box.ts'
-import { create, sh } from './lifecycle.ts'
+import { create, must, sh } from './lifecycle.ts'
 import { processClient } from './process-client.ts'
 import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 const it = cannotRunVms ? (undefined as never) : await startVmBox()
 const sandbox = cannotRunVms ? (undefined as never) : await create(it)
+
+/** Spec: what a token has open ends within so long. */
+const CUT_LIMIT_MS = 5_000
 
 const ECHO_SERVER = `my $server = IO::Socket::INET->new(Listen => 128, LocalAddr => '127.0.0.1:8098') or die;
 while (my $peer = $server->accept) { next if fork; syswrite($peer, $_) while sysread($peer, $_, 65536); exit }`
@@ -20,7 +23,7 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
   const processes = processClient(it, sandbox?.id)
 
   /** An upgraded connection, its head read. */
-  async function upgrade(path: string, early: Uint8Array | string = '') {
+  async function upgrade(path: string, early: Uint8Array | string = '', key = it.box.key) {
     const { hostname, port } = new URL(it.box.baseUrl)
     const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true })
     socket.on('error', () => {})
@@ -28,7 +31,7 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
     socket.on('data', (chunk: Buffer) => {
       received = Buffer.concat([received, chunk])
     })
-    const head = `POST /v1/sandboxes/${sandbox.id}${path} HTTP/1.1\r\nHost: x\r\nX-Api-Key: ${it.box.key}\r\n`
+    const head = `POST /v1/sandboxes/${sandbox.id}${path} HTTP/1.1\r\nHost: x\r\nX-Api-Key: ${key}\r\n`
     socket.write(
       Buffer.concat([Buffer.from(`${head}Connection: Upgrade\r\nUpgrade: tcp-tunnel\r\n\r\n`), Buffer.from(early)]),
     )
@@ -70,6 +73,23 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
     }
   })
 
+  test('a browser gets the same shell by WebSocket, with its credential in the query', async () => {
+    const url = `${it.box.baseUrl.replace('http', 'ws')}/v1/sandboxes/${sandbox.id}/shell-ws?token=${it.box.key}`
+    const ws = new WebSocket(url)
+    ws.binaryType = 'arraybuffer'
+    let screen = ''
+    ws.addEventListener('message', ({ data }) => {
+      screen += Buffer.from(data as ArrayBuffer).toString()
+    })
+    await once(ws, 'open')
+
+    ws.send(encodeShellFrame({ type: 'resize', rows: 33, cols: 99 }))
+    ws.send(input('stty size; exit\n'))
+
+    await until(() => ws.readyState === WebSocket.CLOSED, 'the shell has ended')
+    assert.match(screen, /33 99\r\n/)
+  })
+
   test('a tunnel reaches what listens on loopback inside; a port where nothing does is 502', async () => {
     await sh(it, sandbox.id, 'printf "from inside" > /root/index.html')
     await processes.start({ cmd: 'busybox', args: ['httpd', '-f', '-p', '127.0.0.1:8099', '-h', '/root'] })
@@ -93,6 +113,28 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
 
     assert.ok(tunnel.body().equals(bytes), `${tunnel.body().length} of ${bytes.length} bytes came back`)
     tunnel.socket.destroy()
+  })
+
+  test('a token that is rotated loses its shell and its tunnel; those of the owner stay', async () => {
+    const { token } = await must(it, 'POST', `/sandboxes/${sandbox.id}/access-token`)
+    const mine = await upgrade('/shell')
+    const theirs = await Promise.all(['/shell', '/tunnel/8098'].map((path) => upgrade(path, '', String(token))))
+    assert.deepEqual(
+      theirs.map(({ status }) => status),
+      ['101', '101'],
+    )
+
+    await must(it, 'POST', `/sandboxes/${sandbox.id}/access-token/rotate`)
+
+    await until(
+      () => theirs.every(({ socket }) => socket.destroyed || socket.readableEnded),
+      'both are cut',
+      CUT_LIMIT_MS,
+    )
+    mine.socket.write(input('echo still $((40 + 2))\n'))
+    await until(() => mine.body().includes('still 42'), 'the shell of the owner answers')
+    assert.equal((await upgrade('/shell', '', String(token))).status, '401')
+    mine.socket.destroy()
   })
 
   const untilListens = (port: number) => {

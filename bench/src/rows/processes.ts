@@ -1,5 +1,6 @@
 /** Managed processes: how soon the first output comes, how soon a key is echoed, how fast output streams. */
 import { errorText } from '@warren/kit/text'
+import type { BareVm } from '../../../host-agent/src/testing/bare-vm.ts'
 import { compareTimes, time } from '../compare-times.ts'
 import { interleave } from '../interleave.ts'
 import type { Measurement, Row, Run } from '../row.ts'
@@ -26,7 +27,15 @@ export const ptyEchoRow: Row = {
   unit: 'ms',
   baseline: 'raw virtio-serial round trip',
   target: { ratio: '<=', value: 1, plus: 3 },
-  measure: measureEcho,
+  measure: (run) => withTwoDoors(run, (ours, _, bare) => measureEcho(run, ours, ping(bare))),
+}
+
+export const ptyEchoPortRow: Row = {
+  name: 'pty-echo-port',
+  what: 'the same echo, against the echo of a terminal on the port of a bare machine: what Warren itself adds',
+  unit: 'ms',
+  baseline: BARE_PORT,
+  measure: (run) => withTwoDoors(run, (ours, baseline) => withTerminal(baseline, (key) => measureEcho(run, ours, key))),
 }
 
 export const connectRow: Row = {
@@ -57,35 +66,45 @@ async function measureStart(run: Run, ours: Door, baseline: Door): Promise<Measu
   )
 }
 
-function measureEcho(run: Run): Promise<Measurement> {
-  return withTwoDoors(run, async (ours, _, bare) => {
-    const id = await ours.start({ cmd: 'cat', pty: {} })
-    const output = ours.connect(id)
-    const pressKey = async () => {
-      // Both at once: the echo may come before the answer to the input does.
-      const [{ done, value }] = await Promise.all([output.next(), ours.input(id, Buffer.from('x'))])
-      if (done || value !== 1) throw new Error(`${value} bytes came for one key`)
-    }
-    const ping = () =>
-      new Promise<void>((resolve, reject) => bare.channel.session.ping((error) => (error ? reject(error) : resolve())))
-    const many = async (once: () => Promise<void>) => {
-      const timed = []
-      for (let count = 0; count < KEYS; count++) timed.push(await time(run, once))
-      return timed
-    }
-    for (let round = 0; round < WARM_UP_ROUNDS; round++) for (const once of [pressKey, ping]) await once()
-    try {
-      return await compareTimes(
-        run,
-        () => many(pressKey),
-        () => many(ping),
-      )
-    } finally {
-      await ours.end(id)
-      await output.return()
-    }
+type Trip = () => Promise<void>
+
+function measureEcho(run: Run, ours: Door, baseline: Trip): Promise<Measurement> {
+  const many = async (trip: Trip) => {
+    const timed = []
+    for (let count = 0; count < KEYS; count++) timed.push(await time(run, trip))
+    return timed
+  }
+  return withTerminal(ours, async (pressKey) => {
+    for (let round = 0; round < WARM_UP_ROUNDS; round++) for (const trip of [pressKey, baseline]) await trip()
+    return compareTimes(
+      run,
+      () => many(pressKey),
+      () => many(baseline),
+    )
   })
 }
+
+/** With a key of a terminal: pressed until its echo is there. */
+async function withTerminal<T>(door: Door, work: (pressKey: Trip) => Promise<T>): Promise<T> {
+  const id = await door.start({ cmd: 'cat', pty: {} })
+  const output = door.connect(id)
+  try {
+    return await work(async () => {
+      // Both at once: the echo may come before the answer to the input does.
+      const echoed = output.next()
+      const [{ done, value }] = await Promise.all([echoed, door.input(id, Buffer.from('x'))])
+      if (done || value !== 1) throw new Error(`${value} bytes came for one key`)
+    })
+  } finally {
+    await door.end(id)
+    await output.return()
+  }
+}
+
+const ping =
+  ({ channel: { session } }: BareVm): Trip =>
+  () =>
+    new Promise((resolve, reject) => session.ping((error) => (error ? reject(error) : resolve())))
 
 async function measureStream(run: Run, ours: Door, baseline: Door): Promise<Measurement> {
   let whole = 0

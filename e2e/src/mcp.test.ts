@@ -1,0 +1,61 @@
+/** An AI agent with nothing but a URL and a key, through the official MCP client, in a real virtual machine. */
+import assert from 'node:assert/strict'
+import { after, describe, test } from 'node:test'
+import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
+import { until } from './box.ts'
+import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+
+const it = cannotRunVms ? (undefined as never) : await startVmBox()
+
+describe('MCP with a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+  async function connect() {
+    const client = new Client({ name: 'story', version: '1' })
+    const headers = { Authorization: `Bearer ${it.box.key}` }
+    await client.connect(
+      new StreamableHTTPClientTransport(new URL(`${it.box.baseUrl}/mcp`), { requestInit: { headers } }),
+    )
+    after(() => client.close())
+    return async (name: string, args: Record<string, unknown>) => {
+      const { content, isError } = (await client.callTool({ name, arguments: args })) as Answer
+      assert.ok(!isError, `${name}: ${content[0]?.text}`)
+      return JSON.parse(content[0]!.text)
+    }
+  }
+
+  test('it makes a machine, works in it, forks it and throws it away', async () => {
+    const call = await connect()
+    const { id: sandbox_id } = await call('create_sandbox', { shape: 's-1vcpu-256mb' })
+    await call('write_file', { sandbox_id, path: '/root/greeting', content: 'hello' })
+    const { stdout } = await call('exec', { sandbox_id, cmd: 'sh', args: ['-c', 'uname -s; cat /root/greeting'] })
+    const { process_id } = await call('start_process', {
+      sandbox_id,
+      cmd: 'sh',
+      args: ['-c', 'read line; echo "got $line"; exit 4'],
+    })
+    await call('send_input', { sandbox_id, process_id, text: 'it\n' })
+    let followed = await call('follow_process', { sandbox_id, process_id })
+    const { output } = followed
+    if (!followed.ended) followed = await call('follow_process', { sandbox_id, process_id, after: followed.seq })
+
+    await call('pause_sandbox', { sandbox_id })
+    await untilStatus(sandbox_id, 'paused')
+    const [child] = (await call('fork_sandbox', { sandbox_id })).sandboxes
+    await untilStatus(child.id, 'running')
+    const kept = await call('read_file', { sandbox_id: child.id, path: '/root/greeting' })
+
+    assert.equal(stdout, 'Linux\nhello')
+    assert.deepEqual([output, followed.ended, followed.exit_code], ['got it\n', true, 4])
+    assert.equal(kept.content, 'hello')
+    for (const id of [sandbox_id, child.id]) {
+      await call('destroy_sandbox', { sandbox_id: id })
+      await untilStatus(id, 'destroyed')
+    }
+
+    async function untilStatus(id: string, status: string): Promise<void> {
+      const isThere = async () => (await call('get_sandbox', { sandbox_id: id })).status === status
+      await until(isThere, `${id} is ${status}`, 60_000)
+    }
+  })
+})
+
+type Answer = { content: { text: string }[]; isError?: boolean }
