@@ -5,7 +5,8 @@ import { homedir } from 'node:os'
 import path from 'node:path'
 import { describe, test } from 'node:test'
 import type { Sandbox } from '@nodeops-createos/sandbox'
-import { cannotRunVms, startVmBox } from './vm-box.ts'
+import { create, destroy, must, pause, resume, sh, view } from './lifecycle.ts'
+import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 const SHAPE = 's-1vcpu-1gb'
 const PATIENT = { timeoutMs: 240_000 }
@@ -15,7 +16,7 @@ const noDevbox = imageNames().includes(DEVBOX) ? false : `${DEVBOX} is not in th
 
 const it = cannotRunVms ? (undefined as never) : await startVmBox()
 
-describe('clones', { skip: cannotRunVms }, () => {
+describe('clones', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('two of them never draw the same random numbers, whatever draws them', { skip: noDevbox }, async () => {
     const pair = await Promise.all([0, 1].map(() => it.client.createSandbox({ shape: SHAPE, rootfs: DEVBOX })))
 
@@ -25,6 +26,34 @@ describe('clones', { skip: cannotRunVms }, () => {
     assert.equal(mine!.length, 14)
     assert.equal(new Set([...mine!, ...its!]).size, 28)
     for (const sandbox of pair) await sandbox.destroy()
+  })
+
+  test('ten forks of one sandbox draw and are called differently in every way', {
+    skip: noDevbox,
+    timeout: VM_STORIES_LIMIT_MS,
+  }, async () => {
+    const { id } = await create(it, { shape: SHAPE, rootfs: DEVBOX })
+    await sh(it, id, 'ssh-keygen -A >/dev/null; python3 -c "import random, ssl"')
+    await pause(it, id)
+    const body = { count: 10, start_paused: true }
+    const children = (await must(it, 'POST', `/sandboxes/${id}/fork`, body)) as unknown as { id: string }[]
+
+    const said: string[][] = []
+    for (const child of children) {
+      await resume(it, child.id)
+      const { name, ip } = await view(it, child.id)
+      const keys = 'ssh-keygen -A >/dev/null; ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key | cut -d" " -f2'
+      const identity = `cat /etc/machine-id; hostname; ${keys}`
+      said.push([name, ip!, ...(await sh(it, child.id, `${identity}; ${DRAW}`)).split('\n')])
+      const before = Date.now()
+      const guest = Number(await sh(it, child.id, 'date +%s%3N'))
+      assert.ok(guest > before - 100 && guest < Date.now() + 100, `the clock says ${guest} at ${before}`)
+      await destroy(it, child.id)
+    }
+
+    for (let i = 0; i < 12; i++)
+      assert.equal(new Set(said.map((facts) => facts[i])).size, 10, `fact ${i}: ${said[0]![i]}`)
+    await destroy(it, id)
   })
 
   test('one that uses all of its memory goes on running', async () => {
@@ -39,12 +68,13 @@ describe('clones', { skip: cannotRunVms }, () => {
   })
 })
 
+const PYTHON = 'import os, random, uuid; print(os.urandom(16).hex()); print(random.random()); print(uuid.uuid4())'
+const NODE =
+  'console.log(crypto.randomBytes(16).toString("hex")); console.log(Math.random()); console.log(crypto.randomUUID())'
+const DRAW = `python3 -c '${PYTHON}'; node -e '${NODE}'; openssl rand -hex 16`
+
 async function draw(sandbox: Sandbox): Promise<string[]> {
-  const python = 'import os, random, uuid; print(os.urandom(16).hex()); print(random.random()); print(uuid.uuid4())'
-  const node =
-    'console.log(crypto.randomBytes(16).toString("hex")); console.log(Math.random()); console.log(crypto.randomUUID())'
-  const once = `python3 -c '${python}'; node -e '${node}'; openssl rand -hex 16`
-  const { result } = await sandbox.runCommand('sh', ['-ec', `${once}; ${once}`], PATIENT)
+  const { result } = await sandbox.runCommand('sh', ['-ec', `${DRAW}; ${DRAW}`], PATIENT)
   assert.equal(result.exit_code, 0, result.stderr)
   return result.stdout.trim().split('\n')
 }

@@ -1,162 +1,143 @@
-/** Processes, shells and tunnels in a real virtual machine, through every part between a client and a program. */
+/** Processes in a real virtual machine, through every part between a client and a program. */
 import assert from 'node:assert/strict'
-import { once } from 'node:events'
-import net from 'node:net'
 import { describe, test } from 'node:test'
-import type { Sandbox } from '@nodeops-createos/sandbox'
-import { encodeShellFrame, type ProcessFrame, type ProcessView, readNdjson } from '@warren/protocol'
-import { until } from './box.ts'
+import type { ProcessView } from '@warren/protocol'
+import { create, sh } from './lifecycle.ts'
+import { processClient } from './process-client.ts'
 import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 const it = cannotRunVms ? (undefined as never) : await startVmBox()
-const sandbox: Sandbox = cannotRunVms
-  ? (undefined as never)
-  : await it.client.createSandbox({ shape: 's-1vcpu-256mb', envs: { GREETING: 'hello' } })
+const sandbox = cannotRunVms ? (undefined as never) : await create(it, { envs: { GREETING: 'hello' } })
+
+const ALL_BYTES = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte))
+const LIVE_MAX = 64
 
 describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  const base = () => `${it.box.baseUrl}/v1/sandboxes/${sandbox.id}`
-  const headers = () => ({ 'x-api-key': it.box.key })
+  const processes = processClient(it, sandbox?.id)
 
-  async function ask<Data>(method: string, path: string, body?: object): Promise<Data> {
-    const payload = body === undefined ? {} : { body: JSON.stringify(body) }
-    const response = await fetch(`${base()}${path}`, { method, headers: headers(), ...payload })
-    const answer = (await response.json()) as { status: string; data: Data }
-    assert.equal(answer.status, 'success', `${method} ${path}: ${JSON.stringify(answer)}`)
-    return answer.data
-  }
-  const start = (body: object) => ask<ProcessView>('POST', '/processes', body)
-  const write = (id: string, bytes: Buffer | string) =>
-    ask('POST', `/processes/${id}/input`, { data_base64: Buffer.from(bytes).toString('base64') })
+  test('every byte goes in and comes out of a pipe', async () => {
+    const { process_id } = await processes.start({ cmd: 'cat' })
 
-  /** Until `enough` says so of what has come, or the end; numbers must have no gap. */
-  async function follow(id: string, after: number, enough: (text: string) => boolean = () => false) {
-    const response = await fetch(`${base()}/processes/${id}/connect?after=${after}`, { headers: headers() })
-    const chunks: Buffer[] = []
-    let seq = after
-    for await (const value of readNdjson(response.body!)) {
-      const frame = value as ProcessFrame
-      if (frame.type === 'exit' || frame.type === 'error') return { seq, bytes: Buffer.concat(chunks), end: frame }
-      if (frame.type !== 'data') continue
-      if (seq !== 0) assert.equal(frame.seq, seq + 1)
-      seq = frame.seq
-      chunks.push(Buffer.from(frame.data_base64, 'base64'))
-      if (enough(Buffer.concat(chunks).toString())) break
-    }
-    return { seq, bytes: Buffer.concat(chunks), end: undefined }
-  }
+    await processes.write(process_id, ALL_BYTES)
+    await processes.ask('POST', `/${process_id}/stdin/close`)
 
-  /** An upgraded connection, its head read. */
-  async function upgrade(path: string, early: Buffer | string = '') {
-    const { hostname, port } = new URL(it.box.baseUrl)
-    const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true })
-    socket.on('error', () => {})
-    let received = ''
-    socket.on('data', (chunk) => {
-      received += chunk.toString('latin1')
-    })
-    const head = `POST /v1/sandboxes/${sandbox.id}${path} HTTP/1.1\r\nHost: x\r\nX-Api-Key: ${it.box.key}\r\n`
-    socket.write(
-      Buffer.concat([Buffer.from(`${head}Connection: Upgrade\r\nUpgrade: tcp-tunnel\r\n\r\n`), Buffer.from(early)]),
-    )
-    await until(() => received.includes('\r\n\r\n'), 'the head of the answer')
-    return {
-      socket,
-      status: received.split(' ')[1],
-      body: () => received.slice(received.indexOf('\r\n\r\n') + 4),
-    }
-  }
-
-  test('every byte goes in and comes out', async () => {
-    const { process_id } = await start({ cmd: 'cat' })
-    const all = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte))
-
-    await write(process_id, all)
-    await ask('POST', `/processes/${process_id}/stdin/close`)
-
-    const { bytes, end } = await follow(process_id, 0)
-    assert.deepEqual(bytes, all)
+    const { bytes, end } = await processes.follow(process_id, 0)
+    assert.deepEqual(bytes, ALL_BYTES)
     assert.deepEqual(end, { type: 'exit', exit_code: 0 })
   })
 
+  test('every byte goes in and comes out of a terminal that leaves them alone', async () => {
+    const script = 'stty raw -echo; printf ready; exec cat'
+    const { process_id } = await processes.start({ cmd: 'sh', args: ['-c', script], pty: {} })
+    const ready = await processes.follow(process_id, 0, (text) => text === 'ready')
+
+    await processes.write(process_id, ALL_BYTES)
+
+    const { bytes } = await processes.follow(process_id, ready.seq, (text) => text.length >= ALL_BYTES.length)
+    assert.deepEqual(bytes, ALL_BYTES)
+    await processes.delete(process_id)
+  })
+
   test('a terminal knows its size, and the environment of the sandbox', async () => {
-    const { process_id } = await start({ cmd: 'sh', pty: {} })
+    const { process_id } = await processes.start({ cmd: 'sh', pty: {} })
 
-    await ask('POST', `/processes/${process_id}/resize`, { rows: 50, cols: 132 })
-    await write(process_id, 'stty size; echo $GREETING; exit 3\n')
+    await processes.write(process_id, 'stty size\n')
+    await processes.follow(process_id, 0, (text) => text.includes('24 80'))
+    await processes.ask('POST', `/${process_id}/resize`, { rows: 50, cols: 132 })
+    await processes.write(process_id, 'stty size; echo $GREETING; exit 3\n')
 
-    const { bytes, end } = await follow(process_id, 0)
+    const { bytes, end } = await processes.follow(process_id, 0)
     assert.match(bytes.toString(), /50 132\r\nhello/)
     assert.deepEqual(end, { type: 'exit', exit_code: 3 })
   })
 
+  test('an editor draws its screen, is typed into, and saves', async () => {
+    await sh(it, sandbox.id, 'printf "first line\\nsecond line\\n" > /root/note')
+    const { process_id } = await processes.start({
+      cmd: 'busybox',
+      args: ['vi', '/root/note'],
+      pty: { rows: 12, cols: 60 },
+    })
+    // The rows below the text, each at its place: the screen is drawn, and as large as was asked for.
+    const drawn = await processes.follow(process_id, 0, (text) => text.includes('/root/note') && text.includes('~'))
+
+    await processes.write(process_id, 'Othe zeroth line\x1b')
+    const typed = await processes.follow(process_id, drawn.seq, (text) => text.includes('zeroth'))
+    await processes.write(process_id, ':wq\r')
+    const { end } = await processes.follow(process_id, typed.seq)
+
+    const screen = drawn.bytes.toString()
+    assert.ok(screen.includes('first line') && screen.includes('second line'), screen)
+    assert.ok(screen.includes('\x1b['), 'the cursor is moved')
+    assert.deepEqual(end, { type: 'exit', exit_code: 0 })
+    assert.equal(await sh(it, sandbox.id, 'cat /root/note'), 'the zeroth line\nfirst line\nsecond line')
+  })
+
   test('a daemon that forked away is found and ended with its process', async () => {
     const script = 'setsid sh -c "sleep 1000 & echo \\$!" < /dev/null; exit 0'
-    const { process_id } = await start({ cmd: 'sh', args: ['-c', script] })
-    await ask('GET', `/processes/${process_id}/wait`)
-    const daemon = (await follow(process_id, 0)).bytes.toString().trim()
-    const before = await ask<ProcessView>('GET', `/processes/${process_id}`)
+    const { process_id } = await processes.start({ cmd: 'sh', args: ['-c', script] })
+    await processes.ask('GET', `/${process_id}/wait`)
+    const daemon = (await processes.follow(process_id, 0)).bytes.toString().trim()
+    const before = await processes.get(process_id)
 
-    const ended = await ask<ProcessView>('DELETE', `/processes/${process_id}?grace_ms=100`)
+    const ended = await processes.delete(process_id, 100)
 
     assert.deepEqual([before.leader_exited, before.tree_exited], [true, false])
     assert.deepEqual([ended.tree_exited, ended.exit_code], [true, 0])
-    const { result } = await sandbox.runCommand('sh', [
-      '-c',
-      `kill -0 ${daemon} 2>/dev/null && echo alive || echo gone`,
-    ])
-    assert.equal(result.stdout.trim(), 'gone')
+    assert.equal(await sh(it, sandbox.id, `kill -0 ${daemon} 2>/dev/null && echo alive || echo gone`), 'gone')
   })
 
-  test('a count goes on through pause and resume, and none of it is lost', async () => {
-    const { process_id } = await start({
-      cmd: 'sh',
-      args: ['-c', 'n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done'],
-    })
-    const first = await follow(process_id, 0, (text) => text.includes('5\n'))
+  test('daemons that ignore every polite signal are ended too', async () => {
+    const script = `use POSIX; $SIG{$_} = 'IGNORE' for qw(TERM HUP INT QUIT PIPE); $| = 1;
+for (1..3) { next if fork; setsid(); exit if fork; print "$$\\n"; sleep 1000; exit }
+sleep 1000`
+    const { process_id, pid } = await processes.start({ cmd: 'perl', args: ['-e', script] })
+    const { bytes } = await processes.follow(process_id, 0, (text) => text.split('\n').length > 3)
+    const daemons = bytes.toString().trim().split('\n')
 
-    await sandbox.pause()
-    await sandbox.waitUntilPaused()
-    await sandbox.resume()
-    await sandbox.waitUntilRunning()
-    const rest = await follow(process_id, first.seq, (text) => text.split('\n').length > 10)
+    await processes.ask('POST', `/${process_id}/signal`, { signal: 'SIGTERM' })
+    const unmoved = await processes.call('GET', `/${process_id}/wait?timeout_ms=200`)
+    const ended = await processes.delete(process_id, 200)
 
-    const numbers = `${first.bytes}${rest.bytes}`.trim().split('\n').map(Number)
-    assert.deepEqual(
-      numbers,
-      numbers.map((_, index) => index + 1),
-    )
-    const { exit_code, signal } = await ask<ProcessView>('DELETE', `/processes/${process_id}`)
-    assert.deepEqual([exit_code, signal], [null, 'SIGTERM'])
-  })
-
-  test('a shell is a login terminal', async () => {
-    const input = (text: string) => encodeShellFrame({ type: 'input', data: Buffer.from(text) })
-    const resize = encodeShellFrame({ type: 'resize', rows: 40, cols: 100 })
-    const shell = await upgrade('/shell', Buffer.concat([resize, input('stty size; pwd\n')]))
-
-    assert.equal(shell.status, '101')
-    await until(() => /40 100\r\n\/root\r\n/.test(shell.body()), 'the size and the place of the shell')
-    shell.socket.write(input('exit\n'))
-    if (!shell.socket.readableEnded) await once(shell.socket, 'end')
-    shell.socket.destroy()
-  })
-
-  test('a tunnel reaches what listens on loopback inside; a port where nothing does is 502', async () => {
-    await sandbox.files.upload('/root/index.html', Buffer.from('from inside'))
-    const script =
-      'busybox httpd -f -p 127.0.0.1:8099 -h /root 2>/dev/null || exec python3 -m http.server -b 127.0.0.1 8099 -d /root'
-    const { process_id } = await start({ cmd: 'sh', args: ['-c', script] })
-    const get = 'GET /index.html HTTP/1.0\r\n\r\n'
-    let tunnel = await upgrade('/tunnel/8099', get)
-    for (; tunnel.status === '502'; tunnel = await upgrade('/tunnel/8099', get)) {
-      const { state } = await ask<ProcessView>('GET', `/processes/${process_id}`)
-      assert.equal(state, 'running', 'the server in the guest has ended')
+    assert.deepEqual([unmoved.status, unmoved.data.code], [408, 'wait_timeout'])
+    assert.deepEqual([ended.state, ended.tree_exited, ended.exit_code, ended.signal], ['exited', true, null, 'SIGKILL'])
+    for (const one of [pid, ...daemons]) {
+      assert.equal(await sh(it, sandbox.id, `kill -0 ${one} 2>/dev/null && echo alive || echo gone`), 'gone')
     }
+  })
 
-    await until(() => tunnel.body().includes('from inside'), 'the page')
+  test('a process that fills the disk fails by itself, and others start on a full one', async () => {
+    await sh(it, sandbox.id, 'fallocate -l $(($(stat -f -c "%a * %S" /) - 8388608)) /root/almost')
+    const fill = await processes.start({ cmd: 'dd', args: ['if=/dev/zero', 'of=/root/rest', 'bs=64k'] })
 
-    assert.equal((await upgrade('/tunnel/9')).status, '502')
-    await ask('DELETE', `/processes/${process_id}?grace_ms=0`)
-    tunnel.socket.destroy()
+    const filled = await processes.follow(fill.process_id, 0)
+    const other = await processes.start({ cmd: 'sh', args: ['-c', 'echo alive; echo more > /root/more'] })
+    const refused = await processes.follow(other.process_id, 0)
+
+    assert.deepEqual(filled.end, { type: 'exit', exit_code: 1 })
+    assert.match(filled.bytes.toString(), /No space left on device/)
+    assert.match(refused.bytes.toString(), /^alive\n.*error/s)
+    assert.deepEqual(refused.end, { type: 'exit', exit_code: 1 })
+    await sh(it, sandbox.id, 'rm /root/almost /root/rest /root/more; echo room > /root/room')
+  })
+
+  test(`${LIVE_MAX} processes at once, each with its own bytes; one more is too many until one has ended`, async () => {
+    const started = await Promise.all(Array.from({ length: LIVE_MAX }, () => processes.start({ cmd: 'cat' })))
+    const tooMany = await processes.call('POST', '', { cmd: 'cat' })
+
+    const echoes = await Promise.all(
+      started.map(async ({ process_id }, number) => {
+        await processes.write(process_id, `I am ${number}\n`)
+        return processes.follow(process_id, 0, (text) => text.endsWith('\n'))
+      }),
+    )
+
+    assert.deepEqual([tooMany.status, tooMany.data.code], [429, 'process_limit_reached'])
+    for (const [number, { bytes }] of echoes.entries()) assert.equal(bytes.toString(), `I am ${number}\n`)
+    const { processes: listed } = await processes.ask<{ processes: ProcessView[] }>('GET', '')
+    assert.equal(listed.filter(({ state }) => state === 'running').length, LIVE_MAX)
+    await processes.delete(started[0]!.process_id)
+    started[0] = await processes.start({ cmd: 'cat' })
+    await Promise.all(started.map(({ process_id }) => processes.delete(process_id)))
   })
 })

@@ -8,10 +8,20 @@ import { printAuthority } from './ca.ts'
 import { CACHE_DIR } from './config.ts'
 import { printEnv } from './env.ts'
 import { runProgram } from './program.ts'
+import { runSsh } from './ssh.ts'
 import { startBox } from './start.ts'
+import { openTunnel } from './tunnel.ts'
 
 // For all that we start: code compiled once halves the time until it is ready.
 process.env.NODE_COMPILE_CACHE ??= path.join(CACHE_DIR, 'compiled')
+
+const SSH_EXAMPLES = `
+  warren ssh --add-key ~/.ssh/id_ed25519.pub box
+  warren ssh box uname -a
+  warren ssh box -N -L 8000:localhost:80
+  warren ssh --config >> ~/.ssh/config; scp file box.warren:
+
+Reads WARREN_BASE_URL and WARREN_API_KEY; without them it is the Warren that runs here.`
 
 const program = new Command('warren')
   .description('Isolated microVM sandboxes on your own machine')
@@ -32,6 +42,26 @@ program
   .command('ca')
   .description('print the certificate of the local authority that https to sandboxes is signed by')
   .action(printAuthority)
+
+program
+  .command('ssh')
+  .description('run ssh into a sandbox, through a tunnel')
+  .passThroughOptions()
+  .allowUnknownOption()
+  .usage('[options] [user@]<sandbox> [options and command of ssh...]')
+  .argument('[sandbox]', 'its name or id')
+  .argument('[arguments...]', 'what ssh takes: options, a command')
+  .option('--add-key <file>', 'a public key that the sandbox lets in from now on')
+  .option('--config', 'print what belongs into ~/.ssh/config for ssh, scp, sftp and rsync to <sandbox>.warren')
+  .addHelpText('after', SSH_EXAMPLES)
+  .action(runSsh)
+
+program
+  .command('tunnel')
+  .description('connect stdin and stdout to a port inside a sandbox, as a ProxyCommand of ssh does')
+  .argument('<sandbox>', 'its name or id')
+  .argument('<port>')
+  .action(openTunnel)
 
 program
   .command('admin')

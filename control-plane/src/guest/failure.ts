@@ -72,7 +72,7 @@ const REFUSALS: Record<GuestStreamFailure, string> = {
   shell_failed: 'no shell could be started',
   connect_refused: 'connection refused in the sandbox',
   connect_timeout: 'the port in the sandbox did not answer in time',
-  no_ssh_server: 'the image of the sandbox has no SSH server',
+  no_ssh_server: 'nothing listens on port 22 of the sandbox, and its image has no sshd: install openssh-server',
 }
 
 function toFailure({ code, message, oldest_available_seq: oldest }: GuestFailure): Error {

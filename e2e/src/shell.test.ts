@@ -1,0 +1,102 @@
+/** Shells and tunnels into a real virtual machine. */
+import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import net from 'node:net'
+import { describe, test } from 'node:test'
+import { encodeShellFrame } from '@warren/protocol'
+import { until } from './box.ts'
+import { create, sh } from './lifecycle.ts'
+import { processClient } from './process-client.ts'
+import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+
+const it = cannotRunVms ? (undefined as never) : await startVmBox()
+const sandbox = cannotRunVms ? (undefined as never) : await create(it)
+
+const ECHO_SERVER = `my $server = IO::Socket::INET->new(Listen => 128, LocalAddr => '127.0.0.1:8098') or die;
+while (my $peer = $server->accept) { next if fork; syswrite($peer, $_) while sysread($peer, $_, 65536); exit }`
+
+describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+  const processes = processClient(it, sandbox?.id)
+
+  /** An upgraded connection, its head read. */
+  async function upgrade(path: string, early: Uint8Array | string = '') {
+    const { hostname, port } = new URL(it.box.baseUrl)
+    const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true })
+    socket.on('error', () => {})
+    let received = Buffer.alloc(0)
+    socket.on('data', (chunk: Buffer) => {
+      received = Buffer.concat([received, chunk])
+    })
+    const head = `POST /v1/sandboxes/${sandbox.id}${path} HTTP/1.1\r\nHost: x\r\nX-Api-Key: ${it.box.key}\r\n`
+    socket.write(
+      Buffer.concat([Buffer.from(`${head}Connection: Upgrade\r\nUpgrade: tcp-tunnel\r\n\r\n`), Buffer.from(early)]),
+    )
+    await until(() => received.includes('\r\n\r\n'), 'the head of the answer')
+    return {
+      socket,
+      status: received.toString('latin1').split(' ')[1],
+      body: () => received.subarray(received.indexOf('\r\n\r\n') + 4),
+    }
+  }
+
+  const input = (text: string) => encodeShellFrame({ type: 'input', data: Buffer.from(text) })
+
+  test('a shell is a login terminal', async () => {
+    const resize = encodeShellFrame({ type: 'resize', rows: 40, cols: 100 })
+    const shell = await upgrade('/shell', Buffer.concat([resize, input('stty size; pwd\n')]))
+
+    assert.equal(shell.status, '101')
+    await until(() => /40 100\r\n\/root\r\n/.test(shell.body().toString()), 'the size and the place of the shell')
+    shell.socket.write(input('exit\n'))
+    if (!shell.socket.readableEnded) await once(shell.socket, 'end')
+    shell.socket.destroy()
+  })
+
+  test('several shells at once do not hear each other', async () => {
+    const shells = await Promise.all(['one', 'two', 'three'].map((name) => upgrade('/shell', input(`me=${name}\n`))))
+
+    for (const shell of shells) shell.socket.write(input('echo "I am $me."\n'))
+
+    for (const [at, name] of ['one', 'two', 'three'].entries()) {
+      await until(() => shells[at]!.body().includes(`I am ${name}.`), `shell ${name} answers`)
+      assert.equal(
+        shells[at]!.body()
+          .toString()
+          .match(/I am \w+\./g)?.length,
+        1,
+      )
+      shells[at]!.socket.destroy()
+    }
+  })
+
+  test('a tunnel reaches what listens on loopback inside; a port where nothing does is 502', async () => {
+    await sh(it, sandbox.id, 'printf "from inside" > /root/index.html')
+    await processes.start({ cmd: 'busybox', args: ['httpd', '-f', '-p', '127.0.0.1:8099', '-h', '/root'] })
+    await untilListens(8099)
+
+    const tunnel = await upgrade('/tunnel/8099', 'GET /index.html HTTP/1.0\r\n\r\n')
+
+    await until(() => tunnel.body().includes('from inside'), 'the page')
+    assert.equal((await upgrade('/tunnel/9')).status, '502')
+    tunnel.socket.destroy()
+  })
+
+  test('whatever is sent before the answer is read comes back whole, after the end was sent', async () => {
+    await processes.start({ cmd: 'perl', args: ['-MIO::Socket::INET', '-e', ECHO_SERVER] })
+    await untilListens(8098)
+    const bytes = randomBytes(1024 * 1024)
+
+    const tunnel = await upgrade('/tunnel/8098', bytes)
+    tunnel.socket.end()
+    if (!tunnel.socket.readableEnded) await once(tunnel.socket, 'end')
+
+    assert.ok(tunnel.body().equals(bytes), `${tunnel.body().length} of ${bytes.length} bytes came back`)
+    tunnel.socket.destroy()
+  })
+
+  const untilListens = (port: number) => {
+    const listening = `grep -qi ":${port.toString(16).padStart(4, '0')} .* 0A " /proc/net/tcp`
+    return sh(it, sandbox.id, `for try in $(seq 300); do ${listening} && exit; sleep 0.1; done; exit 1`)
+  }
+})

@@ -1,0 +1,154 @@
+/** SSH into a real virtual machine with the real OpenSSH client, through `warren ssh` and `warren tunnel`. */
+import assert from 'node:assert/strict'
+import { spawn, spawnSync } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { existsSync } from 'node:fs'
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
+import net from 'node:net'
+import { homedir, tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, describe, test } from 'node:test'
+import { until, warren } from './box.ts'
+import { create, destroy, fork, must, pause, resume, sh, type View } from './lifecycle.ts'
+import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+
+const IMAGE = 'devbox:1'
+const cache = path.join(process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache'), 'warren/images/names')
+const cannotSsh =
+  cannotRunVms ||
+  (spawnSync('ssh', ['-V']).status === 0 ? false : 'no OpenSSH client here') ||
+  (existsSync(path.join(cache, IMAGE)) ? false : `${IMAGE}, the image with sshd, is not built on this machine`)
+
+const it = cannotSsh ? (undefined as never) : await startVmBox()
+const folder = await mkdtemp(path.join(tmpdir(), 'warren-ssh-'))
+after(() => rm(folder, { recursive: true }))
+const at = (name: string) => path.join(folder, name)
+
+/** An SSH handshake in an emulated machine on a busy one. */
+const SSH_LIMIT_MS = 120_000
+
+describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORIES_LIMIT_MS }, () => {
+  let sandbox: View
+
+  async function makeKey(name: string): Promise<string> {
+    spawnSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-C', name, '-f', at(name)])
+    return (await readFile(at(`${name}.pub`), 'utf8')).trim()
+  }
+
+  /** Nothing of whoever runs the test: their keys must not open the door, nor their settings close it. */
+  const only = (key: string) => ['-F', 'none', '-i', at(key), '-o', 'IdentitiesOnly=yes', '-o', 'BatchMode=yes']
+  const ssh = (name: string, key: string, ...command: string[]) =>
+    warren(it.box.dataDir, 'ssh', name, ...only(key), ...command)
+
+  /** scp and sftp by the lines that `warren ssh --config` prints, as from ~/.ssh/config. */
+  async function run(command: string, ...args: string[]): Promise<void> {
+    const env = { PATH: process.env.PATH, WARREN_BASE_URL: it.box.baseUrl, WARREN_API_KEY: it.box.key }
+    const child = spawn(command, ['-F', at('config'), ...args], { env, timeout: SSH_LIMIT_MS })
+    let said = ''
+    for (const stream of [child.stdout, child.stderr]) stream.on('data', (text) => (said += text))
+    const [code] = await once(child, 'close')
+    assert.equal(code, 0, `${command} ${args.join(' ')}: ${said}`)
+  }
+
+  test('the key of the create opens the door; output and exit code come out', async () => {
+    sandbox = await create(it, { rootfs: IMAGE, shape: 's-1vcpu-1gb', ssh_pubkeys: [await makeKey('first')] })
+
+    const { code, stdout, stderr } = await ssh(sandbox.name, 'first', 'echo $USER at $(hostname); exit 7')
+
+    assert.deepEqual([stdout, code], [`root at ${sandbox.name}\n`, 7], stderr)
+  })
+
+  test('another key is refused until it is added, and works at once then', async () => {
+    await makeKey('second')
+
+    const refused = await ssh(sandbox.name, 'second', 'true')
+    const added = await warren(
+      ...([it.box.dataDir, 'ssh', '--add-key', at('second.pub'), sandbox.id] as const),
+      ...only('second'),
+      'echo in',
+    )
+
+    assert.equal(refused.code, 255)
+    assert.match(refused.stderr, /Permission denied \(publickey/)
+    assert.deepEqual([added.stdout, added.code], ['in\n', 0], added.stderr)
+  })
+
+  test('scp and sftp carry files there and back', async () => {
+    const bytes = randomBytes(3 * 1024 * 1024 + 1)
+    await writeFile(at('there'), bytes)
+    const { stdout } = await warren(it.box.dataDir, 'ssh', '--config')
+    const keys = `  IdentityFile ${at('first')}\n  IdentitiesOnly yes\n  BatchMode yes\n`
+    await writeFile(at('config'), stdout + keys)
+    await writeFile(at('batch'), `get /root/there ${at('back')}\n`)
+
+    await run('scp', at('there'), `${sandbox.name}.warren:/root/there`)
+    await run('sftp', '-b', at('batch'), `${sandbox.name}.warren`)
+
+    assert.ok(bytes.equals(await readFile(at('back'))))
+  })
+
+  test('a forwarded port reaches a server inside', async () => {
+    await must(it, 'POST', `/sandboxes/${sandbox.id}/processes`, {
+      cmd: 'python3',
+      args: ['-m', 'http.server', '-b', '127.0.0.1', '-d', '/etc', '8077'],
+    })
+    await sh(it, sandbox.id, 'until curl -s -o /dev/null 127.0.0.1:8077; do sleep 0.1; done')
+    const port = await freePort()
+    const env = { PATH: process.env.PATH, WARREN_BASE_URL: it.box.baseUrl, WARREN_API_KEY: it.box.key }
+    const args = ['-F', at('config'), '-N', '-L', `127.0.0.1:${port}:127.0.0.1:8077`, `${sandbox.name}.warren`]
+    const forwarding = spawn('ssh', args, { env, stdio: 'ignore' })
+    try {
+      const page = () => fetch(`http://127.0.0.1:${port}/hostname`).then((answer) => answer.text())
+      await until(async () => (await page().catch(() => '')) !== '', 'the port is forwarded', SSH_LIMIT_MS)
+
+      assert.equal((await page()).trim(), sandbox.name)
+    } finally {
+      const ended = once(forwarding, 'close')
+      forwarding.kill()
+      await ended
+    }
+  })
+
+  test('the keys are kept through pause and fork; a fork is another host', async () => {
+    const hostKey = (id: string) => sh(it, id, 'cat /etc/ssh/ssh_host_ed25519_key.pub')
+    const before = await hostKey(sandbox.id)
+
+    await pause(it, sandbox.id)
+    const child = await fork(it, sandbox.id)
+    await resume(it, sandbox.id)
+
+    for (const { name } of [sandbox, child]) {
+      for (const key of ['first', 'second']) {
+        const { stdout, stderr } = await ssh(name, key, 'hostname')
+        assert.equal(stdout.trim(), name, stderr)
+      }
+    }
+    assert.equal(await hostKey(sandbox.id), before)
+    assert.notEqual(await hostKey(child.id), before)
+    await destroy(it, child.id)
+  })
+
+  test('what does not work is said in words', async () => {
+    const bare = await create(it)
+
+    const noServer = await warren(it.box.dataDir, 'tunnel', bare.name, '22')
+    const noSandbox = await warren(it.box.dataDir, 'ssh', 'nobody')
+    const noPort = await warren(it.box.dataDir, 'tunnel', bare.name, 'http')
+
+    assert.match(noServer.stderr, /^warren: .*port 22.*openssh-server\n$/)
+    assert.equal(noSandbox.stderr, 'warren: you have no sandbox named nobody\n')
+    assert.equal(noPort.stderr, 'warren: http is no port\n')
+    for (const { code, stdout } of [noServer, noSandbox, noPort]) assert.deepEqual([code, stdout], [1, ''])
+    await destroy(it, bare.id)
+  })
+})
+
+async function freePort(): Promise<number> {
+  const server = net.createServer().listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  const { port } = server.address() as net.AddressInfo
+  server.close()
+  await once(server, 'close')
+  return port
+}
