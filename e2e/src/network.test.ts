@@ -6,24 +6,25 @@ import { until } from './box.ts'
 import { create, destroy, must, pause, resume, sh } from './lifecycle.ts'
 import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
-const it = cannotRunVms ? (undefined as never) : await startVmBox()
+const QUOTA_BYTES = 2_000_000
+const it = cannotRunVms ? (undefined as never) : await startVmBox({ WARREN_BANDWIDTH_QUOTA_BYTES: String(QUOTA_BYTES) })
 
 /** Answers every request with its first line, the host's name and who was said to have asked. */
 const PROGRAM = `use IO::Socket::INET; $s = IO::Socket::INET->new(LocalPort => 8000, Listen => 9, ReuseAddr => 1) or die;
 while ($c = $s->accept) { $line = <$c>; $who = ""; while (<$c>) { last if /^\\r?$/; $who = $1 if /^X-Forwarded-For: (\\S+)/i }
-$b = "$line$who"; print $c "HTTP/1.1 200 OK\\r\\nContent-Length: " . length($b) . "\\r\\n\\r\\n$b"; close $c }`
+$b = $line =~ /large/ ? "x" x 3_000_000 : "$line$who"; print $c "HTTP/1.1 200 OK\\r\\nContent-Length: " . length($b) . "\\r\\n\\r\\n$b"; close $c }`
 
 async function startProgram(id: string): Promise<void> {
   await must(it, 'POST', `/sandboxes/${id}/processes`, { cmd: 'perl', args: ['-e', PROGRAM] })
   await until(async () => (await sh(it, id, 'curl -s -m 2 http://127.0.0.1:8000/ || true')) !== '', 'it listens')
 }
 
-function ask(template: string, port: number): Promise<{ status: number; body: string }> {
+function ask(template: string, port: number, path = '/hello'): Promise<{ status: number; body: string }> {
   const url = new URL(template.replace('<port>', String(port)))
   const { promise, resolve, reject } = Promise.withResolvers<{ status: number; body: string }>()
   const headers = { host: url.host }
   http
-    .get({ host: '127.0.0.1', port: url.port, path: '/hello', headers, agent: false }, (answer: IncomingMessage) => {
+    .get({ host: '127.0.0.1', port: url.port, path, headers, agent: false }, (answer: IncomingMessage) => {
       answer.toArray().then((chunks) => {
         resolve({ status: answer.statusCode!, body: Buffer.concat(chunks).toString() })
       }, reject)
@@ -87,11 +88,17 @@ describe('the network', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, ()
     const paused = await used()
     await resume(it, id)
     const resumed = await used()
-    const recharged = await must(it, 'POST', `/sandboxes/${id}/bandwidth/recharge`, { add_bytes: 1000 })
+    const stalled = ask(ingress_url_template as string, 8000, '/large')
+    await until(async () => (await must(it, 'GET', `/sandboxes/${id}/bandwidth`)).capped === true, 'it is capped')
+    const capped = await used()
+    const recharged = await must(it, 'POST', `/sandboxes/${id}/bandwidth/recharge`, { add_bytes: 10_000_000 })
+    const { body } = await stalled
 
     assert.ok(sent > 5 * 40, `${sent} bytes`)
     assert.ok(paused >= sent && resumed >= paused, `${sent} ${paused} ${resumed}`)
-    assert.equal(recharged.quota_bytes, 5 * 1024 ** 3 + 1000)
+    assert.ok(capped <= QUOTA_BYTES && capped > QUOTA_BYTES - 100_000, `${capped} bytes`)
+    assert.deepEqual([recharged.quota_bytes, recharged.capped], [QUOTA_BYTES + 10_000_000, false])
+    assert.equal(body.length, 3_000_000)
     await destroy(it, id)
   })
 })
