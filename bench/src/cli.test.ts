@@ -232,6 +232,7 @@ test('the program lists its rows and refuses unknown ones', () => {
       .map((line) => line.split(' ')[0]),
     [
       ...['create', 'create-burst-10', 'create-burst-20', 'create-vs-boot', 'exec', 'push', 'pull'],
+      ...['process-start', 'pty-echo', 'connect-stream', 'tunnel-trip', 'tunnel-down', 'tunnel-up', 'tunnels-100'],
       ...['idle-memory', 'upload-memory', 'upload-10g'],
       ...[
         'pause-13m',

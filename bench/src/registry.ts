@@ -7,10 +7,13 @@ import { fork10Row, forkRow, liveForkRow } from './rows/fork.ts'
 import { getSandboxRow, whoamiRow } from './rows/front-door.ts'
 import { idleMemoryRow, uploadRowOf1G, uploadRowOf10G } from './rows/memory.ts'
 import { pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeColdRow, resumeRow } from './rows/pause.ts'
+import { connectRow, processStartRow, ptyEchoRow } from './rows/processes.ts'
 import { listByStatusRow, listRow } from './rows/sandbox-list.ts'
+import { tunnelDownRow, tunnels100Row, tunnelTripRow, tunnelUpRow } from './rows/tunnels.ts'
 
 export const ROWS: readonly Row[] = [
   ...[createRow, createBurst10Row, createBurst20Row, createVsBootRow, execRow, pushRow, pullRow],
+  ...[processStartRow, ptyEchoRow, connectRow, tunnelTripRow, tunnelDownRow, tunnelUpRow, tunnels100Row],
   ...[idleMemoryRow, uploadRowOf1G, uploadRowOf10G],
   ...[pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeRow, resumeColdRow, forkRow, fork10Row, liveForkRow],
   ...[whoamiRow, getSandboxRow, listRow, listByStatusRow],

@@ -14,11 +14,14 @@ const POLL_MS = 2
 
 export class Api {
   readonly #pool: Pool
-  readonly #headers: { 'X-Api-Key': string }
+  /** For those who speak to it without the pool. */
+  readonly url: URL
+  readonly headers: { 'X-Api-Key': string }
 
   constructor(baseUrl: string, key: string) {
     this.#pool = new Pool(baseUrl, { connections: 64, headersTimeout: LIMIT_MS, bodyTimeout: LIMIT_MS })
-    this.#headers = { 'X-Api-Key': key }
+    this.url = new URL(baseUrl)
+    this.headers = { 'X-Api-Key': key }
   }
 
   close = (): Promise<void> => this.#pool.destroy()
@@ -60,6 +63,9 @@ export class Api {
     for await (const chunk of answer.body) yield String(chunk)
   }
 
+  /** Whatever is answered, as it comes. */
+  open = async (method: string, path: string): Promise<Readable> => (await this.#request(method, path)).body
+
   /** Seen by asking: there is no other way for a client. */
   async until(id: string, status: string): Promise<void> {
     for (;;) {
@@ -91,7 +97,7 @@ export class Api {
     const answer = await this.#pool.request({
       method: method as 'GET',
       path,
-      headers: this.#headers,
+      headers: this.headers,
       body: body ?? null,
       signal: signal ?? null,
     })
