@@ -40,7 +40,16 @@ const SETTINGS = {
     max: Number.MAX_SAFE_INTEGER,
   }),
   rechargeCreditsPerGib: integer('WARREN_RECHARGE_CREDITS_PER_GIB', 1, { min: 0, max: 1_000_000 }),
+  ingress: flag('WARREN_INGRESS', true),
+  /** With a port where clients need one; empty: `localhost` and the port it listens on. */
   ingressDomain: text('WARREN_INGRESS_DOMAIN', ''),
+  /** Empty: where the API listens. */
+  ingressHost: text('WARREN_INGRESS_HOST', ''),
+  ingressPort: integer('WARREN_INGRESS_PORT', 8443, PORT),
+  /** A wildcard certificate and its key; without them a local authority is made in the folder. */
+  ingressCert: text('WARREN_INGRESS_CERT', ''),
+  ingressKey: text('WARREN_INGRESS_KEY', ''),
+  ingressCaDir: text('WARREN_INGRESS_CA_DIR', ''),
   /** Make the local user and its key when there is no user at all. */
   localUser: flag('WARREN_LOCAL_USER', false),
   localKeyFile: text('WARREN_LOCAL_KEY_FILE', ''),

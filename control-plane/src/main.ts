@@ -18,12 +18,15 @@ import { createDeps } from './deps.ts'
 import { watchHosts } from './hosts/heartbeat.ts'
 import { CredentialCache } from './http/credential-cache.ts'
 import { hearCredentialChanges } from './http/hear-credentials.ts'
+import { openIngress } from './ingress/main.ts'
 import { JOBS, SWEEPS } from './jobs/registry.ts'
 import { startWorker } from './jobs/worker.ts'
 import { createMetrics } from './observe/metrics.ts'
 import { startOperatorServer } from './observe/server.ts'
 import { startTracing } from './observe/tracing.ts'
 import { ensureLocalUser } from './users/local.ts'
+
+type Urls = { baseUrl: string; metricsUrl: string; ingressUrl?: string; ingressPort?: number }
 
 /** Under the 10 s that `warren start` has for everything. */
 const STOP_LIMIT_MS = 4_000
@@ -52,7 +55,7 @@ try {
   await stop(1)
 }
 
-async function start(config: Config, log: Log, stack: StopStack): Promise<{ baseUrl: string; metricsUrl: string }> {
+async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> {
   await migrateOnce(config, log)
   const database = connectDatabase(config.databaseUrl, log)
   stack.add('database', () => database.close())
@@ -79,12 +82,19 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ base
   const worker = await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
   stack.add('worker', () => worker.stop())
 
+  const ingress = config.ingress ? await openIngress(deps) : undefined
+  if (ingress) stack.add('ingress', () => ingress.close())
+
   // Before anybody is let in: a create right after the start must not find that there is no host.
   await watchHosts.run(deps)
   await app.listen({ host: config.host, port: config.port })
   stack.add('http', () => closeApp(app))
   const { port } = app.server.address() as AddressInfo
-  return { baseUrl: config.baseUrl ?? `http://${urlHost(config.host)}:${port}`, metricsUrl: `${operator.url}/metrics` }
+  return {
+    baseUrl: config.baseUrl ?? `http://${urlHost(config.host)}:${port}`,
+    metricsUrl: `${operator.url}/metrics`,
+    ...(ingress ? { ingressUrl: `https://<id>-<port>.${config.ingressDomain}`, ingressPort: ingress.port } : {}),
+  }
 }
 
 /** On connections of its own, without the limits that protect requests: a migration takes as long as it takes. */

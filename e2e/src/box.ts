@@ -189,6 +189,7 @@ function cleanEnv(dataDir: string, env: NodeJS.ProcessEnv = {}): NodeJS.ProcessE
     WARREN_DATA_DIR: dataDir,
     WARREN_PORT: '0',
     WARREN_METRICS_PORT: '0',
+    WARREN_INGRESS_PORT: '0',
     WARREN_RATE_LIMIT: '0',
     // The stories about virtual machines ask for them; the others would boot them for nothing.
     WARREN_VMS: 'off',

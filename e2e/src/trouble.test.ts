@@ -65,7 +65,7 @@ test('of several starts at the same moment one wins', async (t) => {
   assert.equal(await stop(runs.find((run) => run.child.exitCode === null)!), 0)
 })
 
-for (const name of ['WARREN_PORT', 'WARREN_METRICS_PORT']) {
+for (const name of ['WARREN_PORT', 'WARREN_METRICS_PORT', 'WARREN_INGRESS_PORT']) {
   test(`a port that is taken is named, and so is ${name}`, async (t) => {
     const dataDir = await makeDataDir(t)
     const port = await takePort(t)

@@ -145,6 +145,9 @@ export const SandboxForkBody = Type.Object({
   ssh_pubkeys: optionalNull(Type.Array(Type.String())),
   egress: optionalNull(EgressRules),
   ingress_enabled: optionalNull(Type.Boolean()),
+  networks: optionalNull(
+    Type.Array(Type.Object({ id: Type.String() }), { description: 'None are inherited; these it joins.' }),
+  ),
   envs: optionalNull(Envs),
   count: optionalNull(
     Type.Integer({ minimum: 1, maximum: FORK_COUNT_MAX, description: 'So many at once; the answer is an array.' }),

@@ -1,7 +1,7 @@
 /** What the box itself is told; everything else passes through to its parts. */
 import { homedir } from 'node:os'
 import path from 'node:path'
-import { integer, readConfig, text } from '@warren/kit/config'
+import { flag, integer, readConfig, text } from '@warren/kit/config'
 
 export const ROOT = path.resolve(import.meta.dirname, '../..')
 
@@ -15,6 +15,8 @@ export type Box = {
   keyFile: string
   logDir: string
   instanceFile: string
+  /** Of the local authority for https to sandboxes. */
+  caDir: string
 }
 
 export function readBox(env: NodeJS.ProcessEnv = process.env): Box {
@@ -29,10 +31,19 @@ export function readBox(env: NodeJS.ProcessEnv = process.env): Box {
     keyFile: path.join(dataDir, 'local.key'),
     logDir: path.join(dataDir, 'log'),
     instanceFile: path.join(dataDir, 'instance.json'),
+    caDir: path.join(dataDir, 'ingress'),
   }
 }
 
-export type Doors = { host: string; port: number; metricsHost: string; metricsPort: number }
+export type Doors = {
+  host: string
+  port: number
+  metricsHost: string
+  metricsPort: number
+  ingress: boolean
+  ingressHost: string
+  ingressPort: number
+}
 
 const PORT = { min: 0, max: 65_535 }
 
@@ -44,6 +55,9 @@ export function readDoors(env: NodeJS.ProcessEnv = process.env): Doors {
       port: integer('WARREN_PORT', 8080, PORT),
       metricsHost: text('WARREN_METRICS_HOST', '127.0.0.1'),
       metricsPort: integer('WARREN_METRICS_PORT', 9464, PORT),
+      ingress: flag('WARREN_INGRESS', true),
+      ingressHost: text('WARREN_INGRESS_HOST', ''),
+      ingressPort: integer('WARREN_INGRESS_PORT', 8443, PORT),
     },
     env,
   )

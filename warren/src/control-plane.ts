@@ -4,7 +4,12 @@ import { unprivileged } from '@warren/kit/unprivileged'
 import { type Child, startChild } from './child.ts'
 import { ROOT } from './config.ts'
 
-export type ControlPlane = Child<{ baseUrl: string; metricsUrl: string }>
+export type ControlPlane = Child<{
+  baseUrl: string
+  metricsUrl: string
+  ingressUrl?: string
+  ingressPort?: number
+}>
 
 const START_LIMIT_MS = 60_000
 /** With what the others may take after it, under the 10 s for everything. */

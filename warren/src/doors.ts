@@ -9,6 +9,8 @@ import type { Doors } from './config.ts'
 export async function checkDoors(doors: Doors): Promise<void> {
   await checkDoor(doors.host, doors.port, 'WARREN_HOST', 'WARREN_PORT')
   await checkDoor(doors.metricsHost, doors.metricsPort, 'WARREN_METRICS_HOST', 'WARREN_METRICS_PORT')
+  if (!doors.ingress) return
+  await checkDoor(doors.ingressHost || doors.host, doors.ingressPort, 'WARREN_INGRESS_HOST', 'WARREN_INGRESS_PORT')
 }
 
 async function checkDoor(host: string, port: number, hostName: string, portName: string): Promise<void> {

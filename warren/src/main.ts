@@ -4,6 +4,7 @@ import path from 'node:path'
 import { ConfigError } from '@warren/kit/config'
 import { errorText } from '@warren/kit/text'
 import { Command } from 'commander'
+import { printAuthority } from './ca.ts'
 import { CACHE_DIR } from './config.ts'
 import { printEnv } from './env.ts'
 import { runProgram } from './program.ts'
@@ -36,6 +37,11 @@ program
   .command('env')
   .description('print WARREN_BASE_URL and WARREN_API_KEY of the running instance, one per line')
   .action(printEnv)
+
+program
+  .command('ca')
+  .description('print the certificate of the local authority that https to sandboxes is signed by')
+  .action(printAuthority)
 
 program
   .command('ssh')

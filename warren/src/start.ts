@@ -125,6 +125,7 @@ const controlPlaneEnv = (box: Box, databaseUrl: string): NodeJS.ProcessEnv => ({
   DATABASE_URL: databaseUrl,
   WARREN_LOCAL_USER: 'true',
   WARREN_LOCAL_KEY_FILE: box.keyFile,
+  WARREN_INGRESS_CA_DIR: process.env.WARREN_INGRESS_CA_DIR || box.caDir,
   WARREN_HOST_SOCKET: canRunVms(process.env) ? hostSocket(box) : '',
   // Its readiness and the requests are ours to report; the log shows what people should look at.
   WARREN_LOG_LEVEL: process.env.WARREN_LOG_LEVEL || 'warn',
@@ -135,20 +136,22 @@ function sameDoors(doors: Doors, before: ControlPlane | undefined): NodeJS.Proce
   if (before === undefined) return {}
   return {
     ...(doors.port === 0 ? { WARREN_PORT: new URL(before.baseUrl).port } : {}),
+    ...(doors.ingressPort === 0 ? { WARREN_INGRESS_PORT: String(before.ingressPort ?? 0) } : {}),
     ...(doors.metricsPort === 0 ? { WARREN_METRICS_PORT: new URL(before.metricsUrl).port } : {}),
   }
 }
 
-async function sayReady(box: Box, { baseUrl, metricsUrl }: ControlPlane, tookMs: number): Promise<void> {
+async function sayReady(box: Box, { baseUrl, metricsUrl, ingressUrl }: ControlPlane, tookMs: number): Promise<void> {
   const key = (await readFile(box.keyFile, 'utf8')).trim()
   const database = box.databaseUrl === undefined ? '' : `\n  database   ${describeDatabase(box.databaseUrl)}`
+  const ingress = ingressUrl === undefined ? '' : `\n  sandboxes  ${ingressUrl}`
   say(`
 Warren is ready after ${(tookMs / 1000).toFixed(1)} s.
 
   base URL   ${baseUrl}
   API key    ${key}
   API docs   ${baseUrl}/docs
-  metrics    ${metricsUrl}
+  metrics    ${metricsUrl}${ingress}
   data       ${box.dataDir}${database}
 
   curl -H 'X-Api-Key: ${key}' ${baseUrl}/v1/whoami

@@ -35,6 +35,9 @@ const FORK_LIMIT_MS = 20_000
 /** One transaction in the kernel; of a thousand rules some 50 ms. */
 const NETWORK_LIMIT_MS = 5_000
 
+/** The host gives a port 5 s to answer. */
+const PORT_LIMIT_MS = 7_000
+
 export type ResponseHeaders = IncomingHttpHeaders & IncomingHttpStatusHeader
 
 export type GuestRequest = {
@@ -118,8 +121,32 @@ export function createHostClient(address: string) {
       }
     },
 
+    /** A connection to a port of a VM; rejects with `port_closed` when nobody listens there. */
+    openPort(id: string, port: number, gone: AbortSignal): Promise<ClientHttp2Stream> {
+      const what = `POST /v1/vms/${id}/ports/${port}`
+      return asHostError(what, async () => {
+        const late = AbortSignal.any([gone, AbortSignal.timeout(PORT_LIMIT_MS)])
+        const stream = session.open({ ':method': 'POST', ':path': `/v1/vms/${id}/ports/${port}` }, gone)
+        try {
+          const headers = await Promise.race([responseOf(stream, late), rejected(late)])
+          if (headers[':status'] === 200) return stream
+          throw toHostError(parseJson(await readAll(stream, ANSWER_MAX_BYTES, late)), headers[':status'])
+        } catch (error) {
+          resetStream(stream)
+          throw error
+        }
+      })
+    },
+
     close: () => session.close(),
   }
+}
+
+function rejected(signal: AbortSignal): Promise<never> {
+  return new Promise((_resolve, reject) => {
+    if (signal.aborted) return reject(signal.reason)
+    signal.addEventListener('abort', () => reject(signal.reason), { once: true })
+  })
 }
 
 const EMPTY = { type: 'object' } as const satisfies TSchema

@@ -158,17 +158,21 @@ test('membership survives pause and resume, can be given up while paused, and on
   assert.deepEqual(told(b), { [kept.id]: names(a, b) })
 })
 
-test('a fork is a member of nothing', async () => {
+test('a fork is a member of nothing but what it asks for', async () => {
   const network = await newNetwork()
   const source = await newSandbox({ networks: [{ id: network.id }] })
   await send('POST', `/v1/sandboxes/${source.id}/pause`, owner)
   await reach(source.id, 'paused')
 
   const child = (await send('POST', `/v1/sandboxes/${source.id}/fork`, owner)).body.data
-  await reach(child.id, 'running')
+  const asked = { networks: [{ id: network.name }], count: 2 }
+  const [one, two] = (await send('POST', `/v1/sandboxes/${source.id}/fork`, owner, asked)).body.data
+  for (const { id } of [child, one, two]) await reach(id, 'running')
 
   assert.deepEqual(told(child), {})
-  assert.equal((await membersOf(network.id)).length, 1)
+  for (const member of [one, two]) assert.deepEqual(told(member)[network.id]!.sort(), names(source, one, two).sort())
+  const unknown = await send('POST', `/v1/sandboxes/${source.id}/fork`, owner, { networks: [{ id: 'nowhere' }] })
+  assert.deepEqual([unknown.status, unknown.body.data.networks], [400, 'network not found: nowhere'])
 })
 
 test('a destroyed sandbox leaves its networks at once, and its peers forget it', async () => {

@@ -22,6 +22,8 @@ import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/failure.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
+import { tellPeers } from '../networks/host-network.ts'
+import { joinNew, lockNetworks } from '../networks/join.ts'
 import { abandonSoon } from './abandon.ts'
 import { bringUp } from './bring-up.ts'
 import { checkCaps, checkCredit, lockUser } from './caps.ts'
@@ -70,6 +72,7 @@ export async function forkSandbox(
     await Promise.all(children.map((child) => abandonSoon(deps, child, 'forkAbandoned', 'the copy was not made')))
     throw error instanceof HostError ? await explain(deps, seen, request, error) : error
   }
+  if (request.networks.length > 0) await tellPeers(deps, children[0]!.id)
   await crashPoint('fork.begun')
   return children
 }
@@ -83,6 +86,7 @@ async function admit(deps: Deps, { id: sourceId, user_id }: SandboxRow, request:
       .where('id', '=', sourceId)
       .forNoKeyUpdate()
       .executeTakeFirstOrThrow()
+    const networks = await lockNetworks(tx, user_id, request.networks)
     checkSource(seen, request)
     await checkCaps(tx, user_id, user.plan, request.count)
     checkCredit(user, 'fork')
@@ -94,6 +98,7 @@ async function admit(deps: Deps, { id: sourceId, user_id }: SandboxRow, request:
       children.push(await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow())
     }
     const ids = children.map((child) => child.id)
+    for (const id of ids) await joinNew(tx, networks, id)
     await keepEnvs(tx, ids, request.envs ?? (await getEnvs(tx, sourceId)))
     return { children, seen }
   })

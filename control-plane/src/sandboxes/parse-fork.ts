@@ -17,6 +17,8 @@ export type ForkRequest = {
   sshPubkeys: string[] | undefined
   egress: string[] | undefined
   ingressEnabled: boolean | undefined
+  /** Ids or names. */
+  networks: string[]
   envs: Envs | undefined
 }
 
@@ -38,6 +40,7 @@ export function parseFork(body: SandboxForkBody): ForkRequest {
     sshPubkeys: ssh_pubkeys ? mergeSshPublicKeys([], ssh_pubkeys) : undefined,
     egress,
     ingressEnabled: body.ingress_enabled ?? undefined,
+    networks: (body.networks ?? []).map(({ id }) => id),
     // An empty map is no map (spec 4.2).
     envs: envs && Object.keys(envs).length > 0 ? envs : undefined,
   }
