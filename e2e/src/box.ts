@@ -169,7 +169,7 @@ function belongsTo(pid: string, dataDir: string): boolean {
 export async function until(
   condition: () => boolean | Promise<boolean>,
   what: string,
-  limitMs = 20_000,
+  limitMs = 60_000,
 ): Promise<void> {
   for (const deadline = Date.now() + limitMs; !(await condition()); await delay(10)) {
     if (Date.now() > deadline) throw new Error(`waited ${limitMs} ms in vain until ${what}`)

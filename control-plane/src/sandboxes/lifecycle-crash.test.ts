@@ -72,7 +72,7 @@ for (const [operation, { points, from, ends }] of Object.entries(OPERATIONS)) {
     for (const [index, point] of points.entries()) await dieAt(`${operation}.${point}`, operation, ids[index]!)
 
     const heir = await startApiProcess(hosted)
-    await until(allSettled, 30_000)
+    await until(allSettled, 60_000)
     await heir.kill()
 
     for (const id of ids) assert.ok(ends.includes((await rowOf(id)).status), `${id} is ${(await rowOf(id)).status}`)
@@ -114,7 +114,7 @@ test('the database cuts every connection at the point before the last commit, an
   await settles('paused')
   await cutAt('fork.copied', 'POST', `${running}/fork`)
   // A connection of ours may be among those that were cut.
-  await until(() => allSettled().catch(() => false), 30_000)
+  await until(() => allSettled().catch(() => false), 60_000)
   await cutAt('resume.restored', 'POST', `${running}/resume`)
   await settles('running')
   await cutAt('delete.deleted', 'DELETE', running!)

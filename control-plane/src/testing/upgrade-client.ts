@@ -29,7 +29,7 @@ export function openUpgrade(
     .join('')}\r\n`
   socket.write(Buffer.concat([Buffer.from(head), Buffer.from(early)]))
   const endOfHead = () => received.indexOf('\r\n\r\n')
-  const more = () => once(socket, 'data', { signal: AbortSignal.timeout(10_000) })
+  const more = () => once(socket, 'data', { signal: AbortSignal.timeout(30_000) })
   const body = () => (endOfHead() === -1 ? Buffer.alloc(0) : received.subarray(endOfHead() + 4))
   return {
     socket,
