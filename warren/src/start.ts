@@ -144,7 +144,7 @@ function sameDoors(doors: Doors, before: ControlPlane | undefined): NodeJS.Proce
 async function sayReady(box: Box, { baseUrl, metricsUrl, ingressUrl }: ControlPlane, tookMs: number): Promise<void> {
   const key = (await readFile(box.keyFile, 'utf8')).trim()
   const database = box.databaseUrl === undefined ? '' : `\n  database   ${describeDatabase(box.databaseUrl)}`
-  const ingress = ingressUrl === undefined ? '' : `\n  sandboxes  ${ingressUrl}`
+  const ingress = ingressUrl === undefined ? '' : `\n  ingress    ${ingressUrl}`
   say(`
 Warren is ready after ${(tookMs / 1000).toFixed(1)} s.
 

@@ -80,7 +80,7 @@ async function readAuthority(folder: string, domain: string): Promise<Authority>
   const authority = authorityOf(name, pem)
   await writeFile(file, pem, { mode: 0o600 })
   const made = issueAuthority(authority, domain, AUTHORITY_DAYS)
-  await writeFile(path.join(folder, AUTHORITY_FILE), `# ${name}\n${made}`)
+  await writeFile(path.join(folder, AUTHORITY_FILE), `# ${name}\n${made}`, { mode: 0o600 })
   return authority
 }
 

@@ -65,7 +65,9 @@ async function admitWithRecovery(deps: Deps, userId: string, request: CreateRequ
     return await admit(deps, userId, request)
   } catch (error) {
     const refused = error instanceof Failure && (error.status === 409 || error.status === 429)
-    if (!refused || (await recoverCreates(deps, userId)) === 0) throw error
+    if (!refused) throw error
+    // Looked at again in any case: the sweep may have freed it since.
+    await recoverCreates(deps, userId)
     return admit(deps, userId, request)
   }
 }

@@ -19,8 +19,12 @@ export const failOrphanedCreates: Sweep = {
   run: async (deps) => void (await recoverCreates(deps)),
 }
 
-/** Of one user or of all; gives how many were ended. */
+/** Under way in this process: the sweep may be a moment ahead of a create that wants the same name. */
+const ending = new Map<string, { userId: string; work: Promise<boolean> }>()
+
+/** Of one user or of all; gives how many were ended, those that were being ended already included. */
 export async function recoverCreates(deps: Deps, userId?: string): Promise<number> {
+  const underWay = [...ending.values()].flatMap((one) => (userId === one.userId ? one.work : []))
   const orphans = await deps.db
     .selectFrom('sandboxes')
     .selectAll()
@@ -30,13 +34,19 @@ export async function recoverCreates(deps: Deps, userId?: string): Promise<numbe
     .$if(userId !== undefined, (query) => query.where('user_id', '=', userId!))
     .limit(100)
     .execute()
-  const ended = await Promise.all(orphans.map((row) => end(deps, row)))
+  const ended = await Promise.all([...underWay, ...orphans.map((row) => endOnce(deps, row))])
   return ended.filter(Boolean).length
 }
 
 const orphaned = sql<boolean>`(created_at < now() - make_interval(secs => ${STUCK_AFTER_S}) or not exists (
   select from service_processes p
   where p.id = sandboxes.owner and p.seen_at > now() - make_interval(secs => ${DEAD_AFTER_S})))`
+
+function endOnce(deps: Deps, row: SandboxRow): Promise<boolean> {
+  const work = end(deps, row).finally(() => ending.delete(row.id))
+  ending.set(row.id, { userId: row.user_id, work })
+  return work
+}
 
 async function end(deps: Deps, row: SandboxRow): Promise<boolean> {
   try {
