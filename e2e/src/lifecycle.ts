@@ -16,6 +16,7 @@ type Answer = { status: number; data: Record<string, unknown> }
 /** An emulated machine on a busy one takes its time. */
 const SETTLE_LIMIT_MS = 60_000
 const LOOK_MS = 15
+const AGAIN_MS = 500
 
 export async function call({ box }: VmBox, method: string, path: string, body?: object): Promise<Answer> {
   const response = await fetch(`${box.baseUrl}/v1${path}`, {
@@ -27,11 +28,13 @@ export async function call({ box }: VmBox, method: string, path: string, body?: 
   return { status: response.status, data: answer.data ?? { message: answer.message } }
 }
 
-/** Whatever must succeed. */
+/** Whatever must succeed. 503 is tried again, as every client does: a host that was killed is away for a moment. */
 export async function must(it: VmBox, method: string, path: string, body?: object): Promise<Record<string, unknown>> {
-  const { status, data } = await call(it, method, path, body)
-  assert.ok(status < 300, `${method} ${path}: ${status} ${JSON.stringify(data)}`)
-  return data
+  for (const deadline = Date.now() + SETTLE_LIMIT_MS; ; await delay(AGAIN_MS)) {
+    const { status, data } = await call(it, method, path, body)
+    if (status < 300) return data
+    assert.ok(status === 503 && Date.now() < deadline, `${method} ${path}: ${status} ${JSON.stringify(data)}`)
+  }
 }
 
 export const view = async (it: VmBox, id: string): Promise<View> => (await must(it, 'GET', `/sandboxes/${id}`)) as View
