@@ -31,7 +31,7 @@ export async function chooseNetwork(config: Config, log: Log): Promise<{ network
         apiPorts: config.apiPort === 0 ? [] : [config.apiPort],
         poolSize: READY_SLOTS,
         tapOwnerUid: 0,
-        stateDir: path.join(config.runDir, 'network'),
+        stateDir: networkStateOf(config),
         privateCidrs: config.egressPrivateCidrs,
       })
       if (cidr !== before) await writeFileDurably(file, JSON.stringify({ cidr }))
@@ -49,3 +49,6 @@ function blocksAfter(before: string | undefined): string[] {
   if (before !== undefined) return [before]
   return Array.from({ length: BLOCKS }, (_, i) => `100.${FIRST + i}.0.0/16`)
 }
+
+/** What each slot was told, for the next host agent: beside the sockets, gone with a restart of the machine like them. */
+export const networkStateOf = (config: Pick<Config, 'runDir'>): string => path.join(config.runDir, 'network')

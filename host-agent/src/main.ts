@@ -16,7 +16,7 @@ import { errorText } from '@warren/kit/text'
 import { createHostApp } from './app.ts'
 import { openCgroups } from './cgroups/cgroups.ts'
 import { findCgroupLayout } from './cgroups/layout.ts'
-import { chooseNetwork } from './choose-network.ts'
+import { chooseNetwork, networkStateOf } from './choose-network.ts'
 import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
 import { openImageStore } from './images/index.ts'
@@ -81,10 +81,12 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   const { network, cidr } = await chooseNetwork(config, log)
   stack.add('network', async () => {
     // With sandboxes here it stays; with none there is no reason to leave rules, routes and groups behind.
-    const isEmpty = vms.records().length === 0
+    const isEmpty = vms.records().every((record) => record.body === undefined)
     if (isEmpty) await network.netd.request('tearDownHost')
     await network.close()
-    if (isEmpty) await cgroups.close()
+    if (!isEmpty) return
+    await cgroups.close()
+    await rm(networkStateOf(config), { recursive: true, force: true })
   })
   const deps: Deps = {
     config: { ...config, cidr },

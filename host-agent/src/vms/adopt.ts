@@ -125,7 +125,8 @@ async function removeStrays(deps: Deps, records: VmRecord[]): Promise<void> {
     if (mark && !alive.has(id)) await endProcess(mark)
   }
   for (const id of await readdir(deps.config.runDir)) {
-    if (!alive.has(id)) await rm(path.join(deps.config.runDir, id), { recursive: true, force: true })
+    const isOfBody = /^([0-9a-f]{16}|(base|proof)-.*)$/.test(id)
+    if (isOfBody && !alive.has(id)) await rm(path.join(deps.config.runDir, id), { recursive: true, force: true })
   }
   for (const name of await deps.cgroups.list()) if (!alive.has(name)) await deps.cgroups.remove(name)
   const homes = path.dirname(bodyHomeOf(deps, 'any'))
