@@ -14,6 +14,7 @@ const PROGRAM = join(import.meta.dirname, 'main.ts')
 const START_LIMIT_MS = 20_000
 const CLOSE_LIMIT_MS = 2_000
 /** After a start that failed. */
+const AGAIN_MS = 5
 const RETRY_MS = 500
 
 class GateDiedError extends Error {}
@@ -84,6 +85,8 @@ export class Gate {
         return (await this.#ask(child, method, params)) as ReturnType<GateCalls[M]>
       } catch (error) {
         if (!(error instanceof GateDiedError)) throw error
+        // A turn of the loop, not only of promises: the news of its end comes there, and with it the next gate.
+        await sleep(AGAIN_MS)
       }
     }
   }
