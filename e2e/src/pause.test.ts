@@ -8,7 +8,7 @@ import { call, create, destroy, fork, must, pause, resume, settle, sh, view } fr
 import { cannotRunVms, qemuOf, SOAK, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 /** Room for one body on standby: of two sandboxes that are paused in turn, one is resumed from disk, one in place. */
-const it = cannotRunVms ? (undefined as never) : await startVmBox({ WARREN_STANDBY_MIB: '120', WARREN_POOL_MIB: '0' })
+const it = cannotRunVms ? (undefined as never) : await startVmBox({ WARREN_STANDBY_MIB: '90', WARREN_POOL_MIB: '0' })
 const CYCLES = Number(process.env.WARREN_TEST_PAUSES ?? (SOAK ? 1_000 : 200))
 
 describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {

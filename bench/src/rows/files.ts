@@ -11,7 +11,7 @@ import { LARGE, vmBox } from '../vm/box.ts'
 
 const MIB = 1024 * 1024
 const FILE_BYTES = 64 * MIB
-const PATH = '/root/bench.bin'
+const PATH = '/var/tmp/bench.bin'
 const GROW_LIMIT_MS = 60_000
 const BASELINE = "guest agent's bare virtio-serial port"
 

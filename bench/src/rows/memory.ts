@@ -74,7 +74,7 @@ async function measureUpload(run: Run, bytes: number): Promise<Measurement> {
       }, SAMPLE_MS)
       const startedAt = performance.now()
       try {
-        await box.api.putFile(id, '/root/large.bin', zeros(bytes))
+        await box.api.putFile(id, '/var/tmp/large.bin', zeros(bytes))
       } finally {
         clearInterval(sampling)
       }

@@ -42,12 +42,12 @@ for (const mode of ['legacy', 'auto'] as const) {
     const made = await call('create_sandbox', { name: `work-${mode}` })
     const sandbox_id = made.id
     assert.deepEqual([made.status, made.shape], ['running', 's-1vcpu-1gb'])
-    await call('write_file', { sandbox_id, path: '/work/in.txt', content: 'héllo' })
-    assert.deepEqual(await call('read_file', { sandbox_id, path: '/work/in.txt' }), {
+    await call('write_file', { sandbox_id, path: '/srv/in.txt', content: 'héllo' })
+    assert.deepEqual(await call('read_file', { sandbox_id, path: '/srv/in.txt' }), {
       encoding: 'utf8',
       content: 'héllo',
     })
-    const ran = await call('exec', { sandbox_id, cmd: 'sh', args: ['-c', 'wc -c < work/in.txt; exit 3'] })
+    const ran = await call('exec', { sandbox_id, cmd: 'sh', args: ['-c', 'wc -c < srv/in.txt; exit 3'] })
     assert.deepEqual([ran.stdout.trim(), ran.exit_code], ['6', 3])
     const listed = await call('list_sandboxes', { status: 'running' })
     assert.ok(listed.sandboxes.some((one: { id: string }) => one.id === sandbox_id))

@@ -21,7 +21,7 @@ test.beforeEach(() => {
 
 const lastOf = async (who: TestUser) => (await get('/v1/sandboxes?limit=1', who.key)).body.data.data[0]
 const fail = (code: HostFailureCode) => () => {
-  throw new FakeHostFailure(code, '/root/secret/path broke')
+  throw new FakeHostFailure(code, '/srv/secret/path broke')
 }
 
 test('whatever the host answers becomes a fitting error, and the sandbox is failed with a reason', async () => {

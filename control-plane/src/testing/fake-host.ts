@@ -30,7 +30,8 @@ import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { answerJson, readBody as readBytes } from './fake-answers.ts'
 import { serveGuest } from './fake-guest.ts'
-import { endGuest, FakeHostFailure, FakeVms, type VmHooks } from './fake-vms.ts'
+import { endGuest, FakeHostFailure, type VmHooks } from './fake-vm.ts'
+import { FakeVms } from './fake-vms.ts'
 
 export { FakeHostFailure }
 

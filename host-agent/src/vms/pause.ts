@@ -24,6 +24,7 @@ export async function pauseVm(
   deps: Deps,
   record: VmRecord,
   body: Body,
+  limitMs: number,
 ): Promise<{ paused: HostVmPaused; memory: string }> {
   const startedAt = performance.now()
   const generation = deps.snapshots.nextNumber(record.id)
@@ -36,6 +37,7 @@ export async function pauseVm(
     const draft = await saveBody(deps, record, body)
     saved = draft.saved
     await crashPoint('host.pause.saved')
+    if (performance.now() - startedAt > limitMs) throw new Error(`it took longer than ${limitMs} ms`)
     await deps.snapshots.add({ ...saved, sandbox: record.id, generation }).finally(draft.reservation.release)
   } catch (error) {
     // A body that cannot go on is dead, and its watcher says so.

@@ -174,7 +174,10 @@ async function checkObjects(deps: Deps, manifest: Manifest): Promise<void> {
 
 async function explain(deps: Deps, record: VmRecord, { manifest }: Source, error: unknown): Promise<HostError> {
   if (error instanceof HostError) return error
-  if (error instanceof NotConfirmed) return new HostError('identity_failed', error.message, { cause: error })
+  // Only a child that is nobody yet may be thrown away for it; anybody else is still all there on disk.
+  if (error instanceof NotConfirmed && record.unborn) {
+    return new HostError('identity_failed', error.message, { cause: error })
+  }
   if (!manifest || !(error instanceof Damage)) {
     return new HostError('boot_failed', `could not resume ${record.id}: ${errorText(error)}`, { cause: error })
   }

@@ -1,0 +1,39 @@
+/** A body that runs is listened to, and missed when it dies. */
+import type { Deps } from '../deps.ts'
+import { listenToSignals } from '../guest/signals.ts'
+import { type Body, releaseBody } from './body.ts'
+import type { Entry } from './entries.ts'
+import { keepCounts } from './network.ts'
+
+export function watch(deps: Deps, entry: Entry, body: Body): void {
+  entry.body = body
+  const quiet = new AbortController()
+  entry.quiet = quiet
+  void listenToSignals(
+    () => body.channel(),
+    async (signal) => {
+      entry.record.signal = signal
+      await deps.registry.write(entry.record)
+    },
+    quiet.signal,
+  )
+  void body.qmp.closed.then(() => quiet.abort())
+  void body.untilDead(deps).then((reason) => (body.ending ? undefined : mourn(deps, entry, body, reason)))
+}
+
+/** Its process is ended for certain before it counts as dead: its disk may be started from then. */
+async function mourn(deps: Deps, entry: Entry, body: Body, reason: string): Promise<void> {
+  const { record } = entry
+  deps.log.warn({ sandbox: record.id, reason }, 'a sandbox died')
+  try {
+    await keepCounts(deps, record, body.record)
+    await releaseBody(deps, body.record, body)
+    delete entry.revision
+    if (entry.body !== body) return
+    delete entry.body
+    Object.assign(record, { state: 'dead', reason })
+    await deps.registry.write(record)
+  } catch (error) {
+    deps.log.error({ err: error, sandbox: record.id }, 'the end of a sandbox could not be seen to')
+  }
+}
