@@ -80,6 +80,7 @@ export async function openSnapshotStore(root: string) {
     reserve: objects.reserve,
     /** A body reads these until it ends. */
     hold: (body: string, ids: readonly string[]): void => objects.use(`body ${body}`, ids),
+    letGo: (body: string, ids: readonly string[]): Promise<void> => objects.drop(`body ${body}`, ids),
     release: (body: string): Promise<void> => objects.drop(`body ${body}`),
     /** While sandboxes are being saved only old ones, to be on the safe side. */
     collect: (olderThanMs = 0) => objects.collect(olderThanMs),

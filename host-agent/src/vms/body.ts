@@ -12,7 +12,8 @@ import type { Deps } from '../deps.ts'
 import { type GuestChannel, openGuestChannel } from '../guest/channel.ts'
 import { lastWords, socketDirOf, socketsIn } from './launch.ts'
 import { endProcess, isAlive, type ProcessMark } from './process.ts'
-import { diskFile, diskNode, inWork, type Shape, STATE_FILE } from './qemu/args.ts'
+import { inWork, type Shape, STATE_FILE } from './qemu/args.ts'
+import { askNewestDisk, freezeDisk } from './qemu/disks.ts'
 import type { Qmp } from './qemu/qmp.ts'
 
 export type BodyRecord = {
@@ -33,6 +34,8 @@ export type BodyRecord = {
   from?: number
   /** The first of its disks that is not part of the generation it goes on from; 0 unless it was kept (standby.ts). */
   firstDisk?: number
+  /** How often it was kept since its layers were last put in order. */
+  covers?: number
   /** It is dead, and all it held has been given back, except its disk; the slot first. */
   released?: true
   slotGone?: true
@@ -53,6 +56,7 @@ export class Body {
   #channel: Promise<GuestChannel> | undefined
   #waiting: Promise<void> | undefined
   #still = false
+  #disk: number | undefined
   /** It belongs to the pool: nobody has it yet. */
   pooled = false
   /** Set when we end it ourselves: its death is then no news. */
@@ -141,28 +145,16 @@ export class Body {
     return (await this.qmp.run<{ status: string }>('query-status')).status
   }
 
-  /** The number of the disk it writes to: as many forks were taken from it while it ran. */
+  /** The number of the disk it writes to: it began with 0, and each that was frozen began the next. */
   async newestDisk(): Promise<number> {
-    const devices = await this.qmp.run<{ inserted?: { 'node-name'?: string } }[]>('query-block')
-    for (const { inserted } of devices) {
-      const [, n] = /^d(\d{1,4})$/.exec(inserted?.['node-name'] ?? '') ?? []
-      if (n !== undefined) return Number(n)
-    }
-    throw new Error('QEMU does not say which disk it writes to')
+    this.#disk ??= await askNewestDisk(this.qmp)
+    return this.#disk
   }
 
   /** Its disk becomes a layer that nobody writes to any more; what it writes from now on goes to the next. */
   async freezeDisk(n: number): Promise<void> {
-    const [frozen, next] = [diskNode(n), diskNode(n + 1)]
-    const file = { driver: 'file', filename: inWork(diskFile(n + 1)), locking: 'off', discard: 'unmap' }
-    const node = { driver: 'qcow2', 'node-name': next, backing: null, discard: 'unmap', file }
-    await this.qmp.run('blockdev-add', node)
-    try {
-      await this.qmp.run('blockdev-snapshot', { node: frozen, overlay: next })
-    } catch (error) {
-      await this.qmp.run('blockdev-del', { 'node-name': next })
-      throw error
-    }
+    await freezeDisk(this.qmp, n)
+    this.#disk = n + 1
   }
 
   close(): void {

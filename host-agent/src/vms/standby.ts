@@ -7,18 +7,23 @@
  * The disk it wrote to belongs to the saved generation now and is never written again, so a new layer is put over it
  * before the body counts as kept.
  */
+import { chmod, link, readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Deps } from '../deps.ts'
 import { type Body, endBody, workOf } from './body.ts'
 import { shortOfMemory } from './memory-pressure.ts'
 import { diskFile } from './qemu/args.ts'
+import { putOver } from './qemu/disks.ts'
 import { createOverlay } from './qemu/qcow2/overlay.ts'
 
 /** What one costs beside its own pages: QEMU, and the code it has translated. */
 const BODY_MIB = 48
 const KEPT_MS = 10 * 60_000
 const WATCH_MS = 5_000
+/** So many layers may lie in a body's own folder. */
+const COVERS_MAX = 8
 
+type About = { sandbox: string; ip: string; dirtyBytes: number; diskMib: number }
 type Kept = { body: Body; ip: string; mib: number; since: number }
 
 export type Standby = ReturnType<typeof createStandby>
@@ -51,11 +56,11 @@ export function createStandby(getDeps: () => Deps, budgetMib: number) {
 
   return {
     /** Keeps it or ends it; settles when either is done. */
-    async add(memory: string, body: Body, about: { ip: string; dirtyBytes: number; diskMib: number }): Promise<void> {
+    async add(memory: string, body: Body, about: About): Promise<void> {
       const mib = BODY_MIB + Math.ceil(about.dirtyBytes / 1024 / 1024)
       if (closed || mib > budgetMib || shortOfMemory()) return end(body)
       try {
-        await coverDisk(getDeps(), body, about.diskMib)
+        await coverDisk(getDeps(), body, about)
       } catch (error) {
         getDeps().log.warn({ err: error }, 'could not keep the body of a paused sandbox')
         return end(body)
@@ -85,14 +90,48 @@ export function createStandby(getDeps: () => Deps, budgetMib: number) {
   }
 }
 
-async function coverDisk(deps: Deps, body: Body, diskMib: number): Promise<void> {
-  const { id, uid } = body.record
+async function coverDisk(deps: Deps, body: Body, { sandbox, diskMib }: About): Promise<void> {
+  const { record } = body
   const disk = await body.newestDisk()
   await addDisk(deps, body, disk + 1, diskMib)
   await body.freezeDisk(disk)
   // All it wrote before is in the saved generation.
-  body.record.firstDisk = disk + 1
-  deps.log.debug({ body: id, uid }, 'kept on standby')
+  record.firstDisk = disk + 1
+  record.covers = (record.covers ?? 0) + 1
+  if (record.covers >= COVERS_MAX) await shorten(deps, sandbox, body)
+  deps.log.debug({ body: record.id }, 'kept on standby')
+}
+
+/**
+ * QEMU takes the longer for whatever it does with a disk the more layers it has open. The generation that was just saved
+ * says the same with a handful of them, merged in the background (compact.ts): the newest layer, still empty, is put
+ * over those.
+ */
+async function shorten(deps: Deps, sandbox: string, body: Body): Promise<void> {
+  const { record } = body
+  const newest = await body.newestDisk()
+  const layers = deps.snapshots.newest(sandbox)?.manifest.disk.map((layer) => layer.id)
+  if (!layers) throw new Error('its generation is gone')
+  // In the same breath as they were looked up.
+  deps.snapshots.hold(record.id, layers)
+  const work = workOf(deps, record.id)
+  const files = layers.map((_, i) => `under-${newest}-${i}.qcow2`)
+  for (const [i, layer] of layers.entries()) {
+    const file = deps.snapshots.fileOf(layer)
+    await chmod(file, 0o444) // One that was merged is root's alone, and lies where only root comes.
+    await link(file, path.join(work, files[i]!))
+  }
+  await putOver(body.qmp, newest, files)
+  const kept = new Set([...files, diskFile(newest)])
+  for (const name of await readdir(work)) {
+    if (/^(disk|under)-/.test(name) && !kept.has(name)) await rm(path.join(work, name))
+  }
+  await deps.snapshots.letGo(
+    record.id,
+    record.layers.filter((layer) => !layers.includes(layer)),
+  )
+  record.layers = layers
+  record.covers = 0
 }
 
 /** An empty layer in the body's own folder, for when the disk under it is frozen. */

@@ -121,7 +121,7 @@ export class Vms {
         )
         await crashPoint('host.pause.recorded')
         // Nobody waits for it to be kept or gone, except whoever resumes or deletes the sandbox.
-        const about = { ip: record.ip, dirtyBytes: paused.dirty_bytes, diskMib: record.disk_mib }
+        const about = { sandbox: id, ip: record.ip, dirtyBytes: paused.dirty_bytes, diskMib: record.disk_mib }
         entry.settling = this.#deps.standby.add(memory, body, about)
         return paused
       } catch (error) {
