@@ -1,7 +1,9 @@
 /** A disk that forgets: whatever of a saved generation is cut, changed or gone is noticed, and never resumed from. */
 import assert from 'node:assert/strict'
 import { chmodSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs'
+import path from 'node:path'
 import { describe, test } from 'node:test'
+import { stop } from './box.ts'
 import { objectFile, readManifest } from './check-disk.ts'
 import { call, create, destroy, must, pause, resume, settle, sh, view } from './lifecycle.ts'
 import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
@@ -68,5 +70,22 @@ describe('a saved sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }
     await call(it, 'POST', `/sandboxes/${id}/resume`)
 
     await destroy(it, id)
+  })
+
+  test('whose base lost a bit is not resumed either, and new sandboxes get a base that is whole', async () => {
+    const { id } = await create(it)
+    await pause(it, id)
+    const { base } = readManifest(it, id).needs
+    await stop(it.box)
+    flip(path.join(it.box.dataDir, 'bases', base, 'ram'))
+    await it.restart()
+
+    await must(it, 'POST', `/sandboxes/${id}/resume`)
+    await settle(it, id, 'error')
+    assert.match((await view(it, id)).status_reason ?? '', /the base it was made from (is|was) damaged/)
+
+    const other = await create(it)
+    assert.equal(await sh(it, other.id, 'echo whole'), 'whole')
+    for (const one of [id, other.id]) await destroy(it, one)
   })
 })

@@ -54,6 +54,13 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     assert.equal(seen.at(-1), 'exit 3')
   })
 
+  test('a command that eats all memory is killed, and the next one is served', async () => {
+    const eaten = await sandbox.runCommand('sh', ['-c', 'tail /dev/zero; echo $?'])
+
+    assert.equal(eaten.result.stdout.trim(), '137')
+    assert.equal(await sh('echo alive'), 'alive')
+  })
+
   test('takes and gives back 256 MiB unharmed', async () => {
     const data = randomBytes(256 * MIB)
     const sum = createHash('sha256').update(data).digest('hex')

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Error, Result};
 use std::net::IpAddr;
-use std::os::unix::fs::DirBuilderExt;
+use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -177,10 +177,12 @@ impl Identity {
     /// The count is of all keys that now open the door, the user's own included.
     fn merge_ssh_keys(&self, keys: &[String]) -> Result<usize> {
         let directory = self.at("root/.ssh");
-        fs::create_dir_all(self.at("root"))?;
-        match fs::DirBuilder::new().mode(0o700).create(&directory) {
-            Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
-            _ => fs::set_permissions(&directory, std::os::unix::fs::PermissionsExt::from_mode(0o700))?,
+        if !is_private_directory(&directory) {
+            fs::create_dir_all(self.at("root"))?;
+            match fs::DirBuilder::new().mode(0o700).create(&directory) {
+                Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
+                _ => fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?,
+            }
         }
         let path = directory.join("authorized_keys");
         let text = read_file(&path)?;
@@ -210,6 +212,10 @@ impl Identity {
         let names = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("ssh_host_"));
         names.map(|entry| entry.path()).collect()
     }
+}
+
+fn is_private_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|found| found.is_dir() && found.permissions().mode() & 0o7777 == 0o700)
 }
 
 fn check_hostname(name: &str) -> std::result::Result<(), Failure> {

@@ -53,6 +53,7 @@ const LINKS: [(&str, &str); 4] = [
     ("/proc/self/fd/2", "/dev/stderr"),
 ];
 
+/// Nothing is said of the out-of-memory killer: it never takes the first process.
 pub fn set_up(command_line: &CommandLine) {
     for wanted in &MOUNTS {
         warn(wanted.target, mount_once(wanted));
@@ -62,7 +63,6 @@ pub fn set_up(command_line: &CommandLine) {
     }
     warn("/run/lock", make_directory("/run/lock", 0o1777));
     warn("files limit", raise_file_limit());
-    warn("out-of-memory protection", fs::write("/proc/self/oom_score_adj", "-1000"));
     warn("network", net::bring_up(command_line.mtu));
     warn("names", identity::set_defaults(Path::new("/"), net::NAMESERVER));
 }

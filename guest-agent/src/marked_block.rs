@@ -2,7 +2,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Result, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 
 const BEGIN: &str = "# warren: begin (rewritten by the sandbox service)";
@@ -39,18 +39,30 @@ pub fn others(text: &str) -> Vec<&str> {
     outside.collect()
 }
 
-/// Writes beside and renames, so that nobody reads half a file; a symbolic link is replaced by the file itself.
+/// Writes beside and renames, so that nobody reads half a file; a symbolic link is replaced by the file itself. What is
+/// there already is left alone: most of a machine that is resumed, and every write is one more to save.
 pub fn write_file(path: &Path, text: &str, mode: u32) -> Result<()> {
+    if is_there(path, text, mode) {
+        return Ok(());
+    }
     let mut beside = path.as_os_str().to_owned();
     beside.push(".warren-new");
     let write = || {
         let mut options = fs::OpenOptions::new();
         let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&beside)?;
         file.write_all(text.as_bytes())?;
-        fs::set_permissions(&beside, std::os::unix::fs::PermissionsExt::from_mode(mode))?;
+        fs::set_permissions(&beside, fs::Permissions::from_mode(mode))?;
         fs::rename(&beside, path)
     };
     write().inspect_err(|_| drop(fs::remove_file(&beside)))
+}
+
+fn is_there(path: &Path, text: &str, mode: u32) -> bool {
+    let found = fs::symlink_metadata(path);
+    let is_same_kind = found.is_ok_and(|found| {
+        found.is_file() && found.len() == text.len() as u64 && found.permissions().mode() & 0o7777 == mode
+    });
+    is_same_kind && fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes())
 }
 
 /// Missing reads as empty.
@@ -64,6 +76,8 @@ pub fn read_file(path: &Path) -> Result<String> {
 
 #[cfg(test)]
 mod tests {
+    use std::os::unix::fs::MetadataExt;
+
     use super::*;
 
     #[test]
@@ -74,5 +88,25 @@ mod tests {
         assert_eq!(first, format!("a\nb\n{BEGIN}\nx\n{END}\n"));
         assert_eq!(second, format!("a\nb\n{BEGIN}\ny\nz\n{END}\nc\n"));
         assert_eq!(others(&second), ["a", "b", "c"]);
+    }
+
+    #[test]
+    fn only_what_differs_is_written() {
+        let path = std::env::temp_dir().join(format!("warren-block-{}", std::process::id()));
+        let number = || fs::metadata(&path).map(|found| found.ino()).ok();
+        let write = |text, mode| write_file(&path, text, mode).ok().and_then(|()| number());
+
+        let first = write("one\n", 0o644);
+        let again = write("one\n", 0o644);
+        let other = write("two\n", 0o644);
+        let stricter = write("two\n", 0o600);
+        let mode = fs::metadata(&path).map(|found| found.permissions().mode() & 0o777).ok();
+        let text = read_file(&path).ok();
+        let _ = fs::remove_file(&path);
+
+        assert!(first.is_some() && first == again);
+        assert_ne!(again, other);
+        assert_ne!(other, stricter);
+        assert_eq!((mode, text.as_deref()), (Some(0o600), Some("two\n")));
     }
 }

@@ -1,6 +1,6 @@
 //! Starts a program, as cheaply as the kernel allows: `clone(CLONE_VM | CLONE_VFORK)`, which copies no page tables.
-//! It is what glibc's posix_spawn does; ours because the child must also leave the agent's out-of-memory protection,
-//! fall back to another directory and try each place on PATH, all without a second exec.
+//! It is what glibc's posix_spawn does; ours because the child must also be born into a cgroup, fall back to another
+//! directory and try each place on PATH, all without a second exec.
 //!
 //! What the child does between clone and exec is in `child.rs`. It blocks until the exec is done: call it on a worker
 //! thread.

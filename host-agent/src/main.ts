@@ -28,6 +28,7 @@ import { adoptAll } from './vms/adopt.ts'
 import { createCompactor } from './vms/compact.ts'
 import { createGate } from './vms/gate.ts'
 import { createPool } from './vms/pool.ts'
+import { pruneBases } from './vms/prune-bases.ts'
 import { detectMachine } from './vms/qemu/machine.ts'
 import { openRegistry } from './vms/registry.ts'
 import { createStandby } from './vms/standby.ts'
@@ -113,6 +114,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   await network.reap()
   network.slots.start()
   log.info(found, 'looked after what was here')
+  await pruneBases(deps, vms.records())
   await pruneImages(deps)
 
   deps.pool.start()

@@ -55,8 +55,7 @@ export async function* runCommand(
   const stream = host.openGuest(sandbox.id, { method: 'POST', route: 'exec' }, signal)
   let ended = false
   try {
-    // A command that ends without reading its stdin makes this fail; what counts is what the guest answers.
-    pipeline(Readable.from(requestFrames(body, limitMs)), stream).catch(() => {})
+    sendCommand(stream, body, limitMs)
     await checkGuestAnswer(stream, await responseOf(stream, signal), signal)
     for await (const event of readEvents(stream)) {
       ended = event.type === 'exit' || event.type === 'error'
@@ -95,10 +94,17 @@ export function checkCommand(sandbox: SandboxRow, body: ExecBody): void {
   }
 }
 
-function* requestFrames(body: ExecBody, limitMs: number): Generator<Uint8Array> {
-  yield guestExecFrame('command', commandBytes(body, limitMs))
-  if (!body.stdin) return
-  const stdin = Buffer.from(body.stdin, 'utf8')
+function sendCommand(stream: ClientHttp2Stream, body: ExecBody, limitMs: number): void {
+  const command = guestExecFrame('command', commandBytes(body, limitMs))
+  // With its head and its end in one piece, so that the guest is woken once.
+  if (!body.stdin) return void stream.end(command)
+  stream.write(command)
+  // A command that ends without reading its stdin makes this fail; what counts is what the guest answers.
+  pipeline(Readable.from(stdinFrames(body.stdin)), stream).catch(() => {})
+}
+
+function* stdinFrames(text: string): Generator<Uint8Array> {
+  const stdin = Buffer.from(text, 'utf8')
   for (let from = 0; from < stdin.length; from += GUEST_EXEC_PIECE_MAX_BYTES) {
     yield guestExecFrame('stdin', stdin.subarray(from, from + GUEST_EXEC_PIECE_MAX_BYTES))
   }

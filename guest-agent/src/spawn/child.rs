@@ -4,8 +4,8 @@
 //! system calls here: no allocation, no lock, nothing that panics. Everything it needs is prepared in `Plan` before.
 //! Signals are blocked meanwhile, so no handler of ours runs in the child.
 
-use std::ffi::CStr;
 use std::io::{Error, Result};
+use std::mem::MaybeUninit;
 use std::os::fd::RawFd;
 
 use crate::sys::check;
@@ -38,11 +38,12 @@ pub struct Plan {
     pub errno: libc::c_int,
 }
 
-/// The child needs a few hundred bytes; a page boundary more does no harm.
-const CHILD_STACK_BYTES: usize = 32 * 1024;
+/// The child needs a few hundred bytes. It is part of the caller's own stack, whose pages are there already.
+const CHILD_STACK_BYTES: usize = 16 * 1024;
+type Stack = [MaybeUninit<u128>; CHILD_STACK_BYTES / 16];
 
 pub fn clone_child(plan: &mut Plan) -> Result<i32> {
-    let mut stack = vec![0u128; CHILD_STACK_BYTES / 16];
+    let mut stack: Stack = [MaybeUninit::uninit(); CHILD_STACK_BYTES / 16];
     // SAFETY: the signal sets are local.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
@@ -61,7 +62,7 @@ pub fn clone_child(plan: &mut Plan) -> Result<i32> {
     }
 }
 
-fn plain(plan: &mut Plan, stack: &mut [u128]) -> Result<i32> {
+fn plain(plan: &mut Plan, stack: &mut Stack) -> Result<i32> {
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
     // SAFETY: the stack outlives the child's use of it, since CLONE_VFORK returns only after exec or exit; `plan` is
     // not touched by us until then.
@@ -75,7 +76,7 @@ fn plain(plan: &mut Plan, stack: &mut [u128]) -> Result<i32> {
 /// Made inside the cgroup at once: moving there afterwards makes the kernel wait for a grace period, often 10 ms and
 /// more. Libc has no wrapper, and a child with a stack of its own cannot return through one. None: not possible here.
 #[cfg(target_arch = "x86_64")]
-fn into_cgroup(plan: &mut Plan, stack: &mut [u128]) -> Option<Result<i32>> {
+fn into_cgroup(plan: &mut Plan, stack: &mut Stack) -> Option<Result<i32>> {
     let cgroup = u64::try_from(plan.cgroup).ok()?;
     // SAFETY: all zeros is a valid clone_args.
     let mut wanted: libc::clone_args = unsafe { std::mem::zeroed() };
@@ -143,7 +144,6 @@ extern "C" fn run_child(argument: *mut libc::c_void) -> libc::c_int {
         }
         // Whatever is not close-on-exec by mistake ends here too.
         libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32);
-        leave_oom_protection();
         let entered = libc::chdir(plan.cwd) == 0 || (plan.cwd_may_fall_back && libc::chdir(c"/".as_ptr()) == 0);
         if !entered {
             return give_up(plan, Stage::Cwd);
@@ -160,19 +160,6 @@ unsafe fn enter_cgroup(directory: RawFd) -> bool {
     unsafe {
         let fd = libc::openat(directory, c"cgroup.procs".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         fd >= 0 && libc::write(fd, c"0".as_ptr().cast(), 1) == 1
-    }
-}
-
-/// Children are ordinary prey of the out-of-memory killer; only the agent is not.
-unsafe fn leave_oom_protection() {
-    const FILE: &CStr = c"/proc/self/oom_score_adj";
-    // SAFETY: system calls on constants. Without /proc there was no protection to leave.
-    unsafe {
-        let fd = libc::open(FILE.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-        if fd >= 0 {
-            libc::write(fd, c"0".as_ptr().cast(), 1);
-            libc::close(fd);
-        }
     }
 }
 

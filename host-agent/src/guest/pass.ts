@@ -21,15 +21,19 @@ export async function passToGuest(
   caller: ServerHttp2Stream,
   request: { ':method': string; ':path': string },
 ): Promise<void> {
-  const guest = session.request(request, { endStream: false })
+  const begun = await beginningOf(caller, request)
+  if (caller.destroyed) return
+  const guest = session.request(request, { endStream: begun.ended && !begun.piece })
   guest.on('error', () => {}) // `close` follows.
   caller.once('close', () => cut(guest, 'the caller went away'))
-  // Not by pipe's own rule: a caller that was cut off may look ended, and half an upload would be a whole file.
-  caller.pipe(guest, { end: false })
-  caller.once('end', () => {
-    if (caller.aborted || caller.rstCode !== http2.constants.NGHTTP2_NO_ERROR) cut(guest, 'the caller was cut off')
-    else guest.end()
-  })
+  if (begun.ended) {
+    if (begun.piece) guest.end(begun.piece)
+  } else {
+    if (begun.piece) guest.write(begun.piece)
+    // Not by pipe's own rule: a caller that was cut off may look ended, and half an upload would be a whole file.
+    caller.pipe(guest, { end: false })
+    caller.once('end', () => (isCut(caller) ? cut(guest, 'the caller was cut off') : guest.end()))
+  }
   const headers = await answerOf(guest, TAKES_ITS_TIME.test(`${request[':method']} ${request[':path']}`))
   if (caller.destroyed) return
   caller.respond({
@@ -50,6 +54,38 @@ export async function passToGuest(
     if (!caller.readableEnded) caller.close(NGHTTP2_NO_ERROR)
   })
 }
+
+/** These say what they want in their body; others are answered before they have sent anything. */
+const BEGINS_WITH_BODY = /^POST \/(exec|processes)/
+
+/**
+ * What has come of the body so far, and whether that is all. Head, body and end then leave together: a guest that is
+ * emulated takes its time for every single thing it is woken for.
+ */
+async function beginningOf(
+  caller: ServerHttp2Stream,
+  request: { ':method': string; ':path': string },
+): Promise<{ piece?: Buffer; ended: boolean }> {
+  const call = `${request[':method']} ${request[':path']}`
+  if (caller.endAfterHeaders) return { ended: true }
+  if (!BEGINS_WITH_BODY.test(call)) return { ended: false }
+  let ended = false
+  caller.once('end', () => {
+    ended = true
+  })
+  await new Promise<void>((resolve) => {
+    caller.once('readable', resolve)
+    caller.once('close', resolve)
+  })
+  const piece: Buffer | null = caller.read()
+  // Its end, if it came along, is told a moment later.
+  await new Promise((resolve) => setImmediate(resolve))
+  if (ended && isCut(caller)) caller.destroy()
+  return { ...(piece ? { piece } : {}), ended }
+}
+
+const isCut = (caller: ServerHttp2Stream): boolean =>
+  caller.aborted || caller.rstCode !== http2.constants.NGHTTP2_NO_ERROR
 
 /** With an error, always: `close(NGHTTP2_CANCEL)` and a plain `destroy()` may send the end of the body first. */
 function cut(stream: http2.Http2Stream, why: string): void {

@@ -1,6 +1,7 @@
 /**
  * One netd per instance at a time. The netd of a killed host agent may still be working off its last requests while the
- * next host agent reaps: what it made after that would belong to nobody. So the next one waits until it is gone.
+ * next host agent reaps: what it made after that would belong to nobody. So the next one waits until it is gone. Who
+ * tidies up where no host agent runs takes its place meanwhile: none begins its work until that is done.
  *
  * The lock is a socket name without a file, which the kernel frees with its process, however that ends.
  */
@@ -10,7 +11,8 @@ import { setTimeout as sleep } from 'node:timers/promises'
 const WAIT_LIMIT_MS = 15_000
 const POLL_MS = 20
 
-export async function becomeOnlyOne(instance: string): Promise<void> {
+/** Until the process ends, or until what it gives is called. */
+export async function becomeOnlyOne(instance: string): Promise<() => void> {
   for (const deadline = Date.now() + WAIT_LIMIT_MS; ; await sleep(POLL_MS)) {
     try {
       return await take(`\0warren-netd-${instance}`)
@@ -21,11 +23,10 @@ export async function becomeOnlyOne(instance: string): Promise<void> {
   }
 }
 
-/** Held until the process ends; whoever connects is sent away. */
-function take(name: string): Promise<void> {
-  const { promise, resolve, reject } = Promise.withResolvers<void>()
-  createServer((socket) => socket.destroy())
-    .once('error', reject)
-    .listen(name, resolve)
+/** Whoever connects is sent away. */
+function take(name: string): Promise<() => void> {
+  const { promise, resolve, reject } = Promise.withResolvers<() => void>()
+  const server = createServer((socket) => socket.destroy())
+  server.once('error', reject).listen(name, () => resolve(() => server.close()))
   return promise
 }

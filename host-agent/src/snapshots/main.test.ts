@@ -1,11 +1,15 @@
 import assert from 'node:assert/strict'
+import { existsSync } from 'node:fs'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
-import { crc32 } from 'node:zlib'
+import { setTimeout as delay } from 'node:timers/promises'
+import { readHostConfig } from '../config.ts'
+import { becomeOnlyOne } from '../net/only-one.ts'
 import { snapshots } from './main.ts'
 import { openSnapshotStore } from './store.ts'
+import { makeManifest } from './testing.ts'
 
 const SANDBOX = `sb-${'0'.repeat(26)}`
 
@@ -23,27 +27,7 @@ async function makeData(t: { after(end: () => Promise<void>): void }) {
   const dataDir = await mkdtemp(path.join(tmpdir(), 'warren-snapshots-'))
   t.after(() => rm(dataDir, { recursive: true }))
   const store = await openSnapshotStore(path.join(dataDir, 'snapshots'))
-  const object = async (id: string) => {
-    await writeFile(store.fileOf(id), id)
-    return { id, bytes: id.length, crcs: [crc32(Buffer.from(id))] }
-  }
-  await store.add({
-    format: 1,
-    sandbox: SANDBOX,
-    generation: 3,
-    saved_at: '2026-01-02T03:04:05.000Z',
-    needs: {
-      base: 'b',
-      baseId: 'i',
-      machine: { version: '7.2.0', type: 'pc-q35-7.2', accel: 'tcg', cpu: 'max' },
-      devices: [],
-      shape: { vcpu: 1, mem_mib: 256 },
-    },
-    disk_mib: 1024,
-    memory: { ...(await object('memory')), data_bytes: 0, dirty_bytes: 0, over: 'base' },
-    state: await object('state'),
-    disk: [await object('disk')],
-  })
+  await store.add(await makeManifest(store, SANDBOX, 3, ['memory', 'state', 'disk']))
   return { dataDir, store }
 }
 
@@ -80,6 +64,19 @@ test('gc removes what nobody names', async (t) => {
   assert.match((await run(dataDir, 'gc')).out, /^removed 1 files/)
   assert.match((await run(dataDir, 'gc')).out, /^removed 0 files/)
   assert.equal((await run(dataDir, 'verify')).code, 0)
+})
+
+test('gc waits while a host agent is starting, and none starts its work meanwhile', async (t) => {
+  const { dataDir, store } = await makeData(t)
+  await writeFile(store.fileOf('left-over'), 'x')
+  const release = await becomeOnlyOne(readHostConfig({ WARREN_DATA_DIR: dataDir }).instance)
+
+  const collecting = run(dataDir, 'gc')
+  await delay(200)
+  assert.ok(existsSync(store.fileOf('left-over')))
+  release()
+
+  assert.match((await collecting).out, /^removed 1 files/)
 })
 
 test('a wrong command is told what there is', async (t) => {

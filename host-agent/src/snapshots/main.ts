@@ -5,7 +5,8 @@ import net from 'node:net'
 import path from 'node:path'
 import { parseArgs } from 'node:util'
 import { errorText } from '@warren/kit/text'
-import { readHostConfig } from '../config.ts'
+import { type Config, readHostConfig } from '../config.ts'
+import { becomeOnlyOne } from '../net/only-one.ts'
 import { openRegistry } from '../vms/registry.ts'
 import { objectsOf } from './manifest.ts'
 import { renderSnapshots, type SnapshotLine } from './render.ts'
@@ -89,14 +90,19 @@ function verify(store: SnapshotStore, { sandbox, generation }: SnapshotLine): st
   return undefined
 }
 
-/** Only the host agent knows what it is about to name; without one nobody is. */
-async function collect(config: { dataDir: string; socket: string }): Promise<{ removed: number; bytes: number }> {
+/** Only the host agent knows what it is about to name; without one nobody is, and none begins meanwhile. */
+async function collect(config: Config): Promise<{ removed: number; bytes: number }> {
   if (await answers(config.socket)) return askToCollect(config.socket)
-  const store = await openSnapshotStore(path.join(config.dataDir, 'snapshots'))
-  const { records } = await openRegistry(path.join(config.dataDir, 'vms')).list()
-  // A sandbox runs on without a host agent, and so does what it reads.
-  for (const { body } of records) if (body) store.hold(body.id, body.layers)
-  return store.collect()
+  const release = await becomeOnlyOne(config.instance)
+  try {
+    const store = await openSnapshotStore(path.join(config.dataDir, 'snapshots'))
+    const { records } = await openRegistry(path.join(config.dataDir, 'vms')).list()
+    // A sandbox runs on without a host agent, and so does what it reads.
+    for (const { body } of records) if (body) store.hold(body.id, body.layers)
+    return await store.collect()
+  } finally {
+    release()
+  }
 }
 
 function answers(socket: string): Promise<boolean> {

@@ -4,8 +4,9 @@ import { appendFile, mkdtemp, readFile, rm, truncate, writeFile } from 'node:fs/
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
-import type { Manifest } from './manifest.ts'
+import { crc32 } from 'node:zlib'
 import { openSnapshotStore } from './store.ts'
+import { makeManifest } from './testing.ts'
 
 type TestContext = { after(end: () => Promise<void>): void }
 
@@ -15,31 +16,8 @@ async function makeStore(t: TestContext) {
   return { root, store: await openSnapshotStore(root) }
 }
 
-type Store = Awaited<ReturnType<typeof openSnapshotStore>>
 const sandboxId = (n: number) => `sb-${String(n).padStart(26, '0')}`
 const objects = (root: string) => readdirSync(path.join(root, 'objects')).sort()
-
-async function makeManifest(store: Store, sandbox: string, generation: number, names: string[]): Promise<Manifest> {
-  for (const name of names) await writeFile(store.fileOf(name), name)
-  const [memory, state, ...disk] = names.map((id) => ({ id, bytes: id.length, crcs: [1] }))
-  return {
-    format: 1,
-    sandbox,
-    generation,
-    saved_at: new Date().toISOString(),
-    needs: {
-      base: 'b',
-      baseId: 'i',
-      machine: { version: '7.2.0', type: 'pc-q35-7.2', accel: 'tcg', cpu: 'max' },
-      devices: [],
-      shape: { vcpu: 1, mem_mib: 256 },
-    },
-    disk_mib: 1024,
-    memory: { ...memory!, data_bytes: 0, dirty_bytes: 0, over: 'base' },
-    state: state!,
-    disk,
-  }
-}
 
 test('the newest two generations are kept, and an object goes with the last that names it', async (t) => {
   const { root, store } = await makeStore(t)
@@ -94,7 +72,7 @@ test('opened again it knows the same, and removes what nobody names', async (t) 
   const collected = await again.collect()
 
   assert.deepEqual(again.newest(id)?.manifest, store.newest(id)?.manifest)
-  assert.deepEqual(again.sumsOf('d'), { id: 'd', bytes: 1, crcs: [1] })
+  assert.deepEqual(again.sumsOf('d'), { id: 'd', bytes: 1, crcs: [crc32('d')] })
   assert.equal(collected.removed, 1)
   assert.deepEqual(objects(root), ['d', 'm', 's'])
 })

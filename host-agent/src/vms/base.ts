@@ -4,8 +4,8 @@
  *
  * Order of events: a folder beside its place; a disk over the image; a cold boot with the memory in a file; the
  * guest's filesystem grown to its disk; the agent's paths run once, so that clones find them warm; `stop`, the
- * devices' state, `quit`; the files made read-only; a clone that answers proves it all; the manifest; the rename. A
- * boot that hangs, panics or cannot be cloned is tried again.
+ * devices' state, `quit`; a clone that answers proves it all; the files made read-only and summed up; the manifest; the
+ * rename. A boot that hangs, panics or cannot be cloned is tried again.
  *
  * A state file has no check of its own, not even that it belongs to its memory (platform 4.2): the key of a base is a
  * hash of everything it depends on, and its files are never written again.
@@ -30,8 +30,10 @@ import { syncFolder } from '@warren/kit/files'
 import { errorText } from '@warren/kit/text'
 import { Undo } from '@warren/kit/undo'
 import type { Deps } from '../deps.ts'
+import { HostError } from '../host-error.ts'
 import type { Image } from '../images/index.ts'
 import { bootAndSave } from './base-boot.ts'
+import { findDamage, sumBase } from './base-check.ts'
 import { proveBase } from './base-proof.ts'
 import { renderArgs, type Shape } from './qemu/args.ts'
 
@@ -49,6 +51,11 @@ const ATTEMPTS = 3
 /** What `disk_mib` is for most sandboxes; smaller ones have a base of their own. */
 export const BASE_DISK_MIB = 10_240
 
+/** What is set aside is never started from again; those that were made from it are told why. */
+export const DAMAGED = '.damaged'
+
+type Wanted = { image: Image; shape: Shape; diskMib: number; facts: ReturnType<typeof describe> }
+
 const building = new Map<string, Promise<Base>>()
 
 /** Finds the base or builds it; whoever asks while it is being built waits for the same one. */
@@ -56,21 +63,39 @@ export async function ensureBase(deps: Deps, image: Image, shape: Shape, diskMib
   const baseDiskMib = Math.min(diskMib, BASE_DISK_MIB)
   const facts = describe(deps, image, shape, baseDiskMib)
   const key = createHash('sha256').update(JSON.stringify(facts)).digest('hex').slice(0, 32)
-  const known = await readBase(deps, key)
-  if (known) return known
   let work = building.get(key)
   if (!work) {
-    const base = { ...baseAt(deps, key), id: randomUUID(), shape, diskMib: baseDiskMib }
-    work = build(deps, base, image, facts).finally(() => building.delete(key))
+    work = findOrBuild(deps, key, { image, shape, diskMib: baseDiskMib, facts }).finally(() => building.delete(key))
     building.set(key, work)
   }
   return work
 }
 
-/** The very one that was built before, perhaps by an older Warren. */
-export async function findBase(deps: Deps, wanted: { base: string; baseId: string }): Promise<Base | undefined> {
+async function findOrBuild(deps: Deps, key: string, wanted: Wanted): Promise<Base> {
+  const known = await readBase(deps, key)
+  const damage = known && (await findDamage(deps, known))
+  if (known && damage === undefined) return known
+  if (known) {
+    deps.log.error({ base: key, damage }, 'a base is damaged; it is set aside and built anew')
+    const aside = baseAt(deps, asideOf(key)).folder
+    await rm(aside, { recursive: true, force: true })
+    await rename(known.folder, aside)
+  }
+  const base = { ...baseAt(deps, key), id: randomUUID(), shape: wanted.shape, diskMib: wanted.diskMib }
+  return build(deps, base, wanted.image, wanted.facts)
+}
+
+/** The very one that was built before, perhaps by an older Warren; what was made from another must not run on it. */
+export async function findBase(deps: Deps, wanted: { base: string; baseId: string }): Promise<Base> {
   const found = await readBase(deps, wanted.base)
-  return found?.id === wanted.baseId ? found : undefined
+  if (found?.id === wanted.baseId) {
+    const damage = await findDamage(deps, found)
+    if (damage === undefined) return found
+    throw new HostError('snapshot_damaged', `the base it was made from is damaged: ${damage}`)
+  }
+  const aside = await readBase(deps, asideOf(wanted.base))
+  if (aside?.id === wanted.baseId) throw new HostError('snapshot_damaged', 'the base it was made from was damaged')
+  throw new HostError('snapshot_incompatible', 'the base it was made from is not on this host')
 }
 
 /** What it is, its manifest says. */
@@ -86,6 +111,8 @@ function baseAt(deps: Deps, key: string): Pick<Base, 'key' | 'folder' | 'files'>
   const folder = path.join(deps.config.dataDir, 'bases', key)
   return { key, folder, files: filesIn(folder) }
 }
+
+const asideOf = (key: string): string => `${key}${DAMAGED}`
 
 const filesIn = (folder: string) => ({
   image: path.join(folder, 'root.ext4'),
@@ -133,6 +160,7 @@ async function buildOnce(deps: Deps, base: Base, image: Image, facts: object): P
     await bootAndSave(deps, fresh)
     await proveBase(deps, fresh)
     await seal(folder)
+    await sumBase(deps, fresh)
     await writeFile(
       path.join(folder, 'manifest.json'),
       `${JSON.stringify({ key: base.key, id: base.id, ...facts }, null, 2)}\n`,

@@ -2,7 +2,7 @@
  * What is left of a machine that died and was never paused: its disk, as after a power cut. The layers its body had
  * written become objects; the resume boots from them with a kernel and empty memory.
  */
-import { existsSync } from 'node:fs'
+import { readdir } from 'node:fs/promises'
 import path from 'node:path'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
@@ -18,13 +18,12 @@ export async function rescueDisk(
   record: VmRecord,
 ): Promise<{ plan: Omit<BodyPlan, 'id' | 'home' | 'lasting'> }> {
   const { body } = record
-  const base = body && (await findBase(deps, body))
-  if (!body || !base) throw new HostError('snapshot_missing', `nothing of ${record.id} is left to start from`)
+  if (!body) throw new HostError('snapshot_missing', `nothing of ${record.id} is left to start from`)
+  const base = await findBase(deps, body)
   const layers = [...body.layers]
   // All of them, also those that a generation has: that one is not what we start from.
-  for (let n = 0; ; n++) {
+  for (const n of await listDisks(workOf(deps, body.id))) {
     const file = path.join(workOf(deps, body.id), diskFile(n))
-    if (!existsSync(file)) break
     const object = diskObject(body.id, n)
     // Held by the dead body, as its other layers are, until the record lets go of it.
     deps.snapshots.hold(body.id, [object])
@@ -35,4 +34,11 @@ export async function rescueDisk(
     throw new HostError('snapshot_missing', `the disk of ${record.id} is gone`)
   }
   return { plan: { base, boot: true, layers, diskMib: record.disk_mib } }
+}
+
+/** The oldest first. The first ones are gone where the body's layers were put in order (standby.ts). */
+async function listDisks(work: string): Promise<number[]> {
+  const names = await readdir(work).catch(() => [])
+  const numbers = names.flatMap((name) => /^disk-(\d+)\.qcow2$/.exec(name)?.[1] ?? []).map(Number)
+  return numbers.sort((one, other) => one - other)
 }

@@ -122,11 +122,10 @@ async function chooseSource(deps: Deps, record: VmRecord): Promise<Source> {
   if (why) throw new HostError('snapshot_incompatible', why)
   // In the same breath as they were looked up: a merge may replace them at any moment.
   const reservation = deps.snapshots.reserve(objectsOf(manifest).map((object) => object.id))
-  const base = await findBase(deps, manifest.needs)
-  if (!base) {
+  const base = await findBase(deps, manifest.needs).catch(async (error) => {
     await reservation.release()
-    throw new HostError('snapshot_incompatible', 'the base it was made from is not on this host')
-  }
+    throw error
+  })
   const layers = manifest.disk.map((layer) => layer.id)
   return { manifest, reservation, plan: { base, from: manifest, layers, diskMib: manifest.disk_mib } }
 }
