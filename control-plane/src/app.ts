@@ -14,6 +14,7 @@ import { bandwidthRoutes } from './bandwidth/routes.ts'
 import { catalogRoutes } from './catalog/routes.ts'
 import type { SandboxRow } from './db/schema.ts'
 import type { Deps } from './deps.ts'
+import { diskRoutes } from './disks/routes.ts'
 import { describeApi, docsRoutes } from './docs/openapi.ts'
 import { egressRoutes } from './egress/routes.ts'
 import { processRoutes } from './guest/process-routes.ts'
@@ -102,6 +103,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   egressRoutes(app, deps)
   networkRoutes(app, deps)
   bandwidthRoutes(app, deps)
+  diskRoutes(app, deps)
   mcpRoutes(app, deps, VERSION)
   docsRoutes(app)
 
