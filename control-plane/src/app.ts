@@ -14,6 +14,7 @@ import { bandwidthRoutes } from './bandwidth/routes.ts'
 import { catalogRoutes } from './catalog/routes.ts'
 import type { SandboxRow } from './db/schema.ts'
 import type { Deps } from './deps.ts'
+import { diskRoutes } from './disks/routes.ts'
 import { describeApi, docsRoutes } from './docs/openapi.ts'
 import { egressRoutes } from './egress/routes.ts'
 import { processRoutes } from './guest/process-routes.ts'
@@ -24,7 +25,7 @@ import { hostRoutes } from './hosts/routes.ts'
 import { admitRequests } from './http/admit.ts'
 import { acceptJsonBodies, JSON_BODY_MAX_BYTES } from './http/body.ts'
 import type { Access, Caller, CredentialPlace } from './http/callers.ts'
-import { renderError } from './http/errors.ts'
+import { isBodyTooLarge, renderError } from './http/errors.ts'
 import { type Claim, honourIdempotencyKeys } from './http/idempotency.ts'
 import { routeUpgrades, shouldUpgrade } from './http/upgrade.ts'
 import { parseQuery, stripPrefix } from './http/urls.ts'
@@ -102,6 +103,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   egressRoutes(app, deps)
   networkRoutes(app, deps)
   bandwidthRoutes(app, deps)
+  diskRoutes(app, deps)
   mcpRoutes(app, deps, VERSION)
   docsRoutes(app)
 
@@ -138,6 +140,9 @@ function answerError(deps: Deps, error: unknown, request: FastifyRequest, reply:
   if (unexpected)
     deps.log.error({ err: error, request: request.id, route: request.routeOptions?.url }, 'unexpected error')
   if (retryAfterSeconds !== undefined) reply.header('Retry-After', retryAfterSeconds)
+  // Fastify would hang up, and a client that is still sending sees its connection break instead of the answer. Node
+  // reads the rest away, for as long as it keeps an idle connection.
+  if (isBodyTooLarge(error)) reply.header('Connection', 'keep-alive')
   return reply.header('X-Request-Id', request.id).code(status).type('application/json').send(body)
 }
 

@@ -1,5 +1,6 @@
 /** The lookups that almost every request makes, batched (db/batch.ts). */
 
+import { findTokens } from './access-tokens/find.ts'
 import { batched } from './db/batch.ts'
 import type { Database } from './db/connect.ts'
 import { countSandboxes } from './sandboxes/count.ts'
@@ -9,5 +10,6 @@ export type Loaders = ReturnType<typeof createLoaders>
 
 export const createLoaders = (database: Database) => ({
   sandbox: batched((ids: string[]) => findSandboxes(database, ids)),
+  accessToken: batched((hashes: string[]) => findTokens(database, hashes)),
   sandboxCounts: batched((userIds: string[]) => countSandboxes(database, userIds)),
 })

@@ -51,6 +51,22 @@ describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: V
     assert.deepEqual(end, { type: 'exit', exit_code: 3 })
   })
 
+  test('in front of a terminal is its program from the first answer on, and an idle shell by its own name', async () => {
+    const shell = await processes.start({ pty: {} })
+    const { process_id } = shell
+
+    await processes.follow(process_id, 0, (text) => text.length > 0)
+    const idle = await processes.get(process_id)
+
+    const name = (view: ProcessView) => view.foreground?.cmd.split('/').at(-1)
+    assert.deepEqual([shell, idle].map(name), ['bash', 'bash'])
+    assert.deepEqual(
+      [shell, idle].map(({ foreground }) => foreground?.pid),
+      [shell.pid, shell.pid],
+    )
+    await processes.delete(process_id)
+  })
+
   test('an editor draws its screen, is typed into, and saves', async () => {
     await sh(it, sandbox.id, 'printf "first line\\nsecond line\\n" > /root/note')
     const { process_id } = await processes.start({

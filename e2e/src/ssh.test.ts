@@ -129,6 +129,20 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
     await destroy(it, child.id)
   })
 
+  test('a key that is uploaded as a file, and a server that is started by hand, as the public CLI does it', async () => {
+    const own = await create(it, { rootfs: IMAGE, shape: 's-1vcpu-1gb' })
+    const listening = 'grep -q :0016 /proc/net/tcp /proc/net/tcp6'
+    const file = new URL(`/v1/sandboxes/${own.id}/files?path=/root/.ssh/authorized_keys`, it.box.baseUrl)
+
+    await fetch(file, { method: 'PUT', headers: { 'x-api-key': it.box.key }, body: await makeKey('third') })
+    await sh(it, own.id, `chmod 700 /root/.ssh && chmod 600 /root/.ssh/authorized_keys && mkdir -p /run/sshd`)
+    await sh(it, own.id, `/usr/sbin/sshd && until ${listening}; do sleep 0.1; done`)
+
+    const { code, stdout, stderr } = await ssh(own.name, 'third', 'hostname')
+    assert.deepEqual([stdout.trim(), code], [own.name, 0], stderr)
+    await destroy(it, own.id)
+  })
+
   test('what does not work is said in words', async () => {
     const bare = await create(it)
 

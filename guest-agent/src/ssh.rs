@@ -2,7 +2,7 @@
 //!
 //! Nothing runs, and nothing has keys, before somebody asks: a base snapshot holds no host key, and a clone that lost
 //! its template's (`identity.rs`) makes its own. Whoever wants a server that listens starts one; then the tunnel goes
-//! there. OpenSSH only: it is what images install, and its keys are the ones the identity renews.
+//! there. sshd does not start without a host key, so one is also made for who uploads a list of authorized keys. OpenSSH only: it is what images install, and its keys are the ones the identity renews.
 
 use std::fs::{self, OpenOptions};
 use std::io::Error;
@@ -55,6 +55,12 @@ pub async fn serve_one(agent: &Arc<Agent>) -> Result<OwnedFd, Failure> {
     make_host_key(agent).await?;
     let worker = agent.clone();
     run(agent, move || start_server(&worker)).await?
+}
+
+/// The public CLI puts its user's key in place as a file and then runs sshd.
+pub async fn expect_server(agent: &Arc<Agent>) {
+    // The file is in place whether or not this image has a server; who starts one is told by it what is missing.
+    let _ = make_host_key(agent).await;
 }
 
 async fn make_host_key(agent: &Arc<Agent>) -> Result<(), Failure> {

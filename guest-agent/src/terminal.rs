@@ -3,6 +3,7 @@
 use std::fs;
 use std::io::Result;
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::fs::MetadataExt;
 
 use serde::{Deserialize, Serialize};
 use tokio::io::Interest;
@@ -29,9 +30,9 @@ pub struct Terminal {
 
 #[derive(Serialize)]
 pub struct Foreground {
-    pid: i32,
-    cmd: String,
-    args: Vec<String>,
+    pub pid: i32,
+    pub cmd: String,
+    pub args: Vec<String>,
 }
 
 /// More of a command line than this is not shown.
@@ -79,16 +80,28 @@ impl Terminal {
     }
 }
 
-/// Reads /proc, which can block: call it on a worker. None when the group's leader has ended.
+/// Reads /proc, which can block: call it on a worker. None when the group's leader has ended, and while it is still in
+/// the midst of its exec.
 pub fn describe(group: i32) -> Option<Foreground> {
+    if is_still_the_agent(group) {
+        return None;
+    }
     let line = fs::read(format!("/proc/{group}/cmdline")).ok()?;
     let line = line.get(..COMMAND_LINE_SHOWN_BYTES).unwrap_or(&line);
     let mut words = line.split(|byte| *byte == 0).map(|word| String::from_utf8_lossy(word).into_owned());
-    let cmd = words.next().filter(|cmd| !cmd.is_empty())?;
+    // A login shell is called `-bash`, and clients look for `bash` to know that a shell is idle.
+    let cmd = words.next().map(|cmd| cmd.strip_prefix('-').unwrap_or(&cmd).to_owned()).filter(|cmd| !cmd.is_empty())?;
     let mut args: Vec<String> = words.collect();
     // Each word ends in a NUL, so behind the last one is nothing.
     if args.last().is_some_and(String::is_empty) {
         args.pop();
     }
     Some(Foreground { pid: group, cmd, args })
+}
+
+/// The kernel lets a parent that shares its memory go on a moment before the child has left that memory for its own.
+fn is_still_the_agent(pid: i32) -> bool {
+    let program = |pid: &str| fs::metadata(format!("/proc/{pid}/exe")).map(|file| (file.dev(), file.ino())).ok();
+    let its = program(&pid.to_string());
+    its.is_some() && its == program("self")
 }

@@ -78,7 +78,8 @@ async fn without_a_command_it_is_a_login_shell_that_knows_who_is_in_front() {
     reader.until_text(&format!("name:-{name} shell:{shell}")).await;
     assert_eq!(started["args"], json!([]));
     let idle = client.until_process("it is idle", &id, |one| one["foreground"]["pid"] == one["pid"]).await;
-    assert_eq!(idle["foreground"]["cmd"], format!("-{name}"));
+    // By its name: a client that sees a shell there takes the terminal for idle.
+    assert_eq!(idle["foreground"]["cmd"], name);
 
     client.post(&id, "input", "sleep 1000\n").await;
     let busy = client.until_process("sleep is in front", &id, |one| one["foreground"]["cmd"] == "sleep").await;
@@ -90,6 +91,17 @@ async fn without_a_command_it_is_a_login_shell_that_knows_who_is_in_front() {
     client.post(&id, "input", "exit 6\n").await;
     let ended = client.wait(&id, "tree").await;
     assert_eq!((&ended["exit_code"], ended.get("foreground")), (&json!(6), None));
+}
+
+#[tokio::test]
+async fn what_is_in_front_of_a_new_terminal_is_the_program_and_never_the_agent_that_started_it() {
+    let host = start_agent();
+    let client = host.connect().await;
+    for _ in 0..20 {
+        let started = client.start(json!({"cmd": "/bin/cat", "args": ["-u"], "pty": {}})).await;
+
+        assert_eq!(started["foreground"], json!({"pid": started["pid"], "cmd": "/bin/cat", "args": ["-u"]}));
+    }
 }
 
 #[tokio::test]

@@ -257,6 +257,23 @@ async fn a_tunnel_to_port_22_is_given_a_server_with_a_key_of_its_own() {
 }
 
 #[tokio::test]
+async fn who_uploads_authorized_keys_can_start_a_server_of_their_own() {
+    if std::process::Command::new("ssh-keygen").arg("-?").output().is_err() {
+        return;
+    }
+    let root = root_with_server();
+    let host = start_agent_at(root.0.clone());
+    let client = host.connect().await;
+    let key = root.path("etc/ssh/ssh_host_ed25519_key");
+
+    client.call("PUT", &root.url("root/.ssh/known_hosts"), "example").await;
+    assert!(!key.exists());
+    let put = client.call("PUT", &root.url("root/.ssh/authorized_keys"), "ssh-ed25519 AAAA me").await;
+
+    assert_eq!((put.status, key.exists()), (200, true));
+}
+
+#[tokio::test]
 async fn an_image_without_a_server_is_told_so() {
     if somebody_listens_on_22() {
         return;
@@ -267,4 +284,6 @@ async fn an_image_without_a_server_is_told_so() {
 
     assert_eq!(refusal(&client, "22").await, (502, "no_ssh_server".into()));
     assert!(root.names().is_empty());
+    let put = client.call("PUT", &root.url("authorized/.ssh/authorized_keys"), "").await;
+    assert_eq!((put.status, root.names()), (200, vec!["authorized".to_owned()]));
 }

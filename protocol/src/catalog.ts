@@ -7,12 +7,20 @@ export const ShapeView = Type.Object({
   vcpu: Type.Integer(),
   mem_mib: Type.Integer(),
   default_disk_mib: Type.Integer(),
+  cpu_quota_pct: Type.Optional(
+    Type.Integer({ description: 'Only where less than the whole vCPU: 25 is a quarter of one core.' }),
+  ),
 })
 export type ShapeView = Static<typeof ShapeView>
 
 export type Shape = ShapeView & {
   /** Share of one core the whole VM may use, in percent: 25 for a quarter, 400 for four cores. */
   cpu_quota_pct: number
+}
+
+/** Clients pass over the shapes that have a quota when they look for whole cores. */
+export function viewShape({ cpu_quota_pct, ...shape }: Shape): ShapeView {
+  return cpu_quota_pct < shape.vcpu * 100 ? { ...shape, cpu_quota_pct } : shape
 }
 
 const DEFAULT_DISK_MIB = 10_240

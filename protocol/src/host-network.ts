@@ -17,7 +17,7 @@
 import { type Static, Type } from 'typebox'
 import { BANDWIDTH_QUOTA_DEFAULT_BYTES, BANDWIDTH_UNMETERED } from './bandwidth.ts'
 import { EgressRules } from './egress.ts'
-import { NetworkId, SandboxId, Timestamp } from './ids.ts'
+import { NetworkId, ResourceName, SandboxId, Timestamp } from './ids.ts'
 import { SandboxName } from './sandbox.ts'
 
 const Ipv4 = Type.String({ pattern: '^\\d{1,3}(\\.\\d{1,3}){3}$' })
@@ -31,7 +31,14 @@ export const HostVmNetwork = Type.Object({
   revision: Type.Integer({ minimum: 0 }),
   /** As the owner gave them, valid by parseEgressRules; empty is open. */
   egress: EgressRules,
-  networks: Type.Array(Type.Object({ id: NetworkId, members: Type.Array(HostNetworkMember) })),
+  networks: Type.Array(
+    Type.Object({
+      id: NetworkId,
+      /** Absent in what hosts were told before they needed it. */
+      name: Type.Optional(ResourceName),
+      members: Type.Array(HostNetworkMember),
+    }),
+  ),
   bandwidth: Type.Object({
     quota_bytes: Type.Integer({ minimum: BANDWIDTH_UNMETERED, description: '-1: unmetered.' }),
     /** Where counting goes on from when the VM gets its network; ignored for one that has it: the kernel knows better. */

@@ -18,6 +18,7 @@ const { port: secondPort } = await listenOn(second.app)
 const tokenPath = (id: string) => `/v1/sandboxes/${id}/access-token`
 const issue = async (id: string, verb = ''): Promise<string> =>
   (await send('POST', `${tokenPath(id)}${verb}`, ada)).body.data.token
+const asToken = (id: string, token: string) => ({ url: `/v1/sandboxes/${id}`, headers: { 'x-api-key': token } })
 const newSandbox = async (): Promise<string> => (await create(ada)).body.data.id
 
 async function open(method: string, path: string, key: string, body: string | undefined, at = port) {
@@ -161,6 +162,23 @@ test('a token is a credential in X-Api-Key and nowhere else', async () => {
   }
   for (const name of ['token', 'access_token', 'api_key', 'x-api-key']) {
     assert.equal((await app.inject(`${path}?${name}=${token}`)).statusCode, 401, name)
+  }
+})
+
+test('a token is void with the answer to its disable or rotation, in every process, however lately it was used', async () => {
+  const id = await newSandbox()
+  const use = async (token: string) =>
+    Promise.all([app, second.app].map(async (one) => (await one.inject(asToken(id, token))).statusCode))
+
+  for (const verb of ['rotate', 'disable', 'rotate', 'disable', 'rotate', 'disable']) {
+    const token = await issue(id)
+    assert.deepEqual(await use(token), [200, 200])
+
+    if (verb === 'rotate') await issue(id, '/rotate')
+    else await send('DELETE', tokenPath(id), ada)
+
+    assert.deepEqual(await use(token), [401, 401], verb)
+    await send('DELETE', tokenPath(id), ada)
   }
 })
 

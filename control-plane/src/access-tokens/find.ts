@@ -1,14 +1,27 @@
-/** Whose sandbox a `skp_sb_` token opens. */
+/**
+ * Whose sandbox a `skp_sb_` token opens. Unlike keys, tokens are never remembered: one is void with the answer to its
+ * disable or rotation (spec 4.14), and a process hears of that a moment later. Lookups are batched instead, so each
+ * answer was read after its request came.
+ */
+import type { Database } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import type { Caller } from '../http/callers.ts'
 import { type CallerRow, toCallerUser } from '../users/find-by-key.ts'
 
-const FIND = `select u.id, u.name, u.external_id, u.plan, u.operator, s.id as sandbox_id
+const FIND = `select encode(t.hash, 'hex') as hash, u.id, u.name, u.external_id, u.plan, u.operator, s.id as sandbox_id
   from access_tokens t join sandboxes s on s.id = t.sandbox_id join users u on u.id = s.user_id
-  where t.hash = $1 and s.status not in ('destroyed', 'failed')`
+  where t.hash = any($1) and s.status not in ('destroyed', 'failed')`
 
-export async function findTokenCaller(deps: Deps, hash: Buffer): Promise<Caller | undefined> {
-  const [row] = await deps.database.named<CallerRow & { sandbox_id: string }>('find-access-token', FIND, [hash])
-  if (!row) return undefined
-  return { kind: 'token', user: toCallerUser(deps, row), sandboxId: row.sandbox_id, tokenHash: hash.toString('hex') }
+export type TokenRow = CallerRow & { hash: string; sandbox_id: string }
+
+/** By hash, in hex. */
+export async function findTokens(database: Database, hashes: string[]): Promise<Map<string, TokenRow>> {
+  const bytes = hashes.map((hash) => Buffer.from(hash, 'hex'))
+  const rows = await database.named<TokenRow>('find-access-tokens', FIND, [bytes])
+  return new Map(rows.map((row) => [row.hash, row]))
+}
+
+export async function findTokenCaller(deps: Deps, hash: string): Promise<Caller | undefined> {
+  const row = await deps.loaders.accessToken(hash)
+  return row && { kind: 'token', user: toCallerUser(deps, row), sandboxId: row.sandbox_id, tokenHash: hash }
 }

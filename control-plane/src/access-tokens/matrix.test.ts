@@ -44,6 +44,7 @@ const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'DELETE /v1/networks/:id': 'account',
   'POST /v1/sandboxes/:id/networks': 'owner',
   'DELETE /v1/sandboxes/:id/networks/:net': 'owner',
+  'GET /v1/sandboxes/:id/disks': 'owner',
   'GET /v1/sandboxes/:id/egress': 'owner',
   'PUT /v1/sandboxes/:id/egress': 'owner',
   'GET /v1/sandboxes/:id/egress/decisions': 'owner',

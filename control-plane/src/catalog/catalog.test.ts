@@ -26,7 +26,7 @@ test('all eleven shapes are listed publicly, paged like any list', async () => {
       's-8vcpu-16gb',
     ],
   )
-  assert.deepEqual(all.data[0], { id: 's-0.25vcpu-512mb', vcpu: 1, mem_mib: 512, default_disk_mib: 10240 })
+  assert.deepEqual(all.data[2], { id: 's-1vcpu-256mb', vcpu: 1, mem_mib: 256, default_disk_mib: 10240 })
   assert.deepEqual(two.pagination, { total: 11, limit: 2, offset: 1, count: 2 })
   assert.deepEqual(two.data, all.data.slice(1, 3))
 })
@@ -38,6 +38,19 @@ test('a plan gives the shapes up to its largest', () => {
 
   assert.deepEqual(given, { local: 11, free: 4, beginner: 8, pro: 10, enterprise: 11 })
   assert.equal(planAllowsShape('local', 's-1024vcpu'), false)
+})
+
+test('only the shapes that are a part of a core have a quota to show', async () => {
+  const { data } = (await get('/v1/shapes')).body.data
+  const quotas = data.filter((shape: object) => 'cpu_quota_pct' in shape)
+
+  assert.deepEqual(
+    quotas.map((shape: { id: string; cpu_quota_pct: number }) => [shape.id, shape.cpu_quota_pct]),
+    [
+      ['s-0.25vcpu-512mb', 25],
+      ['s-0.5vcpu-1gb', 50],
+    ],
+  )
 })
 
 test('the fractional shapes are one vCPU at a part of a core', () => {

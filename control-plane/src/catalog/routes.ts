@@ -1,4 +1,4 @@
-import { ok, PageQuery, page, RootfsCatalog, SHAPES, ShapeView, success } from '@warren/protocol'
+import { ok, PageQuery, page, RootfsCatalog, SHAPES, ShapeView, success, viewShape } from '@warren/protocol'
 import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
 import { pageOf } from '../http/pagination.ts'
@@ -16,7 +16,7 @@ export function catalogRoutes(app: App, deps: Deps): void {
         response: { 200: success(page(ShapeView)) },
       },
     },
-    async (request) => ok(pageOf(SHAPES, request.query)),
+    async (request) => ok(pageOf(SHAPES.map(viewShape), request.query)),
   )
 
   app.get(

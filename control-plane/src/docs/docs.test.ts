@@ -22,6 +22,7 @@ test('openapi.json is OpenAPI 3.1 and has every route of the API', async () => {
     '/v1/sandboxes/{id}/access-token/rotate',
     '/v1/sandboxes/{id}/bandwidth',
     '/v1/sandboxes/{id}/bandwidth/recharge',
+    '/v1/sandboxes/{id}/disks',
     '/v1/sandboxes/{id}/egress',
     '/v1/sandboxes/{id}/egress/decisions',
     '/v1/sandboxes/{id}/egress/flows',

@@ -1,4 +1,5 @@
 import assert from 'node:assert/strict'
+import { Agent, type OutgoingHttpHeaders, request } from 'node:http'
 import net from 'node:net'
 import { test } from 'node:test'
 import { Failure, Fault } from '@warren/kit/failure'
@@ -42,6 +43,8 @@ const { app, get } = await createTestApp({
     app.get('/segments/:one', { config }, async (request) => ok(request.params))
   },
 })
+
+const { port } = await listenOn(app)
 
 const post = async (payload: string | undefined, headers: Record<string, string> = {}) => {
   const response = await app.inject({
@@ -130,6 +133,25 @@ test('a JSON body over 4 MiB is 400', async () => {
   assert.deepEqual([status, body.data.code], [400, 'validation_failed'])
 })
 
+test('a client that is still sending too large a body reads its answer, and the connection goes on', async () => {
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 })
+  const send = (headers: OutgoingHttpHeaders, mib: number) =>
+    new Promise<string>((resolve, reject) => {
+      const call = request({ agent, port, method: 'POST', path: '/echo', headers }, (response) => {
+        response.resume().once('end', () => resolve(`${response.statusCode} ${response.headers.connection}`))
+      })
+      call.once('error', reject)
+      for (let sent = 0; sent < mib; sent++) call.write(Buffer.alloc(1024 * 1024, ' '))
+      call.end()
+    })
+
+  for (const headers of [{ 'content-length': 24 * 1024 * 1024 }, { 'transfer-encoding': 'chunked' }]) {
+    assert.equal(await send(headers, 24), '400 keep-alive')
+    assert.equal(await send({}, 0), '200 keep-alive')
+  }
+  agent.destroy()
+})
+
 test('queries read + as a space, %2B as a plus, and an empty value as none', async () => {
   assert.deepEqual((await get('/query?q=a+b')).body.data, { q: 'a b' })
   assert.deepEqual((await get('/query?q=a%2Bb')).body.data, { q: 'a+b' })
@@ -148,7 +170,6 @@ test('a trailing slash is no other route and never a redirect', async () => {
 })
 
 test('bytes that are no HTTP get a JSON 400 and are hung up on', async () => {
-  const { port } = await listenOn(app)
   const socket = net.connect(port, '127.0.0.1')
   let answer = ''
   socket.on('data', (chunk) => {

@@ -40,10 +40,13 @@ export function renderError(error: unknown): Rendered {
   return renderFrameworkError(error)
 }
 
+export const isBodyTooLarge = (error: unknown): boolean =>
+  (error as Partial<FastifyError>).code === 'FST_ERR_CTP_BODY_TOO_LARGE'
+
 /** What Fastify itself refuses. All of it is the request's fault, and none has a status of its own in the spec. */
 function renderFrameworkError(error: unknown): Rendered {
   const { code, statusCode, message } = error as Partial<FastifyError>
-  if (code === 'FST_ERR_CTP_BODY_TOO_LARGE') return fail(400, refusal({ body: 'is larger than this route takes' }))
+  if (isBodyTooLarge(error)) return fail(400, refusal({ body: 'is larger than this route takes' }))
   if (code === 'FST_ERR_BAD_URL') return fail(400, refusal({ url: 'is not a valid path' }))
   if (typeof code === 'string' && code.startsWith('FST_ERR_CTP')) return fail(400, refusal({ body: message ?? code }))
   if (typeof statusCode === 'number' && statusCode >= 400 && statusCode < 500) {

@@ -21,11 +21,12 @@ type Desired = HostVmNetwork & { host_id: string | null; fence: number; status: 
 const DESIRED = `select s.host_id, s.fence, s.status, coalesce(r.revision, 1) as revision, s.egress,
     s.bandwidth_quota_bytes as quota_bytes, s.bandwidth_used_bytes as used_bytes,
     s.bandwidth_ingress_bytes as ingress_bytes,
-    coalesce((select json_agg(json_build_object('id', mine.network_id, 'members', (
+    coalesce((select json_agg(json_build_object('id', mine.network_id, 'name', n.name, 'members', (
         select json_agg(json_build_object('ip', host(peer.ip), 'name', peer.name) order by peer.id)
         from network_members m join sandboxes peer on peer.id = m.sandbox_id
         where m.network_id = mine.network_id and peer.ip is not null)) order by mine.network_id)
-      from network_members mine where mine.sandbox_id = s.id), '[]') as networks
+      from network_members mine join networks n on n.id = mine.network_id
+      where mine.sandbox_id = s.id), '[]') as networks
   from sandboxes s left join network_revisions r on r.sandbox_id = s.id
   where s.id = $1`
 

@@ -99,6 +99,7 @@ test('attaching tells the hosts of all members before it is answered; twice is o
 
   assert.deepEqual(told(a), { [network.id]: names(a, b) })
   assert.deepEqual(told(b), { [network.id]: names(a, b) })
+  assert.equal(host.vms.get(b.id)!.network.network.networks[0]!.name, network.name)
   assert.deepEqual(
     await membersOf(network.id),
     [a, b].map(({ id, name, ip }) => ({ sandbox_id: id, name, status: 'running', ip })),

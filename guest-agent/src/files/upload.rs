@@ -21,6 +21,7 @@ use serde::Serialize;
 
 use crate::agent::Agent;
 use crate::reply::{Done, Failure, Stop, send_json};
+use crate::ssh;
 use crate::sys;
 use crate::work::Work;
 
@@ -44,6 +45,7 @@ pub async fn put_file(
     respond: &mut SendResponse<Bytes>,
 ) -> Done {
     let path = parse_path(query)?;
+    let opens_a_door = path.ends_with(".ssh/authorized_keys");
     let worker = |error: Error| Stop::from(Failure::internal("worker", &error));
     let mut draft = Held::new(agent, agent.work.run(move || Draft::begin(&path)).await.map_err(worker)??);
     let mut bytes = 0;
@@ -60,6 +62,9 @@ pub async fn put_file(
     }
     let whole = draft.take()?;
     agent.work.run(move || whole.finish()).await.map_err(worker)??;
+    if opens_a_door {
+        ssh::expect_server(agent).await;
+    }
     send_json(respond, StatusCode::OK, &Uploaded { bytes })
 }
 

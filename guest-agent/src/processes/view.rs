@@ -98,6 +98,19 @@ async fn foregrounds_of(agent: &Arc<Agent>, processes: &[Arc<Process>]) -> Done<
     if groups.iter().all(Option::is_none) {
         return Ok(Vec::new());
     }
-    let looked = agent.work.run(move || groups.into_iter().map(|group| terminal::describe(group?)).collect()).await;
-    Ok(looked.map_err(|error| Failure::internal("worker", &error))?)
+    let looked =
+        agent.work.run(move || groups.into_iter().map(|group| Some((group?, terminal::describe(group?)))).collect());
+    let looked: Vec<Option<(i32, Option<Foreground>)>> =
+        looked.await.map_err(|error| Failure::internal("worker", &error))?;
+    let shown = |(process, found): (&Arc<Process>, Option<(i32, Option<Foreground>)>)| {
+        let (group, seen) = found?;
+        seen.or_else(|| as_started(process, group))
+    };
+    Ok(processes.iter().zip(looked).map(shown).collect())
+}
+
+/// Where /proc does not tell yet: the leader of a process that has just been started is what it was started as.
+fn as_started(process: &Process, group: i32) -> Option<Foreground> {
+    let leads = process.facts().leader.as_ref().is_some_and(|leader| leader.pid == group);
+    leads.then(|| Foreground { pid: group, cmd: process.cmd.clone(), args: process.args.clone() })
 }

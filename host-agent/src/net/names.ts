@@ -13,6 +13,8 @@ export const GUEST_GATEWAY = '172.30.0.1'
 export const GUEST_PREFIX = 30
 /** The host as every sandbox sees it: its gateway and its resolver. */
 export const HOST_ADDRESS = '169.254.1.1'
+/** `<member>.<network>.fc.local`: under this name the public CLI shows each member of a network. */
+export const MEMBER_DOMAIN = 'fc.local'
 
 /** Inside each namespace. */
 export const TAP = 'tap0'

@@ -82,12 +82,13 @@ test('names are those of the members of its own networks, and the same name in t
   skip: cannotRun,
 }, async () => {
   revision++
-  const network = (id: string, entries: Record<string, number>) => ({
+  const network = (id: string, name: string, entries: Record<string, number>) => ({
     id,
+    name,
     members: Object.entries(entries).map(([name, index]) => ({ name, ip: ipOf(index) })),
   })
-  const inA = network(NETWORKS[0]!, { me: 0, db: 1 })
-  const inB = network(NETWORKS[1]!, { me: 2, db: 3 })
+  const inA = network(NETWORKS[0]!, 'blue', { me: 0, db: 1 })
+  const inB = network(NETWORKS[1]!, 'green', { me: 2, db: 3 })
   const change = (index: number, egress: string[], networks: HostVmNetwork['networks']) =>
     world.network.slots.change(world.sandboxes[index]!.slot, withRules(egress, { networks, revision }))
   await change(0, ['none'], [inA])
@@ -106,7 +107,15 @@ test('names are those of the members of its own networks, and the same name in t
     'NXDOMAIN',
   ])
   assert.deepEqual(await ask(world.sandboxes[4]!, 'db', 'me'), ['NXDOMAIN', 'NXDOMAIN'])
-  assert.deepEqual(await ask(world.sandboxes[5]!, 'db'), [`NOERROR ${ipOf(1)} ${ipOf(3)}`])
+  assert.deepEqual(await ask(world.sandboxes[5]!, 'db', 'db.blue.fc.local', 'DB.green.fc.local'), [
+    `NOERROR ${ipOf(1)} ${ipOf(3)}`,
+    `NOERROR ${ipOf(1)}`,
+    `NOERROR ${ipOf(3)}`,
+  ])
+  assert.deepEqual(await ask(world.sandboxes[2]!, 'db.green.fc.local', 'db.blue.fc.local'), [
+    `NOERROR ${ipOf(3)}`,
+    'NXDOMAIN',
+  ])
   assert.ok(!(await world.internet.seen()).some((one) => /^asked (db|me|box-\d)\b(?!\.example)/.test(one)))
 })
 

@@ -94,6 +94,20 @@ test('members are peers and names, whatever the rules say', () => {
   assert.deepEqual({ ...names }, { db: ['100.64.0.2', '100.64.0.3'], web: ['100.64.0.2'] })
 })
 
+test('where networks share a name of a member, the longer name says which one is meant', () => {
+  const { names } = policy(
+    [],
+    [
+      { ...network('A', { db: '100.64.0.2' }), name: 'blue' },
+      { ...network('B', { db: '100.64.0.3' }), name: 'green' },
+    ],
+  )
+
+  assert.deepEqual(names['db.blue.fc.local'], ['100.64.0.2'])
+  assert.deepEqual(names['db.green.fc.local'], ['100.64.0.3'])
+  assert.deepEqual(names.db, ['100.64.0.2', '100.64.0.3'])
+})
+
 test('of the host a confined sandbox reaches names alone, unless a rule says its address', () => {
   assert.equal(policy([]).reachesHost, true)
   assert.equal(policy(['none']).reachesHost, false)

@@ -10,7 +10,7 @@
 import { type HostVmNetwork, isOpenEgress, parseEgressRules } from '@warren/protocol'
 import { addressNumber, type Cidr, contains, parseCidr } from './cidr.ts'
 import { isClosedBlock } from './closed.ts'
-import { HOST_ADDRESS } from './names.ts'
+import { HOST_ADDRESS, MEMBER_DOMAIN } from './names.ts'
 
 export type PortBlock = Cidr & { port: number }
 /** Disjoint, and disjoint for each port: the kernel's sets of intervals take no overlaps. */
@@ -64,7 +64,7 @@ export function compilePolicy(network: HostVmNetwork, { cidr, privateCidrs }: Po
       ),
     ),
     peers: [...new Set(members.map(({ ip }) => ip))].sort(),
-    names: groupNames(members),
+    names: groupNames(network.networks.flatMap(nameMembers)),
     quotaBytes: network.bandwidth.quota_bytes,
   }
 }
@@ -141,6 +141,15 @@ function widest(blocks: readonly Cidr[]): Cidr[] {
     if (last === undefined || !contains(last, { address, prefix })) kept.push({ address, prefix })
   }
   return kept
+}
+
+/** Each by its own name, and by the longer one that says in which network: two networks may have the same names. */
+function nameMembers({ name: network, members }: HostVmNetwork['networks'][number]): { ip: string; name: string }[] {
+  if (network === undefined) return members
+  return members.flatMap(({ ip, name }) => [
+    { ip, name },
+    { ip, name: `${name}.${network}.${MEMBER_DOMAIN}` },
+  ])
 }
 
 function groupNames(members: readonly { ip: string; name: string }[]): Record<string, string[]> {

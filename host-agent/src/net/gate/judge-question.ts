@@ -7,6 +7,7 @@
  */
 import { CLASS_IN, type Query, RCODE, renderAddresses, renderFailure, TYPE, withoutExtras } from '../dns/message.ts'
 import type { Verdict } from '../dns/server.ts'
+import { MEMBER_DOMAIN } from '../names.ts'
 import { allowsName } from '../policy.ts'
 import type { Known } from './known.ts'
 
@@ -23,9 +24,10 @@ export function judgeQuestion(known: Known | undefined, query: Query, packet: Bu
   if (members !== undefined) {
     return { answer: renderAddresses(query, type === TYPE.A ? members : [], MEMBER_TTL_SECONDS) }
   }
-  // A bare name is meant for a private network; it is nobody else's business.
+  // Meant for a private network, and nobody else's business.
   const isBare = !name.includes('.') && (type === TYPE.A || type === TYPE.AAAA)
-  if (policy.open) return isBare ? { answer: renderFailure(query, RCODE.NXDOMAIN) } : { ask: packet }
+  const isOurs = isBare || name.endsWith(`.${MEMBER_DOMAIN}`)
+  if (policy.open) return isOurs ? { answer: renderFailure(query, RCODE.NXDOMAIN) } : { ask: packet }
   if (!isIn || !allowsName(policy, name)) {
     known.refuse({ via: 'dns', destination: name, protocol: 'udp', port: 53 }, 'not_allowed')
     return { answer: renderFailure(query, RCODE.NXDOMAIN) }
