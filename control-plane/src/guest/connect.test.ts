@@ -249,6 +249,19 @@ test('a guest that lies about numbers or frames is not believed', async () => {
   }
 })
 
+test('one more than the host lets into a sandbox is told to come back', async () => {
+  host.hooks = {
+    guest: (stream) => {
+      stream.respond({ ':status': 429 })
+      stream.end(JSON.stringify({ code: 'too_many_streams', message: '512 streams to this guest are open' }))
+    },
+  }
+
+  const { status, headers, body } = await send('GET', at('/proc_1/connect'), ada)
+
+  assert.deepEqual([status, body.data.code, headers['retry-after']], [429, 'rate_limited', '1'])
+})
+
 test('output that is read counts as activity; a connection that is merely open does not', async () => {
   const process = await sh('cat')
   const response = await open(process)

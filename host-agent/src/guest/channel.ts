@@ -15,6 +15,11 @@ export type GuestChannel = { session: ClientHttp2Session; closed: Promise<void>;
 /** One stream that is read slowly must not hold up the others. */
 const STREAM_WINDOW_BYTES = 1024 * 1024
 const SESSION_WINDOW_BYTES = 16 * 1024 * 1024
+/**
+ * Node counts the bytes that a reset stream had not sent yet for ever: after so many of them no stream would be opened
+ * any more. What is held is bounded by the windows and the number of streams (pass.ts).
+ */
+export const NO_MEMORY_LIMIT_MB = 1e9
 const SKIP_MAX_BYTES = 64 * 1024 * 1024
 
 export async function openGuestChannel(
@@ -93,7 +98,7 @@ function openSession(agent: net.Socket, hello: net.Socket): GuestChannel {
   const session = http2.connect('http://guest', {
     createConnection: () => agent,
     settings: { initialWindowSize: STREAM_WINDOW_BYTES, enablePush: false },
-    maxSessionMemory: 256,
+    maxSessionMemory: NO_MEMORY_LIMIT_MB,
   })
   session.on('error', () => {}) // `close` follows.
   session.once('connect', () => session.setLocalWindowSize(SESSION_WINDOW_BYTES))

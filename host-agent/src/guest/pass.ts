@@ -16,12 +16,30 @@ const ANSWER_LIMIT_MS = 15_000
  */
 const TAKES_ITS_TIME = /^(PUT |DELETE |GET \/processes\/\w+\/wait|POST \/processes\/\w+\/input)/
 
+/** These stay open for as long as the caller likes. */
+const STAYS_OPEN = /^(POST \/(shell|tunnel)|GET \/processes\/\w+\/connect)/
+/** So many readers, shells and tunnels of one guest. */
+export const STAYING_MAX = 512
+/**
+ * All streams of one guest: readers and tunnels leave room for execs, and all of them for what we ask ourselves. It
+ * allows 1024; more would wait for their turn, unseen.
+ */
+export const STREAMS_MAX = 900
+const streams = new WeakMap<ClientHttp2Session, number>()
+
 export async function passToGuest(
   session: ClientHttp2Session,
   caller: ServerHttp2Stream,
   request: { ':method': string; ':path': string },
 ): Promise<void> {
+  const what = `${request[':method']} ${request[':path']}`
+  const open = streams.get(session) ?? 0
+  if (open >= (STAYS_OPEN.test(what) ? STAYING_MAX : STREAMS_MAX)) {
+    throw new HostError('too_many_streams', `${open} streams to this guest are open`)
+  }
   const guest = session.request(request, { endStream: false })
+  streams.set(session, open + 1)
+  guest.once('close', () => streams.set(session, streams.get(session)! - 1))
   guest.on('error', () => {}) // `close` follows.
   caller.once('close', () => cut(guest, 'the caller went away'))
   // Not by pipe's own rule: a caller that was cut off may look ended, and half an upload would be a whole file.
@@ -30,7 +48,7 @@ export async function passToGuest(
     if (caller.aborted || caller.rstCode !== http2.constants.NGHTTP2_NO_ERROR) cut(guest, 'the caller was cut off')
     else guest.end()
   })
-  const headers = await answerOf(guest, TAKES_ITS_TIME.test(`${request[':method']} ${request[':path']}`))
+  const headers = await answerOf(guest, TAKES_ITS_TIME.test(what))
   if (caller.destroyed) return
   caller.respond({
     ':status': headers[':status'] ?? 502,
