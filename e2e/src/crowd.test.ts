@@ -17,7 +17,7 @@ const STAYING_MAX = 512
 const CONNECTIONS_MAX = 1024
 const AT_ONCE = 64
 /** What a still reader may cost each part: the windows of its streams and what lies in its buffers. */
-const READER_MAX_MIB = 1.5
+const READER_MAX_MIB = 2
 const DEAF_PORT = 8097
 /** The kernel takes them in for a program that never looks. */
 const DEAF_SERVER = `my $server = IO::Socket::INET->new(Listen => 4096, LocalAddr => '0.0.0.0:${DEAF_PORT}') or die;

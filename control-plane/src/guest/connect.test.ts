@@ -2,10 +2,10 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { test } from 'node:test'
-import { encodeLine, GUEST_CONNECT_FRAME, guestFrame, NdjsonDecoder, type ProcessFrame } from '@warren/protocol'
+import { encodeLine, GUEST_CONNECT_FRAME, guestFrame } from '@warren/protocol'
 import fc from 'fast-check'
 import { listenOn } from '../testing/app.ts'
-import { type ProcessLine as Line, outputOf, readProcessLines as read } from '../testing/process-lines.ts'
+import { type ProcessLine as Line, outputOf, readProcessLines as read, readUpTo } from '../testing/process-lines.ts'
 import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
@@ -131,21 +131,6 @@ test('cut at every byte and connected again with the last number, the output is 
     assert.equal(bytesOf(first) + bytesOf(rest.lines), expected, `cut at ${cut}`)
   }
 })
-
-/** What a reader has of the lines when its connection breaks after so many bytes. */
-async function readUpTo(response: IncomingMessage, bytes: number): Promise<Line[]> {
-  const decoder = new NdjsonDecoder()
-  const lines: Line[] = []
-  let left = bytes
-  for await (const chunk of response as AsyncIterable<Buffer>) {
-    const part = chunk.subarray(0, left)
-    left -= part.length
-    for (const value of decoder.push(part)) if ((value as ProcessFrame).type !== 'heartbeat') lines.push(value as Line)
-    if (left === 0) break
-  }
-  response.destroy()
-  return lines
-}
 
 test('asking for what is no longer kept is 410, with the oldest as text; 0 gets what there is', async () => {
   guest.journalBytes = 64 * 1024

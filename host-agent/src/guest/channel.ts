@@ -12,8 +12,8 @@ import { connectWhenThere } from '../vms/qemu/qmp.ts'
 
 export type GuestChannel = { session: ClientHttp2Session; closed: Promise<void>; close(): void }
 
-/** One stream that is read slowly must not hold up the others. */
-const STREAM_WINDOW_BYTES = 1024 * 1024
+/** What a stream that nobody reads may hold here; the session's is large, so that it holds up no other. */
+const STREAM_WINDOW_BYTES = 256 * 1024
 const SESSION_WINDOW_BYTES = 16 * 1024 * 1024
 /**
  * Node counts the bytes that a reset stream had not sent yet for ever: after so many of them no stream would be opened
