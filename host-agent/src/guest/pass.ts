@@ -7,6 +7,7 @@
  */
 import http2, { type ClientHttp2Session, type IncomingHttpHeaders, type ServerHttp2Stream } from 'node:http2'
 import { HostError } from '../host-error.ts'
+import { openGuestStream } from './channel.ts'
 
 /** A guest that does not even begin to answer is not there. Commands answer at once, before they have output. */
 const ANSWER_LIMIT_MS = 15_000
@@ -37,7 +38,7 @@ export async function passToGuest(
   if (open >= (STAYS_OPEN.test(what) ? STAYING_MAX : STREAMS_MAX)) {
     throw new HostError('too_many_streams', `${open} streams to this guest are open`)
   }
-  const guest = session.request(request, { endStream: false })
+  const guest = openGuestStream(session, request, { endStream: false })
   streams.set(session, open + 1)
   guest.once('close', () => streams.set(session, streams.get(session)! - 1))
   guest.on('error', () => {}) // `close` follows.
