@@ -12,7 +12,7 @@ import { connect as connectSocket } from 'node:net'
 import { HostError } from './failure.ts'
 
 /** What one stream may send before it is read: enough for hundreds of MB/s, little for a reader that stalls. */
-const STREAM_WINDOW_BYTES = 512 * 1024
+const STREAM_WINDOW_BYTES = 256 * 1024
 /** For all streams together: so many that a few slow readers never hold up the others. */
 const SESSION_WINDOW_BYTES = 2 ** 30
 /** Node counts the bytes that a reset stream had not sent yet for ever; its default of 10 MB would then refuse all. */
