@@ -3,11 +3,12 @@
 import { batched } from './db/batch.ts'
 import type { Database } from './db/connect.ts'
 import { countSandboxes } from './sandboxes/count.ts'
-import { findSandboxes } from './sandboxes/queries.ts'
+import { findSandboxes, findSandboxVersions } from './sandboxes/queries.ts'
 
 export type Loaders = ReturnType<typeof createLoaders>
 
 export const createLoaders = (database: Database) => ({
   sandbox: batched((ids: string[]) => findSandboxes(database, ids)),
+  sandboxVersion: batched((ids: string[]) => findSandboxVersions(database, ids)),
   sandboxCounts: batched((userIds: string[]) => countSandboxes(database, userIds)),
 })
