@@ -80,9 +80,11 @@ export class SlotPool {
     await this.#filling
   }
 
-  /** netd does one thing at a time: whoever took a slot wants to use it first. */
+  /** netd does one thing at a time: whoever took a slot wants to use it first, and so do those who come right after. */
   #fillSoon(): void {
-    this.#soon ??= setTimeout(() => {
+    if (this.#ready.length > 0) clearTimeout(this.#soon)
+    else if (this.#soon !== undefined) return
+    this.#soon = setTimeout(() => {
       this.#soon = undefined
       void this.#fill()
     }, FILL_DELAY_MS)

@@ -126,13 +126,11 @@ export async function releaseSlot(kernel: Kernel, slot: number, limitMs = FREE_L
   letGo(slot)
   const name = outerVeth(instance, slot)
   const outer = interfaceIndex(name)
-  if (outer !== 0) {
-    for (const ip of addressesOf(kernel, outer)) {
-      routes.change(`remove the route to ${ip}`, deleteLinkRoute(outer, ip))
-      deleteFlowsFrom(ip)
-    }
-  }
+  const addresses = outer === 0 ? [] : addressesOf(kernel, outer)
+  for (const ip of addresses) routes.change(`remove the route to ${ip}`, deleteLinkRoute(outer, ip))
   removeNamespace(netnsPath(instance, slot))
+  // Before anybody else gets the address. It takes the kernel ten milliseconds, in which it frees the namespace as well.
+  for (const ip of addresses) deleteFlowsFrom(ip)
   if (await isFreed(name, limitMs)) return { slot, freed: true }
 
   // Somebody holds the tap. Without its link the namespace reaches nothing and the slot's number can be used again.
