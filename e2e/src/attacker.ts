@@ -68,7 +68,7 @@ function renderQuestion(name: string, type: number): Buffer {
 }
 
 /** Our resolver repeats the question, and every record names it by its place. */
-function readAnswer(answer: Buffer, questionBytes: number): string {
+export function readAnswer(answer: Buffer, questionBytes: number): string {
   if (answer.length < questionBytes) return asText(answer)
   const addresses = Array.from({ length: answer.readUInt16BE(6) }, (_, record) => {
     const end = questionBytes + (record + 1) * A_RECORD_BYTES

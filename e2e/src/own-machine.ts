@@ -73,9 +73,9 @@ export class Internet {
     return new Internet(child)
   }
 
-  /** All it heard so far: datagrams as `text from address`, requests, questions. */
-  async seen(): Promise<string[]> {
-    this.#child.send('seen')
+  /** What it heard, after the first so many: datagrams as `text from address`, requests, questions. */
+  async seen(after = 0): Promise<string[]> {
+    this.#child.send(after)
     const [seen] = await once(this.#child, 'message')
     return seen as string[]
   }
