@@ -6,6 +6,8 @@
  * Rules live here and not on the host, so a sandbox with a thousand rules slows no other one, and all of it goes with
  * the namespace.
  *
+ * What the guest sends comes from the exit of the cut (cut-table.ts), as single packets; what it gets goes to the tap.
+ *
  * The address mapping is stateless, so a clone wakes with nothing to forget. It is a map of two entries that are added
  * when the slot is claimed. Not mapped is the packet quoted inside an ICMP error: the guest does not see "fragmentation
  * needed" or traceroute's answers. The guest's MTU is the uplink's and TCP is clamped on the host, so nothing depends on
@@ -15,7 +17,7 @@
  * stamps what the host must know there (STAMP); whatever the guest had written into it is wiped first.
  */
 import { CLOSED_RANGES } from '../closed.ts'
-import { GUEST_ADDRESS, INNER_VETH, SLOT_TABLE, TAP } from '../names.ts'
+import { CUT, GUEST_ADDRESS, INNER_VETH, SLOT_TABLE, TAP } from '../names.ts'
 
 export const STAMP = {
   /** To the proxy, which judges by name. */
@@ -42,12 +44,13 @@ table ip ${SLOT_TABLE} {
   chain prerouting {
     type filter hook prerouting priority raw; policy accept;
     iifname "${INNER_VETH}" notrack ip daddr set ip daddr map @addresses
-    iifname "${TAP}" ip saddr != ${GUEST_ADDRESS} drop
-    iifname "${TAP}" notrack
+    iifname "${TAP}" drop
+    iifname "${CUT.exit}" ip saddr != ${GUEST_ADDRESS} drop
+    iifname "${CUT.exit}" notrack
   }
   chain input {
     type filter hook input priority filter; policy drop;
-    iifname "${TAP}" icmp type echo-request accept
+    iifname "${CUT.exit}" icmp type echo-request accept
   }
   chain passed { }
   chain egress { }
@@ -68,8 +71,8 @@ table ip ${SLOT_TABLE} {
   }
   chain forward {
     type filter hook forward priority filter; policy drop;
-    iifname "${TAP}" oifname "${INNER_VETH}" jump egress
-    iifname "${TAP}" oifname "${INNER_VETH}" goto refuse
+    iifname "${CUT.exit}" oifname "${INNER_VETH}" jump egress
+    iifname "${CUT.exit}" oifname "${INNER_VETH}" goto refuse
     iifname "${INNER_VETH}" oifname "${TAP}" jump ingress
   }
   chain postrouting {
