@@ -6,7 +6,9 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { HOST_NETWORK_DEFAULT, type HostVmNetwork } from '@warren/protocol'
+import { runOrThrow } from '../../run.ts'
 import { GUEST_ADDRESS, netnsName } from '../names.ts'
+import { renderCutTable } from '../nft/cut-table.ts'
 import { inRecords, renderHello } from './hello.ts'
 import { command } from './host.ts'
 import { SHOP } from './names.ts'
@@ -153,6 +155,8 @@ async function fastGuest(slot: number): Promise<ChildProcess> {
   await command(
     `ip -n ${netns} link add tap0 mtu ${SLOT.mtu} type veth peer name eth0 mtu ${SLOT.mtu} netns ${child.pid}`,
   )
+  // The cut went with the tap it was at.
+  await runOrThrow('ip', ['netns', 'exec', netns, 'nft', '-f', '-'], { input: renderCutTable() })
   for (const line of ['addr add 172.30.0.1/30 dev tap0', 'link set tap0 up']) await command(`ip -n ${netns} ${line}`)
   for (const line of [`addr add ${GUEST_ADDRESS}/30 dev eth0`, 'link set eth0 up', 'route add default via 172.30.0.1'])
     await command(`${enter} ip ${line}`)
