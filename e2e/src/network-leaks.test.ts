@@ -12,7 +12,7 @@ if (!cannotRunVms) await Internet.start()
 // Nothing waits for the next create or resume: whatever is left belongs to nobody.
 const it = cannotRunVms ? (undefined as never) : await startVmBox({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
 
-const SANDBOXES = SOAK ? 200 : 24
+const SANDBOXES = SOAK ? 200 : 18
 const AT_ONCE = 6
 const RULES = [...Array.from({ length: 20 }, (_, i) => `198.51.${i}.0/24:443`), '*.example', 'shop.example', '9.9.9.9']
 
@@ -64,18 +64,33 @@ function traces() {
   const lines = (text: string) => text.split('\n').filter(Boolean)
   const instance = /warren_([0-9a-f]{8})/.exec(run('nft list tables'))![1]!
   const isSlot = (line: string) => line.includes(`w${instance}`)
+  const isOfBase = (path: string) => /\/(base|proof)-/.test(path)
   return {
     slots: readdirSync('/run/netns').filter((name) => name.includes(instance)).length,
     mounts: lines(readFileSync('/proc/mounts', 'utf8')).filter((line) => line.includes(instance)).length,
-    // Ready slots have an interface each, and numbers that depend on who came before.
+    // Ready slots have an interface each, with the host's address, and numbers that depend on who came before.
     slotLinks: lines(run('ip -o link')).filter(isSlot).length,
     links: lines(run('ip -o link')).filter((line) => !isSlot(line)),
     addresses: lines(run('ip -o addr')).filter((line) => !isSlot(line)),
-    routes: lines(run('ip route show table all')).filter((line) => !isSlot(line) || !line.startsWith('fe80')),
+    routes: lines(run('ip route show table all')).filter(
+      (line) => !(isSlot(line) && line.startsWith('local 169.254.1.1')),
+    ),
     rules: run('nft list ruleset'),
-    cgroups: globSync(`/sys/fs/cgroup/{,*/}warren-${instance}/*/`),
-    files: globSync(`/run/warren-${instance}/{*,network/*}`).sort(),
-    qemus: processesOf(it.box.dataDir).filter((pid) => readFileSync(`/proc/${pid}/comm`, 'utf8').startsWith('qemu'))
-      .length,
+    cgroups: globSync(`/sys/fs/cgroup/{,*/}warren-${instance}/*/`).filter((path) => !isOfBase(path)),
+    // Bases of other shapes may still be made in the background.
+    files: globSync(`/run/warren-${instance}/{*,network/*}`)
+      .filter((path) => !isOfBase(path))
+      .sort(),
+    qemus: processesOf(it.box.dataDir).filter((pid) => isQemu(pid) && !isOfBase(commandOf(pid))).length,
+  }
+}
+
+const isQemu = (pid: number): boolean => commandOf(pid).startsWith('qemu')
+
+function commandOf(pid: number): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8')
+  } catch {
+    return '' // It ended while we looked.
   }
 }

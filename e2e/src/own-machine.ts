@@ -9,7 +9,7 @@
  */
 import { type ChildProcess, execFileSync, fork } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, rmSync, writeFileSync } from 'node:fs'
+import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
@@ -40,6 +40,9 @@ export function moveToOwnMachine(): void {
     process.execve!('/usr/bin/env', ['env', ...namespaces, ...again], { ...process.env, [MOVED]: 'yes' })
   }
   run('ip link set lo up')
+  // Names of namespaces that a killed box leaves go with this mount, and those of others are not seen.
+  mkdirSync('/run/netns', { recursive: true })
+  run('mount -t tmpfs -o mode=755 names /run/netns')
 }
 
 export class Internet {
@@ -84,5 +87,5 @@ export class Internet {
 /** A command as a test writes it: words between spaces. */
 export function run(line: string): string {
   const [name, ...args] = line.split(' ')
-  return execFileSync(name!, args, { encoding: 'utf8' })
+  return execFileSync(name!, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] })
 }
