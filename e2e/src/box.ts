@@ -142,6 +142,11 @@ export async function controlPlanePid(dataDir: string): Promise<number> {
   return (await findInstance(dataDir))!.children[0]!.pid
 }
 
+export async function hostAgentPid(dataDir: string): Promise<number> {
+  const { children } = (await findInstance(dataDir))!
+  return children.find(({ pid }) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('host-agent/src/main'))!.pid
+}
+
 export async function databaseUrl(dataDir: string): Promise<string> {
   return (await findInstance(dataDir))!.databaseUrl!
 }

@@ -1,8 +1,7 @@
 /** What becomes of processes and their readers when the parts between them die: an end is told, never invented. */
 import assert from 'node:assert/strict'
-import { readFileSync } from 'node:fs'
 import { describe, test } from 'node:test'
-import { controlPlanePid, findInstance, kill, until } from './box.ts'
+import { controlPlanePid, hostAgentPid, kill, until } from './box.ts'
 import { create, destroy, fork, pause, resume, settle, sh, view } from './lifecycle.ts'
 import { checkCount, type Followed, processClient, readOutput } from './process-client.ts'
 import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
@@ -11,11 +10,6 @@ const it = cannotRunVms ? (undefined as never) : await startVmBox()
 
 const COUNT = ['-c', 'n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done']
 const BACK_LIMIT_MS = 60_000
-
-async function hostAgentPid(): Promise<number> {
-  const { children } = (await findInstance(it.box.dataDir))!
-  return children.find(({ pid }) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('host-agent/src/main'))!.pid
-}
 
 describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   const lines = (text: string) => text.split('\n').length
@@ -44,11 +38,11 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
     let read = await processes.follow(process_id, 0, (text) => lines(text) > 5)
 
     await pause(it, id)
-    kill(await hostAgentPid())
+    kill(await hostAgentPid(it.box.dataDir))
     await until(async () => (await call202(id)) === 202, 'it can be resumed', BACK_LIMIT_MS)
     await settle(it, id, 'running')
     read = await readOn(id, process_id, read)
-    kill(await hostAgentPid())
+    kill(await hostAgentPid(it.box.dataDir))
     await untilAnswers(id)
     read = await readOn(id, process_id, read)
     await pause(it, id)
@@ -74,7 +68,10 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
     return (await fetch(url, { method: 'POST', headers: { 'x-api-key': it.box.key } }).catch(() => undefined))?.status
   }
 
-  const VICTIMS = { 'control plane': () => controlPlanePid(it.box.dataDir), 'host agent': hostAgentPid }
+  const VICTIMS = {
+    'control plane': () => controlPlanePid(it.box.dataDir),
+    'host agent': () => hostAgentPid(it.box.dataDir),
+  }
 
   for (const [victim, pidOf] of Object.entries(VICTIMS)) {
     test(`a ${victim} that is killed in the middle of a connect cuts it; it goes on where it was`, async () => {

@@ -4,8 +4,10 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { GUEST_ADDRESS, GUEST_GATEWAY, netnsName, TAP } from '../../../host-agent/src/net/names.ts'
+import { renderCutTable } from '../../../host-agent/src/net/nft/cut-table.ts'
 import { command } from '../../../host-agent/src/net/testing/host.ts'
 import { waitUntil } from '../../../host-agent/src/net/testing/start-guest.ts'
+import { runOrThrow } from '../../../host-agent/src/run.ts'
 
 export class FastGuest {
   readonly #child: ChildProcess
@@ -20,9 +22,12 @@ export class FastGuest {
     await waitUntil(async () => (await command(`readlink /proc/${child.pid}/ns/net`)) !== own)
     const inSlot = `ip -n ${netnsName(instance, slot)}`
     const inGuest = `nsenter -t ${child.pid} -n ip`
+    await command(`${inSlot} link del ${TAP}`)
+    await command(`${inSlot} link add ${TAP} mtu ${mtu} type veth peer name eth0 mtu ${mtu} netns ${child.pid}`)
+    // The cut went with the tap it was at.
+    const nft = ['netns', 'exec', netnsName(instance, slot), 'nft', '-f', '-']
+    await runOrThrow('ip', nft, { input: renderCutTable() })
     for (const line of [
-      `${inSlot} link del ${TAP}`,
-      `${inSlot} link add ${TAP} mtu ${mtu} type veth peer name eth0 mtu ${mtu} netns ${child.pid}`,
       `${inSlot} addr add ${GUEST_GATEWAY}/30 dev ${TAP}`,
       `${inSlot} link set ${TAP} up`,
       `${inGuest} addr add ${GUEST_ADDRESS}/30 dev eth0`,

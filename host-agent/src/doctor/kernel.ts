@@ -44,6 +44,12 @@ const NFT_TABLE = `table ip warren_doctor {
     oifname "up0" masquerade
   }
 }
+table netdev warren_doctor {
+  chain cut {
+    type filter hook ingress device "lo" priority filter;
+    ether type ip fwd to "lo"
+  }
+}
 `
 
 export const PARTS: readonly Part[] = [

@@ -135,6 +135,42 @@ test('metered bytes are the bytes on the uplink, both ways', { skip: cannotRun }
   await world.end(sandbox)
 })
 
+test('one piece that becomes many packets is metered as those, whatever size the guest asks for', {
+  skip: cannotRun,
+}, async () => {
+  // As a cable does, the uplink takes single packets only.
+  await command(`ip link set ${UPLINK.name} gso_max_segs 1`)
+  const sandbox = await world.sandbox('100.64.2.5', metered(UNMETERED))
+  const start = await onUplink()
+  const segment = Buffer.concat([
+    Buffer.from('138823280000000100000001501020000000' + '0000', 'hex'),
+    Buffer.alloc(20_000),
+  ])
+  const frame = ether({
+    to: sandbox.gatewayMac,
+    from: GUEST_MAC,
+    body: ipv4({ to: PUBLIC_HOST, protocol: PROTOCOL.TCP, body: segment }),
+  })
+  let expected = 0
+
+  for (const bytes of [1_300, 100, 40]) {
+    await sandbox.guest.handOver([asOnePiece(frame, bytes)])
+    expected += 20_000 + 40 * Math.ceil(20_000 / bytes)
+    await waitUntil(async () => (await onUplink()).out - start.out >= expected)
+  }
+
+  assert.equal((await usageOf(sandbox)).used_bytes, expected)
+  await world.end(sandbox)
+})
+
+/** With the header of virtio: TCP over IPv4, whose checksums the host shall complete, in packets with so much data. */
+function asOnePiece(frame: string, dataBytes: number): string {
+  const header = Buffer.alloc(10)
+  header.set([1, 1])
+  for (const [index, value] of [54, dataBytes, 34, 16].entries()) header.writeUInt16LE(value, 2 + 2 * index)
+  return header.toString('hex') + frame
+}
+
 /** Of IP: the interface counts the Ethernet header of each packet too. */
 async function onUplink(): Promise<{ in: number; out: number }> {
   const [link] = JSON.parse(await command(`ip -s -j link show ${UPLINK.name}`)) as {

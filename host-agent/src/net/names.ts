@@ -19,6 +19,8 @@ export const MEMBER_DOMAIN = 'fc.local'
 /** Inside each namespace. */
 export const TAP = 'tap0'
 export const INNER_VETH = 'v0'
+/** A pair that what the guest sends goes through first: it leaves the exit as single packets (nft/cut-table.ts). */
+export const CUT = { entry: 'c0', exit: 'c1', exitMac: '02:00:00:00:00:01' }
 export const SLOT_TABLE = 'warren'
 
 /** An interface name has at most 15 characters: `w`, the instance, and up to six digits. */

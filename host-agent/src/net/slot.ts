@@ -3,7 +3,9 @@
  * host. It is made ahead of time without an address, claimed with one, and never used twice.
  *
  *   guest  eth0 172.30.0.2/30 ── tap0 172.30.0.1/30 │ v0 100.64.x.y/32 ── w<instance><slot> 169.254.1.1/32  host
- *                                  └───────── the slot's namespace ─────────┘
+ *                                   └─ c0 ── c1 ─┘ the slot's namespace
+ *
+ * What the guest sends goes from tap0 through the cut, c0 to c1 (nft/cut-table.ts), before it is judged.
  *
  * netd may be killed at any line: the namespace has its name from the first moment, so what was half made is found
  * and reaped, and everything else hangs on the namespace.
@@ -13,6 +15,7 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { disableIpv6, type Kernel, readRoutes } from './kernel.ts'
 import { hasCode, interfaceIndex } from './libc.ts'
 import {
+  CUT,
   GUEST_GATEWAY,
   GUEST_PREFIX,
   HOST_ADDRESS,
@@ -37,9 +40,11 @@ import {
   setLinkUp,
 } from './netlink/route.ts'
 import { NetlinkSocket } from './netlink/socket.ts'
+import { renderCutTable } from './nft/cut-table.ts'
 import { Nft } from './nft/nft.ts'
 import { renderSlotPolicy } from './nft/slot-policy.ts'
 import { ownerElements, renderOwner, renderSlotTable } from './nft/slot-table.ts'
+import { takeSinglePackets } from './offload.ts'
 import { contextOf, letGo } from './slot-policy.ts'
 import { readCounts } from './slot-report.ts'
 import { createTap } from './tap.ts'
@@ -76,11 +81,18 @@ function furnish(kernel: Kernel, outer: string, { mtu, tapOwnerUid, policy }: Sl
   createTap(TAP, tapOwnerUid)
   using routes = new NetlinkSocket()
   const peer = { name: INNER_VETH, peerName: outer, peerNetnsFd: kernel.host.fd, mtu }
-  routes.change(`create ${outer}`, createVeth(peer))
+  const cut = { name: CUT.entry, peerName: CUT.exit, peerMac: CUT.exitMac, mtu }
+  routes.change(`create ${outer}`, createVeth(peer), createVeth(cut))
+  takeSinglePackets(CUT.entry)
+  nft.run(renderCutTable())
+  // The way back to the guest is the tap, not where its packets come from: the kernel must not take that for a forgery.
+  // Forged senders are dropped by the table.
+  for (const name of ['all', CUT.exit]) writeFileSync(`/proc/sys/net/ipv4/conf/${name}/rp_filter`, '0')
   const tap = interfaceIndex(TAP)
   const inner = interfaceIndex(INNER_VETH)
   routes.change(
     `furnish the namespace of ${outer}`,
+    setLinkUp(interfaceIndex(CUT.exit)),
     setLinkUp(tap, mtu),
     addAddress(tap, GUEST_GATEWAY, GUEST_PREFIX),
     addLinkRoute(inner, HOST_ADDRESS),

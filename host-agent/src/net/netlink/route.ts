@@ -22,7 +22,7 @@ const RTM = {
   DELROUTE: 25,
   GETROUTE: 26,
 }
-const IFLA = { IFNAME: 3, MTU: 4, LINKINFO: 18, NET_NS_FD: 28 }
+const IFLA = { ADDRESS: 1, IFNAME: 3, MTU: 4, LINKINFO: 18, NET_NS_FD: 28 }
 const LINKINFO = { KIND: 1, DATA: 2 }
 const VETH_PEER = 1
 const IFA = { ADDRESS: 1, LOCAL: 2 }
@@ -48,7 +48,16 @@ export type Route = {
   interfaceIndexes: number[]
 }
 
-export const createVeth = (link: { name: string; peerName: string; peerNetnsFd: number; mtu: number }): Request => ({
+export type Veth = {
+  name: string
+  peerName: string
+  /** Of the namespace the peer goes to; without it, both are here. */
+  peerNetnsFd?: number
+  peerMac?: string
+  mtu: number
+}
+
+export const createVeth = (link: Veth): Request => ({
   type: RTM.NEWLINK,
   flags: NLM_F.CREATE | NLM_F.EXCL,
   body: Buffer.concat([
@@ -65,12 +74,15 @@ export const createVeth = (link: { name: string; peerName: string; peerNetnsFd: 
           linkBody(0, false),
           textAttribute(IFLA.IFNAME, link.peerName),
           numberAttribute(IFLA.MTU, link.mtu),
-          numberAttribute(IFLA.NET_NS_FD, link.peerNetnsFd),
+          ...(link.peerMac === undefined ? [] : [attribute(IFLA.ADDRESS, macBytes(link.peerMac))]),
+          ...(link.peerNetnsFd === undefined ? [] : [numberAttribute(IFLA.NET_NS_FD, link.peerNetnsFd)]),
         ),
       ),
     ),
   ]),
 })
+
+const macBytes = (mac: string): Buffer => Buffer.from(mac.replaceAll(':', ''), 'hex')
 
 export const setLinkUp = (index: number, mtu?: number): Request => ({
   type: RTM.NEWLINK,

@@ -71,8 +71,8 @@ test('an interface name cannot end the quotes', () => {
 })
 
 test('a slot lets only its guest out, under the address it gets when it is claimed', () => {
-  assert.match(renderSlotTable(), /iifname "tap0" ip saddr != 172\.30\.0\.2 drop/)
-  assert.match(renderSlotTable(), /iifname "tap0" oifname "v0" ip saddr @owned jump egress/)
+  assert.match(renderSlotTable(), /iifname "tap0" drop\n *iifname "c1" ip saddr != 172\.30\.0\.2 drop/)
+  assert.match(renderSlotTable(), /iifname "c1" oifname "v0" ip saddr @owned jump egress/)
   assert.equal(
     renderOwner('100.64.0.1'),
     'add element ip warren addresses { 100.64.0.1 : 172.30.0.2, 172.30.0.2 : 100.64.0.1 }\nadd element ip warren owned { 172.30.0.2 }',

@@ -7,6 +7,8 @@
  * Rules live here and not on the host, so a sandbox with a thousand rules slows no other one, and all of it goes with
  * the namespace.
  *
+ * What the guest sends comes from the exit of the cut (cut-table.ts), as single packets; what it gets goes to the tap.
+ *
  * The address mapping is stateless, so a clone wakes with nothing to forget. It is a map of two entries that are added
  * when the slot is claimed, together with the guest's address in `owned`. Not mapped is the packet quoted inside an ICMP error: the guest does not see "fragmentation
  * needed" or traceroute's answers. The guest's MTU is the uplink's and TCP is clamped on the host, so nothing depends on
@@ -17,7 +19,7 @@
  */
 import { addressBytes } from '../cidr.ts'
 import { CLOSED_RANGES } from '../closed.ts'
-import { GUEST_ADDRESS, INNER_VETH, SLOT_TABLE, TAP } from '../names.ts'
+import { CUT, GUEST_ADDRESS, INNER_VETH, SLOT_TABLE, TAP } from '../names.ts'
 import type { Element } from '../netlink/nft-elements.ts'
 
 export const STAMP = {
@@ -48,12 +50,13 @@ table ip ${SLOT_TABLE} {
   chain prerouting {
     type filter hook prerouting priority raw; policy accept;
     iifname "${INNER_VETH}" notrack ip daddr set ip daddr map @addresses
-    iifname "${TAP}" ip saddr != ${GUEST_ADDRESS} drop
-    iifname "${TAP}" notrack
+    iifname "${TAP}" drop
+    iifname "${CUT.exit}" ip saddr != ${GUEST_ADDRESS} drop
+    iifname "${CUT.exit}" notrack
   }
   chain input {
     type filter hook input priority filter; policy drop;
-    iifname "${TAP}" icmp type echo-request accept
+    iifname "${CUT.exit}" icmp type echo-request accept
   }
   chain passed { }
   chain egress { }
@@ -74,8 +77,8 @@ table ip ${SLOT_TABLE} {
   }
   chain forward {
     type filter hook forward priority filter; policy drop;
-    iifname "${TAP}" oifname "${INNER_VETH}" ip saddr @owned jump egress
-    iifname "${TAP}" oifname "${INNER_VETH}" goto refuse
+    iifname "${CUT.exit}" oifname "${INNER_VETH}" ip saddr @owned jump egress
+    iifname "${CUT.exit}" oifname "${INNER_VETH}" goto refuse
     iifname "${INNER_VETH}" oifname "${TAP}" ip daddr @owned jump ingress
   }
   chain postrouting {

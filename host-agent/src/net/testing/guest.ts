@@ -3,7 +3,8 @@
  * guest has it and carries frames between the two cables. `guest.ts MTU SOCKET`. Writes `ready` when the guest is up.
  *
  * On SOCKET it takes lines of JSON: `{"frames":[hex, …]}` puts frames of any form on the cable, as a guest with its own
- * driver could; `{"seen":true}` answers with the frames that came from it.
+ * driver could; `{"pieces":[hex, …]}` the same with a virtio header before each, which says what the host shall make of
+ * it; `{"seen":true}` answers with the frames that came from it.
  */
 import { execFileSync } from 'node:child_process'
 import { read, writeSync } from 'node:fs'
@@ -38,9 +39,10 @@ void carry(SLOT_TAP, eth0, (frame) => {
 void carry(eth0, SLOT_TAP)
 createServer((socket) => {
   createInterface(socket).on('line', (line) => {
-    const { frames = [] } = JSON.parse(line) as { frames?: string[] }
-    for (const frame of frames) writeSync(SLOT_TAP, Buffer.from('00'.repeat(VIRTIO_HEADER_BYTES) + frame, 'hex'))
-    socket.write(`${JSON.stringify(frames.length > 0 ? [] : seen)}\n`)
+    const { frames = [], pieces = [], ...rest } = JSON.parse(line) as Record<'frames' | 'pieces', string[] | undefined>
+    const plain = frames.map((frame) => '00'.repeat(VIRTIO_HEADER_BYTES) + frame)
+    for (const piece of [...plain, ...pieces]) writeSync(SLOT_TAP, Buffer.from(piece, 'hex'))
+    socket.write(`${JSON.stringify('seen' in rest ? seen : [])}\n`)
   })
 }).listen(process.argv[3], () => process.stdout.write('ready\n'))
 

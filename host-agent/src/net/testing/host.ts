@@ -63,7 +63,7 @@ export class Internet {
 
   /** What it heard: datagrams as `text from address`, requests, questions (internet.ts). */
   async seen(): Promise<string[]> {
-    this.#child.send('seen')
+    this.#child.send(0)
     const [seen] = await once(this.#child, 'message')
     return seen as string[]
   }

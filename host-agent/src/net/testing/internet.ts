@@ -1,5 +1,6 @@
 /**
- * The internet of the tests, in a process and network namespace of its own. Everything it hears it remembers (`seen`).
+ * The internet of the tests, in a process and network namespace of its own. Everything it hears it remembers
+ * (`seen`): a number as a message is answered with what came from that place on.
  *
  *   tcp 80 at NAMED addresses    a small HTTP server: answers with the address that was called and the Host that was meant
  *   tcp 80 elsewhere             tells who called
@@ -20,7 +21,7 @@ const TICK_MS = 10
 unshareNetwork()
 const seen: string[] = []
 process.on('disconnect', () => process.exit())
-process.on('message', () => process.send!(seen))
+process.on('message', (from) => process.send!(seen.slice(from as number)))
 
 const listen = (port: number, serve: (socket: Socket) => void) =>
   createServer((socket) => {

@@ -28,6 +28,8 @@ export type Guest = {
   inside: (line: string) => Promise<string>
   /** Puts frames on the cable, whatever they are. */
   inject: (frames: readonly string[]) => Promise<void>
+  /** The same with a virtio header before each. */
+  handOver: (pieces: readonly string[]) => Promise<void>
   /** Frames that came out of the cable, the newest last. */
   received: () => Promise<string[]>
   stop: () => Promise<void>
@@ -63,6 +65,7 @@ export async function startGuest(netd: Netd, slot: number): Promise<Guest> {
     },
     inside: async (line) => (await runOrThrow('nsenter', [...enter, ...line.split(' ')])).stdout,
     inject: async (frames) => void (await tell(control, { frames })),
+    handOver: async (pieces) => void (await tell(control, { pieces })),
     received: () => tell(control, { seen: true }),
     async stop() {
       process.kill(pid, 'SIGKILL')
@@ -72,7 +75,10 @@ export async function startGuest(netd: Netd, slot: number): Promise<Guest> {
   }
 }
 
-async function tell(path: string, words: { frames?: readonly string[]; seen?: true }): Promise<string[]> {
+async function tell(
+  path: string,
+  words: { frames?: readonly string[]; pieces?: readonly string[]; seen?: true },
+): Promise<string[]> {
   const socket = connect(path)
   try {
     socket.write(`${JSON.stringify(words)}\n`)

