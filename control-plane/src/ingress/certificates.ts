@@ -65,7 +65,10 @@ export async function openLocal(folder: string, domain: string): Promise<Certifi
   }
 }
 
-/** Without a folder it lives as long as this process. Made for one domain: another domain needs another, since an authority vouches for its own only. */
+/**
+ * Without a folder it lives as long as this process. Made for one domain: another domain needs another, since an
+ * authority vouches for its own only.
+ */
 async function readAuthority(folder: string, domain: string): Promise<Authority> {
   const name = `Warren local authority for ${domain}`
   const newPem = () => newKeys().privateKey.export({ type: 'pkcs8', format: 'pem' }) as string

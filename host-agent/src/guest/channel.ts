@@ -2,7 +2,8 @@
  * The way to a guest's agent: HTTP/2 over two virtio-serial ports, greeted as protocol/guest-api.ts says.
  *
  * A greeting that is not answered is tried again with a new number on new connections: a guest that was restored a
- * moment ago may miss the first. Nothing that arrives before the answer to our own number is believed: it was meant for somebody else.
+ * moment ago may miss the first. Nothing that arrives before the answer to our own number is believed: it was meant for
+ * somebody else.
  */
 import { randomBytes } from 'node:crypto'
 import http2, {

@@ -5,7 +5,8 @@
  *   kernels/<digest>/     vmlinuz, modules/*.ko and manifest.json
  *   initramfs/<digest>    named by what went into it
  *   names/<name>          a symbolic link to ../roots/<digest>, or for `kernel-<suite>` to ../kernels/<digest>
- *   building/<key>/       what is being made (with @ for :, which tools take for a separator); it appears elsewhere by one rename when it is whole and synced
+ *   building/<key>/       what is being made (with @ for :, which tools take for a separator); it appears elsewhere by
+ *                         one rename when it is whole and synced
  *   locks/<key>           flock(2)ed by whoever builds <key>; never removed, since that would split the lock in two
  *   failed/<key>          why the last try failed
  *

@@ -5,7 +5,8 @@
  * the kernel would count and judge it as one packet, with one header. The wire carries a header for each: 3.5 % more
  * than was metered with an honest guest, and with one that asks for packets of a few bytes many times as much. So every
  * piece goes into a pair of links that takes single packets only (CUT; offload.ts, because gso_max_segs believes what a
- * guest says of its piece); what comes out of it is what the slot's table sees (slot-table.ts). It stays outside the VM, and guests that were saved before need not know.
+ * guest says of its piece); what comes out of it is what the slot's table sees (slot-table.ts). It stays outside the VM,
+ * and guests that were saved before need not know.
  *
  * Only IPv4 goes this way. ARP is answered at the tap; nothing else has anywhere to go.
  */

@@ -10,9 +10,9 @@
  * What the guest sends comes from the exit of the cut (cut-table.ts), as single packets; what it gets goes to the tap.
  *
  * The address mapping is stateless, so a clone wakes with nothing to forget. It is a map of two entries that are added
- * when the slot is claimed, together with the guest's address in `owned`. Not mapped is the packet quoted inside an ICMP error: the guest does not see "fragmentation
- * needed" or traceroute's answers. The guest's MTU is the uplink's and TCP is clamped on the host, so nothing depends on
- * them.
+ * when the slot is claimed, together with the guest's address in `owned`. Not mapped is the packet quoted inside an
+ * ICMP error: the guest does not see "fragmentation needed" or traceroute's answers. The guest's MTU is the uplink's
+ * and TCP is clamped on the host, so nothing depends on them.
  *
  * Links between machines inside this one carry no mark of the kernel's, but they carry the packet's DSCP. So the slot
  * stamps what the host must know there (STAMP); whatever the guest had written into it is wiped first.
