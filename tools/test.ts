@@ -15,6 +15,7 @@ let running: ChildProcess | undefined
 if (files.length === 0) {
   await check('format and lint', 'sh', ['tools/biome.sh', 'check', '.'])
   await check('types', process.execPath, ['node_modules/typescript/bin/tsc', '--noEmit'])
+  await check('guest agent', 'sh', ['tools/guest-agent-tests.sh'])
 }
 
 const postgres = await startTestPostgres()
@@ -38,7 +39,7 @@ async function check(name: string, command: string, args: string[]): Promise<voi
   const code = await run(command, args)
   const seconds = ((performance.now() - startedAt) / 1000).toFixed(1)
   if (code !== 0) {
-    process.stderr.write(`\n${name} failed after ${seconds} s; \`npm run fix\` mends what can be mended by itself\n`)
+    process.stderr.write(`\n${name} failed after ${seconds} s; \`npm run fix\` mends what biome can mend by itself\n`)
     process.exit(code)
   }
   process.stdout.write(`${name} ok in ${seconds} s\n`)

@@ -22,9 +22,10 @@ const STOP_LIMIT_MS = 10_000
 /** `script` is relative to the repository. Its standard output joins our standard error: ours is for results. */
 export async function startChild<Ready>(
   script: string,
-  options: { args?: string[]; env?: NodeJS.ProcessEnv } = {},
+  options: { args?: string[]; env?: NodeJS.ProcessEnv; asRoot?: true; stopLimitMs?: number } = {},
 ): Promise<Child<Ready>> {
-  const [command, args] = unprivileged(process.execPath, [path.join(ROOT, script), ...(options.args ?? [])])
+  const line = [path.join(ROOT, script), ...(options.args ?? [])]
+  const [command, args] = options.asRoot ? apart(process.execPath, line) : unprivileged(process.execPath, line)
   const child = spawn(command, args, {
     cwd: ROOT,
     stdio: ['ignore', process.stderr, 'inherit', 'ipc'],
@@ -37,7 +38,7 @@ export async function startChild<Ready>(
   })
   ended.catch(() => {}) // Whoever waits for the child races with it; nobody may be waiting.
   const next = <T>() => Promise.race([new Promise<T>((resolve) => child.once('message', resolve)), ended])
-  const stop = () => stopChild(child, ended)
+  const stop = () => stopChild(child, ended, options.stopLimitMs)
 
   const timer = setTimeout(() => child.kill('SIGKILL'), START_LIMIT_MS)
   try {
@@ -56,12 +57,19 @@ export async function startChild<Ready>(
   }
 }
 
-async function stopChild(child: ChildProcess, ended: Promise<never>): Promise<void> {
+async function stopChild(child: ChildProcess, ended: Promise<never>, limitMs = STOP_LIMIT_MS): Promise<void> {
   if (child.connected) child.disconnect()
-  const timer = setTimeout(() => child.kill('SIGKILL'), STOP_LIMIT_MS)
+  const timer = setTimeout(() => child.kill('SIGKILL'), limitMs)
   await ended.catch(() => {})
   clearTimeout(timer)
 }
+
+/** With mounts of its own, and no named namespace in sight: what it makes nobody else sees, and the other way round. */
+const apart = (command: string, args: string[]): [string, string[]] => [
+  'unshare',
+  ['--mount', '--propagation', 'private', 'sh', '-c', HIDE_NAMESPACES, 'sh', command, ...args],
+]
+const HIDE_NAMESPACES = 'mkdir -p /run/netns && mount -t tmpfs none /run/netns && exec "$@"'
 
 /** The settings of whoever runs the bench are not what is measured. */
 const withoutSettings = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>

@@ -6,6 +6,18 @@ import { pullRow, pushRow } from './rows/files.ts'
 import { fork10Row, forkRow, liveForkRow } from './rows/fork.ts'
 import { getSandboxRow, whoamiRow } from './rows/front-door.ts'
 import { idleMemoryRow, uploadRowOf1G, uploadRowOf10G } from './rows/memory.ts'
+import {
+  net1000AskRow,
+  net1000ChangeRow,
+  net1000ClaimRow,
+  netClaimRow,
+  netOpenRow,
+  netOutProxyRow,
+  netOutRulesRow,
+  netRulesRow,
+  netSetUpRow,
+  netTearDownRow,
+} from './rows/network.ts'
 import { pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeColdRow, resumeRow } from './rows/pause.ts'
 import { connectRow, processStartRow, ptyEchoPortRow, ptyEchoRow } from './rows/processes.ts'
 import { listByStatusRow, listRow } from './rows/sandbox-list.ts'
@@ -25,5 +37,8 @@ export const ROWS: readonly Row[] = [
   ],
   ...[idleMemoryRow, uploadRowOf1G, uploadRowOf10G],
   ...[pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeRow, resumeColdRow, forkRow, fork10Row, liveForkRow],
+  ...[netSetUpRow, netTearDownRow, netClaimRow, netRulesRow, netOpenRow, netOutRulesRow, netOutProxyRow],
+  // A thousand sandboxes stay until the end of the run, so these come after the others about the network.
+  ...[net1000AskRow, net1000ChangeRow, net1000ClaimRow],
   ...[whoamiRow, getSandboxRow, listRow, listByStatusRow],
 ]

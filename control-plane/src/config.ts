@@ -49,6 +49,8 @@ const SETTINGS = {
   /** A wildcard certificate and its key; without them a local authority is made in the folder. */
   ingressCert: text('WARREN_INGRESS_CERT', ''),
   ingressKey: text('WARREN_INGRESS_KEY', ''),
+  /** Requests of one address, to all sandboxes together; 0 turns it off. */
+  ingressRateLimitPerMinute: integer('WARREN_INGRESS_RATE_LIMIT', 12_000, { min: 0, max: 100_000_000 }),
   ingressCaDir: text('WARREN_INGRESS_CA_DIR', ''),
   /** Make the local user and its key when there is no user at all. */
   localUser: flag('WARREN_LOCAL_USER', false),

@@ -4,12 +4,13 @@ import { findTokens } from './access-tokens/find.ts'
 import { batched } from './db/batch.ts'
 import type { Database } from './db/connect.ts'
 import { countSandboxes } from './sandboxes/count.ts'
-import { findSandboxes } from './sandboxes/queries.ts'
+import { findSandboxes, findSandboxVersions } from './sandboxes/queries.ts'
 
 export type Loaders = ReturnType<typeof createLoaders>
 
 export const createLoaders = (database: Database) => ({
   sandbox: batched((ids: string[]) => findSandboxes(database, ids)),
   accessToken: batched((hashes: string[]) => findTokens(database, hashes)),
+  sandboxVersion: batched((ids: string[]) => findSandboxVersions(database, ids)),
   sandboxCounts: batched((userIds: string[]) => countSandboxes(database, userIds)),
 })

@@ -2,7 +2,7 @@
  * A Warren for one story: the real launcher and all it starts, on a data directory of its own and on free ports.
  * Whatever a story leaves running, or kills in the middle, is ended when it is over.
  */
-import { type ChildProcess, spawn } from 'node:child_process'
+import { type ChildProcess, type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { homedir, tmpdir } from 'node:os'
@@ -95,12 +95,15 @@ export async function failToStart(dataDir: string, options: Options = {}): Promi
   return { code: code ?? -1, output: run.output() }
 }
 
+type Ended = { code: number; stdout: string; stderr: string }
+
 /** `warren …` beside it, as a person would type it. */
-export async function warren(
-  dataDir: string,
-  ...args: string[]
-): Promise<{ code: number; stdout: string; stderr: string }> {
-  const child = spawn(process.execPath, [MAIN, ...args], { cwd: ROOT, env: cleanEnv(dataDir) })
+export const warren = (dataDir: string, ...args: string[]): Promise<Ended> => ended(spawnWarren(dataDir, args))
+
+export const spawnWarren = (dataDir: string, args: string[], env: NodeJS.ProcessEnv = {}) =>
+  spawn(process.execPath, [MAIN, ...args], { cwd: ROOT, env: cleanEnv(dataDir, env) })
+
+export async function ended(child: ChildProcessWithoutNullStreams): Promise<Ended> {
   let stdout = ''
   let stderr = ''
   child.stdout.on('data', (chunk) => {

@@ -1,18 +1,14 @@
 /** Sandboxes share the memory of one booted machine: what they make of it is theirs alone, and all of it is there. */
 import assert from 'node:assert/strict'
-import { readdirSync } from 'node:fs'
-import { homedir } from 'node:os'
-import path from 'node:path'
 import { describe, test } from 'node:test'
 import type { Sandbox } from '@nodeops-createos/sandbox'
 import { create, destroy, must, pause, resume, sh, view } from './lifecycle.ts'
-import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { cannotRunVms, imageMissing, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 const SHAPE = 's-1vcpu-1gb'
 const PATIENT = { timeoutMs: 240_000 }
-/** Building it takes minutes, so it is used where it is (`npm start` builds it in the background). */
 const DEVBOX = 'devbox:1'
-const noDevbox = imageNames().includes(DEVBOX) ? false : `${DEVBOX} is not in the cache of this machine`
+const noDevbox = imageMissing(DEVBOX)
 
 const it = cannotRunVms ? (undefined as never) : await startVmBox()
 
@@ -77,14 +73,4 @@ async function draw(sandbox: Sandbox): Promise<string[]> {
   const { result } = await sandbox.runCommand('sh', ['-ec', `${DRAW}; ${DRAW}`], PATIENT)
   assert.equal(result.exit_code, 0, result.stderr)
   return result.stdout.trim().split('\n')
-}
-
-/** Of the cache that the box uses as well. */
-function imageNames(): string[] {
-  const cache = process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache')
-  try {
-    return readdirSync(path.join(cache, 'warren/images/names'))
-  } catch {
-    return []
-  }
 }

@@ -98,6 +98,24 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
       assert.equal((await processes.get(process_id)).state, 'running')
       await destroy(it, id)
     })
+
+    test(`a process that ends while the ${victim} is dead has its real end, and who waited is told of no other`, async () => {
+      const { id } = await create(it)
+      const processes = processClient(it, id)
+      const { process_id } = await processes.start({ cmd: 'sh', args: ['-c', 'echo waits; sleep 1; exit 9'] })
+      await processes.follow(process_id, 0, (text) => text === 'waits\n')
+      const waiting = processes.call('GET', `/${process_id}/wait?timeout_ms=30000`).catch(() => undefined)
+
+      kill(await pidOf())
+      const waited = await waiting
+      await untilAnswers(id)
+
+      assert.ok(waited === undefined || waited.status >= 500 || waited.data.exit_code === 9, JSON.stringify(waited))
+      const { bytes, end } = await processes.follow(process_id, 0)
+      assert.deepEqual([bytes.toString(), end], ['waits\n', { type: 'exit', exit_code: 9 }])
+      assert.equal((await processes.get(process_id)).exit_code, 9)
+      await destroy(it, id)
+    })
   }
 
   test('the agent in the guest cannot be killed from inside', async () => {

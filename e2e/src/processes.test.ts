@@ -67,28 +67,6 @@ describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: V
     await processes.delete(process_id)
   })
 
-  test('an editor draws its screen, is typed into, and saves', async () => {
-    await sh(it, sandbox.id, 'printf "first line\\nsecond line\\n" > /root/note')
-    const { process_id } = await processes.start({
-      cmd: 'busybox',
-      args: ['vi', '/root/note'],
-      pty: { rows: 12, cols: 60 },
-    })
-    // The rows below the text, each at its place: the screen is drawn, and as large as was asked for.
-    const drawn = await processes.follow(process_id, 0, (text) => text.includes('/root/note') && text.includes('~'))
-
-    await processes.write(process_id, 'Othe zeroth line\x1b')
-    const typed = await processes.follow(process_id, drawn.seq, (text) => text.includes('zeroth'))
-    await processes.write(process_id, ':wq\r')
-    const { end } = await processes.follow(process_id, typed.seq)
-
-    const screen = drawn.bytes.toString()
-    assert.ok(screen.includes('first line') && screen.includes('second line'), screen)
-    assert.ok(screen.includes('\x1b['), 'the cursor is moved')
-    assert.deepEqual(end, { type: 'exit', exit_code: 0 })
-    assert.equal(await sh(it, sandbox.id, 'cat /root/note'), 'the zeroth line\nfirst line\nsecond line')
-  })
-
   test('a reader that is cut off again and again goes on by number, and has everything once', async () => {
     const script = 'for i in $(seq 2000); do echo "line $i"; done; echo end >&2; exit 5'
     const { process_id } = await processes.start({ cmd: 'sh', args: ['-c', script] })

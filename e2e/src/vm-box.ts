@@ -4,6 +4,7 @@
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
+import { homedir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
 import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
@@ -14,6 +15,12 @@ export const cannotRunVms: string | false =
 
 function noQemu(): boolean {
   return spawnSync('qemu-system-x86_64', ['--version']).status !== 0
+}
+
+/** Of the images that take minutes to build, and are used where they are (`npm start` builds them in the background). */
+export function imageMissing(name: string): string | false {
+  const cache = process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache')
+  return existsSync(path.join(cache, 'warren/images/names', name)) ? false : `${name} is not built on this machine`
 }
 
 export const VM_ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }

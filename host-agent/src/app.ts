@@ -18,6 +18,7 @@ import {
 import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import type { Deps } from './deps.ts'
+import { NO_MEMORY_LIMIT_MB } from './guest/channel.ts'
 import { passToGuest } from './guest/pass.ts'
 import { passToPort } from './guest/pass-to-port.ts'
 import { HostError } from './host-error.ts'
@@ -31,11 +32,12 @@ export type HostApp = { listen(path: string): Promise<void>; close(): Promise<vo
 
 export function createHostApp(deps: Deps, vms: Vms): HostApp {
   const server = http2.createServer({
-    settings: { initialWindowSize: 1024 * 1024, maxConcurrentStreams: 4096 },
+    // Each sandbox has a limit of its own: one that is full must not keep the callers of the others waiting.
+    settings: { initialWindowSize: 1024 * 1024, maxConcurrentStreams: 2 ** 31 - 1 },
     // The one client is the control plane: many resets are callers that went away, not an attack.
     streamResetBurst: 1_000_000,
     streamResetRate: 100_000,
-    maxSessionMemory: 1024,
+    maxSessionMemory: NO_MEMORY_LIMIT_MB,
   })
   const sessions = new Set<ServerHttp2Session>()
   server.on('session', (session) => {

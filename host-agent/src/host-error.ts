@@ -17,6 +17,7 @@ const STATUS = {
   snapshot_incompatible: 503,
   identity_failed: 500,
   port_closed: 502,
+  too_many_streams: 429,
   internal: 500,
 } as const satisfies Record<HostFailureCode, number>
 

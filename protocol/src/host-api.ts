@@ -59,6 +59,8 @@ export const HostFailure = Type.Object({
     'identity_failed',
     /** Nothing listens on that port of the VM. */
     'port_closed',
+    /** So much is open to this VM already that nothing more is opened before some of it is closed. */
+    'too_many_streams',
     'internal',
   ]),
   message: Type.String(),

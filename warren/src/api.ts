@@ -42,7 +42,14 @@ export async function getSandboxId(api: Api, sandbox: string): Promise<string> {
 
 export async function ask<Data>(api: Api, method: string, path: string, body?: object): Promise<Data> {
   const payload = body === undefined ? {} : { body: JSON.stringify(body) }
-  const response = await fetch(`${api.baseUrl}${path}`, { method, headers: { 'X-Api-Key': api.key }, ...payload })
+  const response = await fetch(`${api.baseUrl}${path}`, {
+    method,
+    headers: { 'X-Api-Key': api.key },
+    ...payload,
+  }).catch((error: Error) => {
+    // fetch itself says only that it failed.
+    throw new Error(`cannot reach ${api.baseUrl}`, { cause: error.cause ?? error })
+  })
   const text = await response.text()
   if (!response.ok) throw new Error(refusal(response.status, text))
   return (JSON.parse(text) as { data: Data }).data

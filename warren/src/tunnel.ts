@@ -28,19 +28,22 @@ export async function openTunnel(sandbox: string, port: string): Promise<void> {
     socket.once('close', () => resolve(false))
   })
   // Not before the last bytes are out; an open stdin would keep us for ever.
-  if (process.stdout.writableLength > 0) await new Promise((resolve) => process.stdout.once('drain', resolve))
+  await new Promise<unknown>((resolve) => process.stdout.write('', resolve))
   process.exit(failed ? 1 : 0)
 }
 
 async function connect(api: Api, path: string): Promise<net.Socket> {
   const url = new URL(`${api.baseUrl}${path}`)
   const isTls = url.protocol === 'https:'
-  const to = { host: url.hostname, port: Number(url.port) || (isTls ? 443 : 80), allowHalfOpen: true }
+  const host = url.hostname.replace(/^\[|\]$/g, '') // An IPv6 address has brackets in a URL only.
+  const to = { host, port: Number(url.port) || (isTls ? 443 : 80), allowHalfOpen: true }
+  // The proxy in front may serve several names; an address is none.
+  const servername = net.isIP(host) ? {} : { servername: host }
   const request = (isTls ? https : http).request(url, {
     method: 'POST',
     headers: { 'X-Api-Key': api.key, Connection: 'Upgrade', Upgrade: TUNNEL_UPGRADE },
     // An agent's sockets end both directions at once.
-    createConnection: () => (isTls ? tls.connect({ ...to, servername: url.hostname }) : net.connect(to)),
+    createConnection: () => (isTls ? tls.connect({ ...to, ...servername }) : net.connect(to)),
   })
   request.end()
   return new Promise((resolve, reject) => {

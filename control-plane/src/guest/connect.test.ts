@@ -2,10 +2,10 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { test } from 'node:test'
-import { encodeLine, GUEST_CONNECT_FRAME, guestFrame, NdjsonDecoder, type ProcessFrame } from '@warren/protocol'
+import { encodeLine, GUEST_CONNECT_FRAME, guestFrame } from '@warren/protocol'
 import fc from 'fast-check'
 import { listenOn } from '../testing/app.ts'
-import { type ProcessLine as Line, outputOf, readProcessLines as read } from '../testing/process-lines.ts'
+import { type ProcessLine as Line, outputOf, readProcessLines as read, readUpTo } from '../testing/process-lines.ts'
 import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
@@ -132,21 +132,6 @@ test('cut at every byte and connected again with the last number, the output is 
   }
 })
 
-/** What a reader has of the lines when its connection breaks after so many bytes. */
-async function readUpTo(response: IncomingMessage, bytes: number): Promise<Line[]> {
-  const decoder = new NdjsonDecoder()
-  const lines: Line[] = []
-  let left = bytes
-  for await (const chunk of response as AsyncIterable<Buffer>) {
-    const part = chunk.subarray(0, left)
-    left -= part.length
-    for (const value of decoder.push(part)) if ((value as ProcessFrame).type !== 'heartbeat') lines.push(value as Line)
-    if (left === 0) break
-  }
-  response.destroy()
-  return lines
-}
-
 test('asking for what is no longer kept is 410, with the oldest as text; 0 gets what there is', async () => {
   guest.journalBytes = 64 * 1024
   const process = await sh('head -c 300000 /dev/zero')
@@ -247,6 +232,19 @@ test('a guest that lies about numbers or frames is not believed', async () => {
     assert.deepEqual(lines.at(-1), { type: 'error', error: 'guest unreachable' })
     assert.ok(bytesOf(lines).length <= 1)
   }
+})
+
+test('one more than the host lets into a sandbox is told to come back', async () => {
+  host.hooks = {
+    guest: (stream) => {
+      stream.respond({ ':status': 429 })
+      stream.end(JSON.stringify({ code: 'too_many_streams', message: '512 streams to this guest are open' }))
+    },
+  }
+
+  const { status, headers, body } = await send('GET', at('/proc_1/connect'), ada)
+
+  assert.deepEqual([status, body.data.code, headers['retry-after']], [429, 'rate_limited', '1'])
 })
 
 test('output that is read counts as activity; a connection that is merely open does not', async () => {

@@ -18,6 +18,8 @@ import { parseJson, type ResponseHeaders, readAll } from '../hosts/client.ts'
 import { CallerGone } from '../http/caller-gone.ts'
 import { hold } from './activity.ts'
 
+/** For a sandbox that is full of open connections: somebody has to close one. */
+const TOO_MANY_RETRY_S = 1
 const FAILURE_MAX_BYTES = 64 * 1024
 export const GUEST_TEXT_MAX_BYTES = 1024
 
@@ -85,6 +87,10 @@ function toFailure({ code, message, oldest_available_seq: oldest }: GuestFailure
   if (processCode) return failure(processCode, text)
   if (code === 'output_offset_expired' && oldest !== undefined && Number.isSafeInteger(oldest)) {
     return new Failure('output_offset_expired', offsetExpiredFail(oldest))
+  }
+  if (code === 'too_many_streams') {
+    const text = 'too many connections to this sandbox are open at once'
+    return failure('rate_limited', text, { retryAfterSeconds: TOO_MANY_RETRY_S })
   }
   const refusal = GUEST_STREAM_FAILURES.find((known) => known === code)
   if (refusal) return upstreamUnavailable(REFUSALS[refusal])

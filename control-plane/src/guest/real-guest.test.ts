@@ -4,10 +4,10 @@ import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import net from 'node:net'
 import { after, test } from 'node:test'
-import { encodeShellFrame, PROCESS_JOURNAL_MAX_BYTES, ProcessView } from '@warren/protocol'
+import { encodeLine, encodeShellFrame, PROCESS_JOURNAL_MAX_BYTES, ProcessView } from '@warren/protocol'
 import { Value } from 'typebox/value'
 import { listenOn } from '../testing/app.ts'
-import { outputOf, readProcessLines } from '../testing/process-lines.ts'
+import { outputOf, type ProcessLine, readProcessLines, readUpTo } from '../testing/process-lines.ts'
 import { hasRealGuest, startRealGuest } from '../testing/real-guest.ts'
 import { until } from '../testing/until.ts'
 import { openUpgrade } from '../testing/upgrade-client.ts'
@@ -100,6 +100,34 @@ test('a flood keeps the newest MiB; what is gone is 410 and its numbers have no 
 
   assert.equal(outputOf(kept.lines).length, output.bytes)
   assert.deepEqual([kept.seq, kept.lines.at(-1)?.type], [output.newest_seq, 'exit'])
+})
+
+test('cut at every byte, while it goes on and when it is over, the output of a process is whole', {
+  skip,
+}, async () => {
+  const process = await sh('while IFS= read -r line; do echo "$line"; echo "not $line" >&2; done; exit 7')
+  for (let n = 1; n <= 2; n++) {
+    await write(process, `${'x'.repeat(n * 5)} ${n}\n`)
+    await until(async () => (await send('GET', at(`/${process}`), ada)).body.data.output.newest_seq === 2 * n)
+  }
+  const sizeOf = (lines: ProcessLine[]) => lines.reduce((sum, line) => sum + encodeLine(line).length, 0)
+  const untilSeq = async (seq: number) => readUpTo(await open(process, `?after=${seq}`), sizeOf(live.slice(seq)))
+  const lastSeq = (lines: ProcessLine[]) => lines.reduce((last, line) => (line.type === 'data' ? line.seq : last), 0)
+  const live = await readUpTo(await open(process), Number.POSITIVE_INFINITY, 4)
+
+  for (let cut = 0; cut <= sizeOf(live); cut++) {
+    const first = await readUpTo(await open(process), cut)
+    const rest = cut === sizeOf(live) ? [] : await untilSeq(lastSeq(first))
+    assert.deepEqual([...first, ...rest], live, `cut at ${cut} while it went on`)
+  }
+  await send('POST', at(`/${process}/stdin/close`), ada)
+  const whole = [...live, { type: 'exit', exit_code: 7 } as const]
+  for (let cut = 0; cut < sizeOf(whole); cut++) {
+    const first = await readUpTo(await open(process), cut)
+    const seq = lastSeq(first)
+    const rest = await readProcessLines(await open(process, `?after=${seq}`), seq)
+    assert.deepEqual([...first, ...rest.lines], whole, `cut at ${cut} when it was over`)
+  }
 })
 
 test('the codes of the real agent are those of the API', { skip }, async () => {

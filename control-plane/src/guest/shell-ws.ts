@@ -57,7 +57,10 @@ function checkHandshake({ method, headers }: FastifyRequest): void {
 function join(peer: WebSocket, stream: ClientHttp2Stream, note: () => void): void {
   peer.on('error', () => {}) // `close` follows.
   peer.on('message', (data: Buffer, isBinary) => {
-    if (!isBinary) return peer.close(UNSUPPORTED_DATA, 'binary messages only')
+    if (!isBinary) {
+      peer.close(UNSUPPORTED_DATA, 'binary messages only')
+      return resetStream(stream) // A peer that is told so may still send; the shell hears none of it.
+    }
     note()
     if (stream.destroyed || stream.write(data)) return
     peer.pause()

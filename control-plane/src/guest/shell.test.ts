@@ -107,6 +107,29 @@ test('a text message closes with 1003, a frame that makes no sense with 1011', a
   assert.equal((await once(broken.peer, 'close'))[0], 1011)
 })
 
+test('what follows a text message does not reach the shell', async () => {
+  let heard = ''
+  const closed = Promise.withResolvers<void>()
+  host.hooks = {
+    guest: (stream) => {
+      stream.respond({ ':status': 200 })
+      stream.on('data', (chunk) => {
+        heard += chunk
+      })
+      stream.once('close', () => closed.resolve())
+    },
+  }
+  const { peer } = openSocket()
+  await once(peer, 'open')
+
+  peer.send('hello')
+  for (let n = 0; n < 100; n++) peer.send(input('rm -r precious\n'))
+  await closed.promise
+
+  assert.equal(heard, '')
+  host.hooks = {}
+})
+
 test('a WebSocket that closes hangs up its shell', async () => {
   const closed = Promise.withResolvers<number>()
   host.hooks = {

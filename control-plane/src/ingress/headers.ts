@@ -17,6 +17,9 @@ const HOP_BY_HOP = new Set([
 /** Ours to say: from a stranger they would be a claim. `Expect` is answered here. */
 const REPLACED = new Set(['x-forwarded-for', 'x-forwarded-proto', 'x-forwarded-host', 'forwarded', 'expect'])
 
+/** Without these a message would be another one, so they are nobody's to take out by naming them in `Connection`. */
+const KEPT = new Set(['host', 'content-length'])
+
 /** As names and values in turn, in the order and the case they came in. */
 export function passedHeaders(
   raw: readonly string[],
@@ -27,7 +30,8 @@ export function passedHeaders(
   const passed: string[] = []
   for (let i = 0; i + 1 < raw.length; i += 2) {
     const name = raw[i]!.toLowerCase()
-    if (!HOP_BY_HOP.has(name) && !named.has(name) && !more.has(name)) passed.push(raw[i]!, raw[i + 1]!)
+    const isNamed = named.has(name) && !KEPT.has(name)
+    if (!HOP_BY_HOP.has(name) && !isNamed && !more.has(name)) passed.push(raw[i]!, raw[i + 1]!)
   }
   return passed
 }
@@ -39,7 +43,7 @@ export function requestHeaders(
 ): string[] {
   const { headers, rawHeaders, socket } = request
   const passed = passedHeaders(rawHeaders, headers.connection, REPLACED)
-  const address = (socket.remoteAddress ?? '').replace(/^::ffff:/, '')
+  const address = plainAddress(socket.remoteAddress)
   const trusted = isTrusted(address)
   const before = trusted && headers['x-forwarded-for'] ? `${headers['x-forwarded-for']}, ` : ''
   const told = (name: string, ours: string) => (trusted ? (headers[name] as string | undefined) : undefined) ?? ours
@@ -51,6 +55,17 @@ export function requestHeaders(
     passed.push('Content-Length', '0')
   }
   return passed
+}
+
+const plainAddress = (address: string | undefined): string => (address ?? '').replace(/^::ffff:/, '')
+
+/** Who asks: the nearest that is no proxy of ours. */
+export function clientAddress({ headers, socket }: IncomingMessage, isTrusted: (ip: string) => boolean): string {
+  const forwarded = headers['x-forwarded-for'] // Several of them are one, joined by commas.
+  const hops = [...String(forwarded ?? '').split(','), plainAddress(socket.remoteAddress)].map((hop) => hop.trim())
+  let at = hops.length - 1
+  while (at > 0 && isTrusted(hops[at]!) && isIP(hops[at - 1]!) !== 0) at--
+  return hops[at]! // There is at least the last.
 }
 
 /** For these a server expects no body unless it is told of one. */

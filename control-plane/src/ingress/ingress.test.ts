@@ -1,66 +1,19 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
-import http, { type IncomingMessage, type RequestListener } from 'node:http'
-import https from 'node:https'
-import net, { type AddressInfo } from 'node:net'
-import { tmpdir } from 'node:os'
+import { writeFile } from 'node:fs/promises'
+import http, { type IncomingMessage } from 'node:http'
+import net from 'node:net'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import tls from 'node:tls'
 import { WebSocket, WebSocketServer } from 'ws'
 import { until } from '../testing/until.ts'
-import { createHostedApp } from '../testing/with-host.ts'
 import { issueAuthority, issueServer, newKeys } from './certificate.ts'
 import { openGiven } from './certificates.ts'
-import { openIngress } from './main.ts'
+import { createTestIngress, nameOf, serve } from './testing.ts'
 
-const folder = await mkdtemp(path.join(tmpdir(), 'warren-ingress-'))
-after(() => rm(folder, { recursive: true, force: true }))
-const hosted = await createHostedApp({
-  config: { ingressPort: 0, ingressCaDir: folder },
-  host: { memMib: 10_000_000 },
-})
-const { deps, user, create, send, get, host } = hosted
-const ingress = await openIngress(deps)
-after(() => ingress.close())
-const ca = await readFile(path.join(folder, 'ca.pem'))
-const owner = await user({ plan: 'local' })
-
-/** A program in the sandbox: ports of this machine are its ports. */
-async function serve(listener: RequestListener): Promise<http.Server & { port: number }> {
-  const server = http.createServer(listener)
-  server.listen(0, '127.0.0.1')
-  await once(server, 'listening')
-  after(() => {
-    server.closeAllConnections()
-    server.close()
-  })
-  return Object.assign(server, { port: (server.address() as AddressInfo).port })
-}
-const newSandbox = async (body = {}) => (await create(owner, { ingress_enabled: true, ...body })).body.data
-const nameOf = (id: string, port: number) => `${id.slice(3).toLowerCase()}-${port}.localhost`
-
-type Asked = { method?: string; path?: string; headers?: Record<string, string>; body?: Buffer; secure?: boolean }
-type Heard = { status: number; headers: http.IncomingHttpHeaders; body: Buffer }
-function ask(name: string, { method = 'GET', path = '/', headers = {}, body, secure = false }: Asked = {}) {
-  const { promise, resolve, reject } = Promise.withResolvers<Heard>()
-  const options = { host: '127.0.0.1', port: ingress.port, method, path, headers: { host: name, ...headers } }
-  const request = secure
-    ? https.request({ ...options, servername: name, ca, agent: false })
-    : http.request({ ...options, agent: false })
-  request.once('response', (response: IncomingMessage) => {
-    response.toArray().then((chunks) => {
-      resolve({ status: response.statusCode!, headers: response.headers, body: Buffer.concat(chunks) })
-    }, reject)
-  })
-  request.once('error', reject)
-  request.end(body)
-  return promise
-}
-const reach = (id: string, status: string) =>
-  until(async () => (await get(`/v1/sandboxes/${id}`, owner.key)).body.data.status === status)
+const { host, ingress, ca, folder, owner, ask, newSandbox, reach, send } = await createTestIngress()
 
 test('the template is on the view while ingress is on, and leads to the port', async () => {
   const program = await serve((_request, response) => response.end('hello'))
@@ -119,6 +72,23 @@ test('a large body goes in and out whole', async () => {
     const headers = { [field]: value }
     const { body } = await ask(nameOf(id, program.port), { method: 'POST', headers, body: bytes, secure: true })
     assert.ok(body.equals(bytes))
+  }
+})
+
+test('a small body that comes with its head arrives whole, and so does the head', async () => {
+  const program = await serve((request, response) => {
+    request.toArray().then((chunks) => response.end(`${request.method} ${request.url} ${Buffer.concat(chunks)}`))
+  })
+  const { id } = await newSandbox()
+
+  for (let round = 0; round < 20; round++) {
+    const { status, body } = await ask(nameOf(id, program.port), {
+      method: 'POST',
+      path: `/path/${round}`,
+      headers: { 'content-length': '4' },
+      body: Buffer.from('body'),
+    })
+    assert.deepEqual([status, body.toString()], [200, `POST /path/${round} body`])
   }
 })
 

@@ -2,16 +2,17 @@
 import { ConfigError } from '@warren/kit/config'
 import type { Deps } from '../deps.ts'
 import { type Certificates, openGiven, openLocal } from './certificates.ts'
+import type { IngressLimits } from './clients.ts'
 import { type IngressServer, startIngress } from './server.ts'
 import { domainName } from './target.ts'
 
 const LOCAL_DOMAIN = 'localhost'
 
-export async function openIngress(deps: Deps): Promise<IngressServer> {
+export async function openIngress(deps: Deps, limits?: IngressLimits): Promise<IngressServer> {
   const { config } = deps
   const given = config.ingressDomain !== ''
   if (!given) config.ingressDomain = LOCAL_DOMAIN
-  const server = await startIngress(deps, await openCertificates(deps))
+  const server = await startIngress(deps, await openCertificates(deps), limits)
   // The port is known only now, where the system chose it.
   if (!given) config.ingressDomain = `${LOCAL_DOMAIN}:${server.port}`
   return server

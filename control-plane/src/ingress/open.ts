@@ -1,4 +1,4 @@
-/** The way of one request into a sandbox: which one, may it be reached, does it run, does anybody listen. */
+/** The way of one request into a sandbox: may it be reached, does it run, does anybody listen. */
 import type { ClientHttp2Stream } from 'node:http2'
 import { Failure, Fault } from '@warren/kit/failure'
 import { isTerminal } from '@warren/protocol'
@@ -6,33 +6,31 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { wakeSandbox } from '../guest/wake.ts'
 import { HostError } from '../hosts/failure.ts'
-import { domainName, parseTarget } from './target.ts'
+import { Refusal } from './refusal.ts'
+import type { Target } from './target.ts'
 
-export class Refusal extends Error {
-  readonly status: 404 | 502 | 503
-  constructor(status: 404 | 502 | 503, message: string, options?: ErrorOptions) {
-    super(message, options)
-    this.status = status
+/** `version`: of the sandbox's row. What was opened under another one is not for this request. */
+export type Way = Target & { hostId: string | null; version: string }
+
+export async function findWay(deps: Deps, target: Target, gone: AbortSignal): Promise<Way> {
+  for (;;) {
+    const found = await deps.loaders.sandboxVersion(target.id)
+    // One answer for all of them: it says nothing about what is there.
+    if (!found || !mayBeReached(found.row)) throw new Refusal(404, 'Nothing is served here.')
+    const { row, version } = found
+    if (row.status === 'running') return { ...target, hostId: row.host_id, version }
+    await wake(deps, row, gone)
   }
 }
 
-export async function openTarget(
-  deps: Deps,
-  host: string | undefined,
-  gone: AbortSignal,
-): Promise<{ id: string; stream: ClientHttp2Stream }> {
-  const target = parseTarget(host, domainName(deps.config.ingressDomain))
-  const row = target && (await deps.loaders.sandbox(target.id))
-  // One answer for all of them: it says nothing about what is there.
-  if (!target || !row || !mayBeReached(row)) throw new Refusal(404, 'Nothing is served here.')
-  const running = await wake(deps, row, gone)
+export async function openWay(deps: Deps, { id, port, hostId }: Way, gone: AbortSignal): Promise<ClientHttp2Stream> {
   try {
-    const client = await deps.hosts.get(running.host_id)
-    return { id: row.id, stream: await client.openPort(row.id, target.port, gone) }
+    const client = await deps.hosts.get(hostId)
+    return await client.openPort(id, port, gone)
   } catch (error) {
     if (!(error instanceof HostError)) throw error
     if (error.code === 'port_closed') {
-      throw new Refusal(502, `Nothing listens on port ${target.port} of this sandbox.`, { cause: error })
+      throw new Refusal(502, `Nothing listens on port ${port} of this sandbox.`, { cause: error })
     }
     throw new Refusal(503, 'This sandbox cannot be reached at the moment.', { cause: error })
   }
@@ -40,9 +38,9 @@ export async function openTarget(
 
 export const mayBeReached = (row: SandboxRow): boolean => row.ingress_enabled && !isTerminal(row.status)
 
-async function wake(deps: Deps, row: SandboxRow, gone: AbortSignal): Promise<SandboxRow> {
+async function wake(deps: Deps, row: SandboxRow, gone: AbortSignal): Promise<void> {
   try {
-    return await wakeSandbox(deps, row, gone)
+    await wakeSandbox(deps, row, gone)
   } catch (error) {
     if (!(error instanceof Failure || error instanceof Fault)) throw error
     throw new Refusal(503, 'This sandbox is not running.', { cause: error })

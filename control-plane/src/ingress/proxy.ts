@@ -1,19 +1,27 @@
 /**
  * One request to a sandbox and its answer, streamed both ways: nothing is held here. What the sandbox answers is passed
- * on as it is; our own answers are short pages. Each request has a connection of its own into the sandbox.
+ * on as it is; our own answers are short pages. What is wrong with an answer, its first line included, is the sandbox's
+ * doing and ends as 502: the sandbox is not trusted to speak HTTP.
  */
 import { type ClientRequest, type IncomingMessage, request as newRequest, type ServerResponse } from 'node:http'
 import type { Duplex } from 'node:stream'
 import type { Deps } from '../deps.ts'
-import { resetStream } from '../hosts/session.ts'
 import { passedHeaders, requestHeaders } from './headers.ts'
-import { openTarget, Refusal } from './open.ts'
+import { judgeRequest, judgeUpgrade } from './judge.ts'
+import { findWay, type Way } from './open.ts'
+import { Refusal } from './refusal.ts'
 import type { IngressStreams } from './streams.ts'
+import { domainName } from './target.ts'
+import { mayShare, openOnce, type UpstreamOptions, type Upstreams } from './upstreams.ts'
 
-/** A client obeys it without a cap, and a sandbox is paused for as long as it is. */
-const RETRY_AFTER_S = 2
-
-export type Ingress = { deps: Deps; streams: IngressStreams; isTrusted: (ip: string) => boolean }
+export type Ingress = {
+  deps: Deps
+  streams: IngressStreams
+  upstreams: Upstreams
+  isTrusted: (ip: string) => boolean
+  /** Throws when the address has asked too often. */
+  admit: (request: IncomingMessage) => void
+}
 
 export async function proxyRequest(
   ingress: Ingress,
@@ -24,17 +32,19 @@ export async function proxyRequest(
   const gone = new AbortController()
   response.once('close', () => gone.abort(new Error('the client went away')))
   try {
-    const upstream = await connect(ingress, request, secure, gone.signal)
-    // A sandbox may answer before it has read everything, and hang up.
-    request.pipe(upstream)
-    upstream.on('error', (error) => {
-      if (response.headersSent) response.destroy()
-      else answer(response, new Refusal(502, 'The program in this sandbox hung up.', { cause: error }))
-    })
-    upstream.once('response', (answered) => relay(answered, response))
+    ingress.admit(request)
+    const target = judgeRequest(request, domainOf(ingress))
+    const way = await findWay(ingress.deps, target, gone.signal)
+    const headers = requestHeaders(request, secure, ingress.isTrusted)
+    const answered = mayShare(request)
+      ? await askShared(ingress, request, way, headers, gone.signal)
+      : await askAlone(ingress, request, way, headers, gone.signal)
+    relay(answered, response)
+    ingress.deps.metrics.ingress.requests.inc({ outcome: 'answered' })
   } catch (error) {
-    if (response.destroyed) return
-    answer(response, asRefusal(ingress, error))
+    const refusal = asRefusal(ingress, error, gone.signal)
+    if (refusal && !response.headersSent) refusal.answer(response)
+    else response.destroy()
   }
 }
 
@@ -49,48 +59,121 @@ export async function proxyUpgrade(
   const gone = new AbortController()
   socket.on('error', () => socket.destroy())
   socket.once('close', () => gone.abort(new Error('the client went away')))
+  const stopWatching = watchForEnd(socket)
   try {
-    const upstream = await connect(ingress, request, secure, gone.signal, request.headers.upgrade)
-    upstream.on('error', () => socket.destroy())
-    upstream.once('upgrade', (answered, inner, early) => {
-      socket.write(headOf(answered, ['Connection', 'Upgrade', 'Upgrade', answered.headers.upgrade ?? '']))
-      if (early.length > 0) socket.write(early)
-      if (head.length > 0) inner.write(head)
-      join(socket, inner)
-    })
-    upstream.once('response', (answered) => {
-      socket.write(headOf(answered, ['Connection', 'close']))
-      answered.pipe(socket)
-    })
+    ingress.admit(request)
+    const target = judgeUpgrade(request, domainOf(ingress))
+    const way = await findWay(ingress.deps, target, gone.signal)
+    const headers = requestHeaders(request, secure, ingress.isTrusted)
+    headers.push('Connection', 'Upgrade', 'Upgrade', request.headers.upgrade ?? '')
+    const stream = await openOnce(ingress.deps, ingress.streams, way, gone.signal)
+    const upstream = newRequest({ ...requestOf(request, headers), createConnection: () => stream })
     upstream.end()
+    const { answered, inner, early } = await answerTo(ingress, upstream, { mayUpgrade: true })
+    stopWatching()
+    const { requests } = ingress.deps.metrics.ingress
+    requests.inc({ outcome: inner ? 'upgraded' : 'answered' })
+    if (inner === undefined) return relayRefusal(answered, socket)
+    const upgrade = ['Connection', 'Upgrade', 'Upgrade', answered.headers.upgrade ?? '']
+    socket.write(headOf(answered, upgrade), 'latin1')
+    if (early.length > 0) socket.write(early)
+    if (head.length > 0) inner.write(head)
+    join(socket, inner)
   } catch (error) {
-    const { status, message } = asRefusal(ingress, error)
-    socket.end(`HTTP/1.1 ${status} ${message}\r\nConnection: close\r\nContent-Length: 0\r\n\r\n`)
+    const refusal = asRefusal(ingress, error, gone.signal)
+    if (refusal) socket.end(refusal.render(), () => socket.destroy())
+    else socket.destroy()
   }
 }
 
-async function connect(
-  { deps, streams, isTrusted }: Ingress,
-  request: IncomingMessage,
-  secure: boolean,
-  gone: AbortSignal,
-  upgrade?: string,
-): Promise<ClientRequest> {
-  const { id, stream } = await openTarget(deps, request.headers.host, gone)
-  streams.add(id, stream)
-  const headers = requestHeaders(request, secure, isTrusted)
-  headers.push('Connection', upgrade === undefined ? 'close' : 'Upgrade')
-  if (upgrade !== undefined) headers.push('Upgrade', upgrade)
-  const upstream = newRequest({
-    createConnection: () => stream,
-    method: request.method ?? 'GET',
-    path: request.url ?? '/',
-    headers,
-    setHost: false,
-  })
-  gone.addEventListener('abort', () => resetStream(stream), { once: true })
-  return upstream
+/** Of a connection that nobody reads yet no one would learn that it has ended. What it sends meanwhile stays in it. */
+function watchForEnd(socket: Duplex): () => void {
+  const look = () => {
+    if (socket.readableLength === 0) socket.read()
+  }
+  const leave = () => socket.destroy()
+  socket.on('readable', look).on('end', leave)
+  return () => socket.off('readable', look).off('end', leave)
 }
+
+const domainOf = ({ deps }: Ingress): string => domainName(deps.config.ingressDomain)
+
+/** A kept connection may be closed by the sandbox just as it is used; nothing was answered, so it is asked again. */
+async function askShared(
+  ingress: Ingress,
+  request: IncomingMessage,
+  way: Way,
+  headers: string[],
+  gone: AbortSignal,
+): Promise<IncomingMessage> {
+  for (;;) {
+    const options: UpstreamOptions = {
+      ...requestOf(request, [...headers, 'Connection', 'keep-alive']),
+      agent: ingress.upstreams,
+      way,
+      gone,
+    }
+    const upstream = newRequest(options)
+    const cut = () => upstream.destroy(new Error('the client went away'))
+    gone.addEventListener('abort', cut, { once: true })
+    upstream.once('close', () => gone.removeEventListener('abort', cut))
+    upstream.end()
+    try {
+      return (await answerTo(ingress, upstream)).answered
+    } catch (error) {
+      if (!upstream.reusedSocket || gone.aborted) throw error
+    }
+  }
+}
+
+async function askAlone(
+  ingress: Ingress,
+  request: IncomingMessage,
+  way: Way,
+  headers: string[],
+  gone: AbortSignal,
+): Promise<IncomingMessage> {
+  const stream = await openOnce(ingress.deps, ingress.streams, way, gone)
+  const options = requestOf(request, [...headers, 'Connection', 'close'])
+  const upstream = newRequest({ ...options, createConnection: () => stream })
+  // A sandbox may answer before it has read everything, and hang up.
+  request.pipe(upstream)
+  return (await answerTo(ingress, upstream)).answered
+}
+
+const requestOf = ({ method = 'GET', url = '/' }: IncomingMessage, headers: string[]) => ({
+  method,
+  path: url,
+  headers,
+  setHost: false,
+})
+
+type Answered = { answered: IncomingMessage; inner?: Duplex; early: Buffer }
+
+/** What follows an error after it goes to nobody: the answer itself tells of its end. */
+async function answerTo(ingress: Ingress, upstream: ClientRequest, { mayUpgrade = false } = {}): Promise<Answered> {
+  const { promise, resolve, reject } = Promise.withResolvers<Answered>()
+  const hungUp = (cause?: unknown) =>
+    reject(cause instanceof Refusal ? cause : new Refusal(502, 'The program in this sandbox hung up.', { cause }))
+  upstream.on('error', hungUp)
+  upstream.once('close', () => hungUp())
+  upstream.once('response', (answered) => resolve({ answered, early: Buffer.alloc(0) }))
+  upstream.once('upgrade', (answered, inner, early) => {
+    if (mayUpgrade) return resolve({ answered, inner, early })
+    inner.destroy()
+    reject(new Refusal(502, 'The program in this sandbox changed the protocol unasked.'))
+  })
+  const end = ingress.deps.metrics.ingress.upstream.startTimer()
+  const { answered, ...rest } = await promise
+  end({ connection: upstream.reusedSocket ? 'kept' : 'new' })
+  if (isSpeakable(answered)) return { answered, ...rest }
+  upstream.destroy()
+  throw new Refusal(502, 'The program in this sandbox does not speak HTTP.')
+}
+
+/** What Node would not let us say, and throw at us instead: a status line can hold anything. */
+const isSpeakable = ({ statusCode = 0, statusMessage = '' }: IncomingMessage): boolean =>
+  statusCode >= 100 && statusCode <= 999 && !/[^\t\x20-\x7e\x80-\xff]/.test(statusMessage)
 
 function relay(answered: IncomingMessage, response: ServerResponse): void {
   const { statusCode = 502, statusMessage = '', rawHeaders, headers } = answered
@@ -101,6 +184,15 @@ function relay(answered: IncomingMessage, response: ServerResponse): void {
   // Half an answer must not look like a whole one.
   answered.once('close', () => {
     if (!answered.complete) response.destroy()
+  })
+}
+
+/** The answer to an upgrade that was not wanted, on a connection that ends with it. */
+function relayRefusal(answered: IncomingMessage, socket: Duplex): void {
+  socket.write(headOf(answered, ['Connection', 'close']), 'latin1')
+  answered.pipe(socket)
+  answered.once('close', () => {
+    if (!answered.complete) socket.destroy()
   })
 }
 
@@ -119,20 +211,15 @@ function headOf(answered: IncomingMessage, more: string[]): string {
   return `HTTP/1.1 ${answered.statusCode} ${answered.statusMessage}\r\n${lines.join('')}\r\n`
 }
 
-function asRefusal({ deps }: Ingress, error: unknown): Refusal {
-  if (error instanceof Refusal) return error
-  deps.log.error({ err: error }, 'unexpected error of the ingress')
-  return new Refusal(503, 'This sandbox cannot be reached at the moment.', { cause: error })
-}
-
-const TITLES = { 404: 'Not found', 502: 'Bad gateway', 503: 'Not available' } as const
-
-function answer(response: ServerResponse, { status, message }: Refusal): void {
-  const title = TITLES[status]
-  response.writeHead(status, {
-    'Content-Type': 'text/html; charset=utf-8',
-    'Cache-Control': 'no-store',
-    ...(status === 503 ? { 'Retry-After': String(RETRY_AFTER_S) } : {}),
-  })
-  response.end(`<!doctype html><title>${title}</title><h1>${title}</h1><p>${message}</p>\n`)
+/** Counted here, whatever becomes of it; undefined when there is nobody to tell. */
+function asRefusal({ deps }: Ingress, error: unknown, gone: AbortSignal): Refusal | undefined {
+  const { requests } = deps.metrics.ingress
+  if (gone.aborted) return void requests.inc({ outcome: 'client_gone' })
+  if (!(error instanceof Refusal)) deps.log.error({ err: error }, 'unexpected error of the ingress')
+  const refusal =
+    error instanceof Refusal
+      ? error
+      : new Refusal(503, 'This sandbox cannot be reached at the moment.', { cause: error })
+  requests.inc({ outcome: refusal.outcome })
+  return refusal
 }

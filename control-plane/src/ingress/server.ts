@@ -6,52 +6,79 @@ import { createServer as createHttp, type IncomingMessage, type Server, type Ser
 import { createServer as createHttps } from 'node:https'
 import net, { type AddressInfo, type Socket } from 'node:net'
 import type { Deps } from '../deps.ts'
+import { RateLimiter } from '../http/rate-limit.ts'
 import type { Certificates } from './certificates.ts'
-import { trustedBy } from './headers.ts'
+import { Clients, INGRESS_LIMITS, type IngressLimits } from './clients.ts'
+import { clientAddress, trustedBy } from './headers.ts'
 import { type Ingress, proxyRequest, proxyUpgrade } from './proxy.ts'
+import { Refusal } from './refusal.ts'
 import { createIngressStreams } from './streams.ts'
 import { domainName, parseTarget } from './target.ts'
+import { Upstreams } from './upstreams.ts'
 
 const TLS_HANDSHAKE = 22
-/** A client that says nothing is not kept. */
-const FIRST_BYTE_MS = 10_000
-const KEEP_ALIVE_MS = 75_000
-
-const OPTIONS: ServerOptions = {
-  requestTimeout: 0,
-  keepAliveTimeout: KEEP_ALIVE_MS,
-  // The JDK's client offers h2c with every request; it is an ordinary one.
-  shouldUpgradeCallback: (request: IncomingMessage) => !/^\s*h2c\s*$/i.test(request.headers.upgrade ?? ''),
-}
+/** A client that vanished without a word is found out, also behind a WebSocket that is silent for hours. */
+const PROBE_AFTER_MS = 60_000
 
 export type IngressServer = { port: number; close(): Promise<void> }
 
-export async function startIngress(deps: Deps, certificates: Certificates): Promise<IngressServer> {
+export async function startIngress(
+  deps: Deps,
+  certificates: Certificates,
+  limits: IngressLimits = INGRESS_LIMITS,
+): Promise<IngressServer> {
+  const { ingress: metrics } = deps.metrics
   const streams = createIngressStreams(deps)
-  const ingress: Ingress = { deps, streams, isTrusted: trustedBy(deps.config.trustedProxies) }
+  const upstreams = new Upstreams(deps, streams)
+  const isTrusted = trustedBy(deps.config.trustedProxies)
+  const clients = new Clients(metrics, limits)
+  const ingress: Ingress = { deps, streams, upstreams, isTrusted, admit: createAdmission(deps, isTrusted) }
   const domain = () => domainName(deps.config.ingressDomain)
-  const plain = createHttp(OPTIONS)
+  const options: ServerOptions = {
+    requestTimeout: 0,
+    keepAliveTimeout: limits.keepAliveMs,
+    // The JDK's client offers h2c with every request; it is an ordinary one.
+    shouldUpgradeCallback: (request: IncomingMessage) => !/^\s*h2c\s*$/i.test(request.headers.upgrade ?? ''),
+  }
+  const plain = createHttp(options)
   const secure = createHttps({
-    ...OPTIONS,
+    ...options,
     ALPNProtocols: ['http/1.1'],
+    handshakeTimeout: limits.handshakeMs,
     SNICallback: (name, done) => {
       const known = parseTarget(name, domain()) !== undefined
       done(null, certificates.contextFor(known ? name.toLowerCase() : domain()))
     },
   })
-  serve(ingress, plain, false)
-  serve(ingress, secure, true)
+  clients.watch(plain, 'connection')
+  clients.watch(secure, 'secureConnection')
+  serve(ingress, clients, plain, false)
+  serve(ingress, clients, secure, true)
+
+  const source = () => {
+    clients.countBytes()
+    metrics.connections.set({ side: 'client' }, clients.count)
+    metrics.connections.set({ side: 'sandbox' }, streams.count)
+    metrics.connections.set({ side: 'kept' }, upstreams.keptCount)
+  }
+  metrics.sources.add(source)
 
   const sockets = new Set<Socket>()
-  const server = net.createServer({ noDelay: true }, (socket) => {
+  // Half open, because an upgraded connection may end one way and go on the other; HTTP itself does not.
+  const settings = { noDelay: true, allowHalfOpen: true, keepAlive: true, keepAliveInitialDelay: PROBE_AFTER_MS }
+  const server = net.createServer(settings, (socket) => {
     sockets.add(socket)
     socket.once('close', () => sockets.delete(socket))
     socket.on('error', () => socket.destroy())
-    socket.setTimeout(FIRST_BYTE_MS, () => socket.destroy())
+    const address = socket.remoteAddress ?? ''
+    if (!isTrusted(address.replace(/^::ffff:/, '')) && !clients.enter(socket, address)) return void socket.destroy()
+    const leave = () => socket.destroy()
+    socket.setTimeout(limits.firstByteMs, leave)
+    socket.once('end', leave)
     socket.once('data', (first: Buffer) => {
       socket.pause()
       socket.setTimeout(0)
-      socket.removeAllListeners('timeout')
+      socket.off('timeout', leave).off('end', leave)
       socket.unshift(first)
       const chosen = first[0] === TLS_HANDSHAKE ? secure : plain
       chosen.emit('connection', socket)
@@ -65,7 +92,9 @@ export async function startIngress(deps: Deps, certificates: Certificates): Prom
   return {
     port: (server.address() as AddressInfo).port,
     async close() {
+      metrics.sources.delete(source)
       streams.close()
+      upstreams.destroy()
       certificates.close()
       const closed = new Promise((resolve) => server.close(resolve))
       for (const socket of sockets) socket.destroy()
@@ -74,8 +103,28 @@ export async function startIngress(deps: Deps, certificates: Certificates): Prom
   }
 }
 
-function serve(ingress: Ingress, server: Server, secure: boolean): void {
+/** By address, and of all sandboxes together: who tries out names pays for each of them. */
+function createAdmission(deps: Deps, isTrusted: (ip: string) => boolean): (request: IncomingMessage) => void {
+  const limiter = new RateLimiter(deps.config.ingressRateLimitPerMinute)
+  return (request) => {
+    const retryAfterSeconds = limiter.take(clientAddress(request, isTrusted), Date.now())
+    if (retryAfterSeconds !== undefined) throw new Refusal(429, 'Too many requests.', { retryAfterSeconds })
+  }
+}
+
+function serve(ingress: Ingress, clients: Clients, server: Server, secure: boolean): void {
   server.on('request', (request, response) => void proxyRequest(ingress, request, response, secure))
   server.on('upgrade', (request, socket, head) => void proxyUpgrade(ingress, request, socket, head, secure))
-  server.on('clientError', (_error, socket) => void socket.destroy())
+  server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
+    // After a request whose answer is not over yet, ours would be taken for a part of it.
+    if (!error.code?.startsWith('HPE_') || !socket.writable || clients.isBusy(socket as Socket)) {
+      return void socket.destroy()
+    }
+    const refusal =
+      error.code === 'HPE_HEADER_OVERFLOW'
+        ? new Refusal(431, 'The head of the request is too large.')
+        : new Refusal(400, 'This is not HTTP.')
+    ingress.deps.metrics.ingress.requests.inc({ outcome: refusal.outcome })
+    socket.end(refusal.render(), () => socket.destroy())
+  })
 }

@@ -30,6 +30,9 @@ export function createIngressStreams(deps: Deps) {
   }, LOOK_MS).unref()
 
   return {
+    get count(): number {
+      return [...open.values()].reduce((sum, streams) => sum + streams.size, 0)
+    },
     add(id: string, stream: ClientHttp2Stream): void {
       const streams = open.get(id) ?? new Set()
       open.set(id, streams.add(stream))

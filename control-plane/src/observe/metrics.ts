@@ -1,6 +1,7 @@
 /** What Prometheus sees: every request by route and status, the database pool, the process itself. */
 import type pg from 'pg'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
+import { createIngressMetrics } from './ingress-metrics.ts'
 
 export type Metrics = ReturnType<typeof createMetrics>
 
@@ -20,6 +21,7 @@ export function createMetrics(pool: Pick<pg.Pool, 'totalCount' | 'idleCount' | '
   })
   return {
     registry,
+    ingress: createIngressMetrics(registry),
     requests: new Histogram({
       name: 'warren_http_request_seconds',
       help: 'Time from the request head to the last byte of the answer',

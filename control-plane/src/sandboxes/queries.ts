@@ -29,6 +29,17 @@ export async function findSandboxes(database: Database, ids: string[]): Promise<
   return new Map(rows.map((row) => [row.id, row]))
 }
 
+const FIND_VERSIONS = 'select to_json(sandboxes) as row, xmin::text as version from sandboxes where id = any($1)'
+
+/** With a version: another one means that something of the row, whatever it is, was written since. */
+export async function findSandboxVersions(
+  database: Database,
+  ids: string[],
+): Promise<Map<string, { row: SandboxRow; version: string }>> {
+  const found = await database.named<{ row: JsonRow; version: string }>('find-sandbox-versions', FIND_VERSIONS, [ids])
+  return new Map(found.map(({ row, version }) => [row.id, { row: parseRow(row), version }]))
+}
+
 const ID = new RegExp(SANDBOX_ID_PATTERN)
 
 /** Anything that is not an id is absent; asked for, it could spoil the statement it shares with other requests. */

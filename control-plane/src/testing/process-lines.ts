@@ -1,5 +1,6 @@
 /** Reads a connect stream as the strictest client does: every line fits, `seq` has no gap, nothing follows the end. */
 import assert from 'node:assert/strict'
+import type { IncomingMessage } from 'node:http'
 import { NdjsonDecoder, PROCESS_EVENT_MAX_BYTES, ProcessFrame } from '@warren/protocol'
 import { Value } from 'typebox/value'
 
@@ -28,6 +29,26 @@ export async function readProcessLines(
     }
   }
   return { lines, seq }
+}
+
+/** What a reader has of the lines when its connection breaks after so many bytes, or lines. */
+export async function readUpTo(
+  response: IncomingMessage,
+  bytes: number,
+  linesMax = Number.POSITIVE_INFINITY,
+): Promise<ProcessLine[]> {
+  const decoder = new NdjsonDecoder()
+  const lines: ProcessLine[] = []
+  let left = bytes
+  for await (const chunk of response as AsyncIterable<Buffer>) {
+    const part = chunk.subarray(0, left)
+    left -= part.length
+    for (const value of decoder.push(part))
+      if ((value as ProcessFrame).type !== 'heartbeat') lines.push(value as ProcessLine)
+    if (left === 0 || lines.length >= linesMax) break
+  }
+  response.destroy()
+  return lines
 }
 
 export const outputOf = (lines: ProcessLine[], stream?: string): Buffer =>

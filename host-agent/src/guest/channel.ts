@@ -5,16 +5,26 @@
  * moment ago may miss the first. Nothing that arrives before the answer to our own number is believed: it was meant for somebody else.
  */
 import { randomBytes } from 'node:crypto'
-import http2, { type ClientHttp2Session } from 'node:http2'
+import http2, {
+  type ClientHttp2Session,
+  type ClientHttp2Stream,
+  type ClientSessionRequestOptions,
+  type OutgoingHttpHeaders,
+} from 'node:http2'
 import type net from 'node:net'
 import { GUEST_HELLO_TIMEOUT_MS, guestHello, guestHelloAnswer } from '@warren/protocol'
 import { connectWhenThere } from '../vms/qemu/qmp.ts'
 
 export type GuestChannel = { session: ClientHttp2Session; closed: Promise<void>; close(): void }
 
-/** One stream that is read slowly must not hold up the others. */
-const STREAM_WINDOW_BYTES = 1024 * 1024
+/** What a stream that nobody reads may hold here; the session's is large, so that it holds up no other. */
+const STREAM_WINDOW_BYTES = 256 * 1024
 const SESSION_WINDOW_BYTES = 16 * 1024 * 1024
+/**
+ * Node counts the bytes that a reset stream had not sent yet for ever: after so many of them no stream would be opened
+ * any more. What is held is bounded by the windows and the number of streams (pass.ts).
+ */
+export const NO_MEMORY_LIMIT_MB = 1e9
 const SKIP_MAX_BYTES = 64 * 1024 * 1024
 
 export async function openGuestChannel(
@@ -31,6 +41,23 @@ export async function openGuestChannel(
     }
   }
 }
+
+/**
+ * A request to the guest. What no agent of ours ever sends ends the session at its first occurrence: a guest can send
+ * it much faster than we can hear it, and all the others would wait for us.
+ */
+export function openGuestStream(
+  session: ClientHttp2Session,
+  headers: OutgoingHttpHeaders,
+  options?: ClientSessionRequestOptions,
+): ClientHttp2Stream {
+  const stream = session.request(headers, options)
+  for (const event of ['headers', 'continue']) stream.once(event, () => endNonsense(session, event))
+  return stream
+}
+
+const endNonsense = (session: ClientHttp2Session, what: string): void =>
+  session.destroy(new Error(`the guest sent ${what}`))
 
 /** One try, on connections of its own. */
 async function greet(paths: { agent: string; hello: string }, signal: AbortSignal): Promise<GuestChannel> {
@@ -93,9 +120,10 @@ function openSession(agent: net.Socket, hello: net.Socket): GuestChannel {
   const session = http2.connect('http://guest', {
     createConnection: () => agent,
     settings: { initialWindowSize: STREAM_WINDOW_BYTES, enablePush: false },
-    maxSessionMemory: 256,
+    maxSessionMemory: NO_MEMORY_LIMIT_MB,
   })
   session.on('error', () => {}) // `close` follows.
+  for (const event of ['goaway', 'altsvc', 'origin']) session.once(event, () => endNonsense(session, event))
   session.once('connect', () => session.setLocalWindowSize(SESSION_WINDOW_BYTES))
   hello.resume()
   const closed = new Promise<void>((resolve) => session.once('close', () => resolve()))

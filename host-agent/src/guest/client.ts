@@ -2,6 +2,7 @@
 import type { ClientHttp2Session, ClientHttp2Stream, IncomingHttpHeaders } from 'node:http2'
 import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
+import { openGuestStream } from './channel.ts'
 
 /** More than any honest answer; a guest that lies must not fill our memory. */
 const ANSWER_MAX_BYTES = 1024 * 1024
@@ -15,7 +16,8 @@ export async function askGuest<Answer extends TSchema>(
   request: { method: 'GET' | 'POST'; path: string; body?: object; answer: Answer },
   signal: AbortSignal,
 ): Promise<Static<Answer>> {
-  const stream = session.request(
+  const stream = openGuestStream(
+    session,
     { ':method': request.method, ':path': request.path },
     { signal, endStream: !request.body },
   )

@@ -2,6 +2,7 @@
 import type { ClientHttp2Session } from 'node:http2'
 import { createGuestExecReader, type GuestExecCommand, GuestExecExit, guestExecFrame } from '@warren/protocol'
 import { Value } from 'typebox/value'
+import { openGuestStream } from './channel.ts'
 import { GuestError } from './client.ts'
 
 /** The exit code; a command that could not start or died by a signal is an error. */
@@ -10,7 +11,7 @@ export async function runInGuest(
   command: GuestExecCommand,
   signal: AbortSignal,
 ): Promise<number> {
-  const stream = session.request({ ':method': 'POST', ':path': '/exec' }, { signal })
+  const stream = openGuestStream(session, { ':method': 'POST', ':path': '/exec' }, { signal })
   stream.end(guestExecFrame('command', Buffer.from(JSON.stringify(command))))
   const reader = createGuestExecReader()
   for await (const chunk of stream) {

@@ -10,24 +10,29 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { encodeShellFrame } from '@warren/protocol'
+import type { HostError } from '../host-error.ts'
 import { openGuestChannel } from './channel.ts'
-import { passToGuest } from './pass.ts'
+import { passToGuest, STAYING_MAX } from './pass.ts'
 
 const BINARY = path.resolve(import.meta.dirname, '../../../guest-agent/target/warren/guest-agent')
 const skip = existsSync(BINARY) ? false : 'the guest agent is not built'
 
 const { NGHTTP2_NO_ERROR } = http2.constants
 
-async function startPassing(): Promise<http2.ClientHttp2Session> {
+async function startPassing(): Promise<{ client: http2.ClientHttp2Session; guest: http2.ClientHttp2Session }> {
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-pass-'))
   const agent = spawn(BINARY, ['--listen-unix', path.join(folder, 'agent')], { stdio: 'ignore' })
   const sockets = { agent: path.join(folder, 'agent'), hello: path.join(folder, 'agent.hello') }
   const channel = await openGuestChannel(sockets, AbortSignal.timeout(20_000))
-  const server = http2.createServer()
-  server.on('stream', (stream, headers) => {
+  const server = http2.createServer({ settings: { maxConcurrentStreams: 2 ** 31 - 1 } })
+  server.on('stream', (stream: ServerHttp2Stream, headers) => {
     stream.on('error', () => {})
     const request = { ':method': headers[':method'] ?? '', ':path': headers[':path'] ?? '' }
-    passToGuest(channel.session, stream as ServerHttp2Stream, request).catch((error) => stream.destroy(error))
+    passToGuest(channel.session, stream, request).catch((error: HostError) => {
+      if (stream.headersSent) return stream.destroy(error)
+      stream.respond({ ':status': error.status })
+      stream.end(error.code)
+    })
   })
   server.listen(path.join(folder, 'door'))
   await once(server, 'listening')
@@ -40,10 +45,10 @@ async function startPassing(): Promise<http2.ClientHttp2Session> {
     agent.kill('SIGKILL')
     await rm(folder, { recursive: true, force: true })
   })
-  return client
+  return { client, guest: channel.session }
 }
 
-const client = skip ? undefined : await startPassing()
+const { client, guest } = skip ? {} : await startPassing()
 
 function ask(method: string, to: string): ClientHttp2Stream {
   const stream = client!.request({ ':method': method, ':path': to }, { endStream: method === 'GET' })
@@ -99,3 +104,50 @@ test('a reset inside the guest is a reset outside', { skip }, async () => {
 
   assert.notEqual(tunnel.rstCode, NGHTTP2_NO_ERROR)
 })
+
+test('readers that never end leave room for others, and when they hang up for new ones', { skip }, async () => {
+  const process = await startProcess({ cmd: 'cat' })
+  const connect = () => ask('GET', `/processes/${process}/connect`)
+  const readers = Array.from({ length: STAYING_MAX }, connect)
+  const heads = await Promise.all(readers.map((reader) => once(reader, 'response')))
+
+  const oneMore = await answerOf(connect())
+  const question = await answerOf(ask('GET', `/processes/${process}`))
+  readers[0]!.close()
+  await until(async () => (await statusOf(connect())) === 200)
+
+  assert.ok(heads.every(([head]) => head[':status'] === 200))
+  assert.deepEqual(oneMore, { status: 429, text: 'too_many_streams' })
+  assert.equal(question.status, 200)
+  for (const reader of readers) reader.close()
+})
+
+test('bytes that were never sent are not held against a guest', { skip }, async () => {
+  const deaf = net.createServer((socket) => socket.pause().on('error', () => {}))
+  deaf.listen(0, '127.0.0.1')
+  await once(deaf, 'listening')
+  after(() => deaf.close())
+  const { port } = deaf.address() as net.AddressInfo
+
+  // Half a gigabyte in all: no Node counts so much and still opens a stream.
+  for (let cut = 0; cut < 32; cut++) {
+    const tunnel = guest!.request({ ':method': 'POST', ':path': `/tunnel?port=${port}` })
+    tunnel.on('error', () => {})
+    await once(tunnel, 'response')
+    tunnel.write(Buffer.alloc(16 * 1024 * 1024))
+    tunnel.destroy(new Error('given up'))
+    await new Promise((resolve) => tunnel.once('close', resolve))
+  }
+
+  assert.equal((await answerOf(ask('GET', '/processes'))).status, 200)
+})
+
+async function statusOf(stream: ClientHttp2Stream): Promise<number> {
+  const [headers] = await once(stream, 'response')
+  stream.close()
+  return headers[':status']
+}
+
+async function until(holds: () => Promise<boolean>): Promise<void> {
+  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 10))
+}

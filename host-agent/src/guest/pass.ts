@@ -7,6 +7,7 @@
  */
 import http2, { type ClientHttp2Session, type IncomingHttpHeaders, type ServerHttp2Stream } from 'node:http2'
 import { HostError } from '../host-error.ts'
+import { openGuestStream } from './channel.ts'
 
 /** A guest that does not even begin to answer is not there. Commands answer at once, before they have output. */
 const ANSWER_LIMIT_MS = 15_000
@@ -16,6 +17,17 @@ const ANSWER_LIMIT_MS = 15_000
  */
 const TAKES_ITS_TIME = /^(PUT |DELETE |GET \/processes\/\w+\/wait|POST \/processes\/\w+\/input)/
 
+/** These stay open for as long as the caller likes. */
+const STAYS_OPEN = /^(POST \/(shell|tunnel)|GET \/processes\/\w+\/connect)/
+/** So many readers, shells and tunnels of one guest. */
+export const STAYING_MAX = 512
+/**
+ * All streams of one guest: readers and tunnels leave room for execs, and all of them for what we ask ourselves. It
+ * allows 1024; more would wait for their turn, unseen.
+ */
+export const STREAMS_MAX = 900
+const streams = new WeakMap<ClientHttp2Session, number>()
+
 export async function passToGuest(
   session: ClientHttp2Session,
   caller: ServerHttp2Stream,
@@ -23,7 +35,14 @@ export async function passToGuest(
 ): Promise<void> {
   const begun = await beginningOf(caller, request)
   if (caller.destroyed) return
-  const guest = session.request(request, { endStream: begun.ended && !begun.piece })
+  const what = `${request[':method']} ${request[':path']}`
+  const open = streams.get(session) ?? 0
+  if (open >= (STAYS_OPEN.test(what) ? STAYING_MAX : STREAMS_MAX)) {
+    throw new HostError('too_many_streams', `${open} streams to this guest are open`)
+  }
+  const guest = openGuestStream(session, request, { endStream: begun.ended && !begun.piece })
+  streams.set(session, open + 1)
+  guest.once('close', () => streams.set(session, streams.get(session)! - 1))
   guest.on('error', () => {}) // `close` follows.
   caller.once('close', () => cut(guest, 'the caller went away'))
   if (begun.ended) {
@@ -34,7 +53,7 @@ export async function passToGuest(
     caller.pipe(guest, { end: false })
     caller.once('end', () => (isCut(caller) ? cut(guest, 'the caller was cut off') : guest.end()))
   }
-  const headers = await answerOf(guest, TAKES_ITS_TIME.test(`${request[':method']} ${request[':path']}`))
+  const headers = await answerOf(guest, TAKES_ITS_TIME.test(what))
   if (caller.destroyed) return
   caller.respond({
     ':status': headers[':status'] ?? 502,

@@ -6,7 +6,7 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { cleanSelfReason, GUEST_SIGNAL_MAX_BYTES, GuestSignal, type HostVmSignal } from '@warren/protocol'
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
-import type { GuestChannel } from './channel.ts'
+import { type GuestChannel, openGuestStream } from './channel.ts'
 import { askGuest, GuestError } from './client.ts'
 
 const AGAIN_MS = 1_000
@@ -32,7 +32,7 @@ async function listenOnce(
   take: (signal: HostVmSignal) => Promise<void>,
   ended: AbortSignal,
 ): Promise<void> {
-  const stream = session.request({ ':method': 'GET', ':path': '/signals' }, { signal: ended })
+  const stream = openGuestStream(session, { ':method': 'GET', ':path': '/signals' }, { signal: ended })
   let held = ''
   for await (const chunk of stream) {
     held += (chunk as Buffer).toString('utf8')

@@ -11,13 +11,16 @@ export type Kept = { slot: number; ip: string; network: HostVmNetwork }
 
 export class KeptNetworks {
   readonly #folder: string
+  readonly #made: Promise<unknown>
 
   constructor(folder: string) {
     this.#folder = folder
+    this.#made = mkdir(folder, { recursive: true, mode: 0o700 })
+    this.#made.catch(() => {}) // Whoever writes is told.
   }
 
   async write({ slot, ...rest }: Kept): Promise<void> {
-    await mkdir(this.#folder, { recursive: true, mode: 0o700 })
+    await this.#made
     const path = this.#path(slot)
     await writeFile(`${path}.new`, JSON.stringify(rest), { mode: 0o600 })
     await rename(`${path}.new`, path)

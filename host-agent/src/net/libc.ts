@@ -44,6 +44,10 @@ const MS_BIND = 4096
 const MNT_DETACH = 2
 export const bindMount = (source: string, target: string): void =>
   void call('mount', source, target, 'none', MS_BIND, null)
+const MS_REC = 1 << 14
+const MS_SHARED = 1 << 20
+/** EINVAL: nothing is mounted there. */
+export const shareMount = (target: string): void => void call('mount', 'none', target, 'none', MS_SHARED | MS_REC, null)
 /** The mount leaves at once; what it held is freed when its last user lets go. */
 export const detachMount = (target: string): void => void call('umount2', target, MNT_DETACH)
 

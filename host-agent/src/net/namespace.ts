@@ -4,8 +4,9 @@
  * setns acts on a thread. Everything between going in and coming back is synchronous, so no other code of this process
  * ever runs inside. A thread of libuv's pool inherits the namespace of whoever starts it: netd starts them first.
  */
-import { closeSync, mkdirSync, openSync, unlinkSync, writeFileSync } from 'node:fs'
-import { bindMount, detachMount, hasCode, setns, unshareNetwork } from './libc.ts'
+import { closeSync, mkdirSync, openSync, readdirSync, statSync, unlinkSync, writeFileSync } from 'node:fs'
+import { join } from 'node:path'
+import { bindMount, detachMount, hasCode, setns, shareMount, unshareNetwork } from './libc.ts'
 import { NETNS_FOLDER } from './names.ts'
 
 /** The leader's name would do too, but this one says what is meant. */
@@ -17,7 +18,7 @@ export class HostNamespace {
 
   /** Makes a namespace, gives it its name, and runs `work` in it. */
   create<T>(path: string, work: () => T): T {
-    mkdirSync(NETNS_FOLDER, { recursive: true, mode: 0o755 })
+    openFolder()
     writeFileSync(path, '', { flag: 'wx', mode: 0o444 })
     return this.#visit(unshareNetwork, () => {
       bindMount(OWN_NAMESPACE, path)
@@ -54,6 +55,27 @@ export class HostNamespace {
     }
   }
 }
+
+/**
+ * The folder is a mount of its own from the start, as iproute2 wants it: the first `ip netns add` of a machine would
+ * otherwise put one over it, and the names in it could not be taken away any more. Where there are some already it is
+ * left as it is, for the same reason.
+ */
+function openFolder(): void {
+  mkdirSync(NETNS_FOLDER, { recursive: true, mode: 0o755 })
+  try {
+    shareMount(NETNS_FOLDER)
+  } catch (error) {
+    if (!hasCode(error, 'EINVAL')) throw error
+    const { dev } = statSync(NETNS_FOLDER)
+    if (readdirSync(NETNS_FOLDER).some((name) => deviceOf(join(NETNS_FOLDER, name)) !== dev)) return
+    bindMount(NETNS_FOLDER, NETNS_FOLDER)
+    shareMount(NETNS_FOLDER)
+  }
+}
+
+/** Undefined when it is gone by now. */
+const deviceOf = (path: string): number | undefined => statSync(path, { throwIfNoEntry: false })?.dev
 
 /**
  * Without its mount and without users a namespace is freed by the kernel, with the links, addresses, routes and rules

@@ -21,10 +21,19 @@ export type HostNetwork = {
   warnings: string[]
 }
 
-export type SlotSettings = { slot: number; mtu: number; tapOwnerUid: number }
+/** `policy`: what the slot's first owner will probably have. Until a claim nothing passes, with it or without. */
+export type SlotSettings = { slot: number; mtu: number; tapOwnerUid: number; policy?: Policy }
 
-/** `usedBytes` and `ingressBytes`: what counting goes on from. */
-export type SlotClaim = { slot: number; ip: string; policy: Policy; usedBytes: number; ingressBytes: number }
+export type SlotClaim = {
+  slot: number
+  ip: string
+  policy: Policy
+  /** What counting goes on from. */
+  usedBytes: number
+  ingressBytes: number
+  /** The slot was made with this policy, to the last rule, and counts from nothing. */
+  asPrepared?: boolean
+}
 
 export type PolicyChange = { slot: number; ip: string; policy: Policy; cut: boolean }
 

@@ -218,3 +218,10 @@ function percentiles(times: number[]): string {
   const at = (share: number) => sorted[Math.min(Math.floor(sorted.length * share), sorted.length - 1)]!.toFixed(2)
   return `min ${at(0)} p50 ${at(0.5)} p90 ${at(0.9)} max ${at(1)} ms`
 }
+
+test("somebody else's first named namespace takes nothing away from ours", { skip: cannotRun }, async () => {
+  const program = join(import.meta.dirname, 'testing/first-netns.ts')
+  const said = await command(`unshare --mount --propagation private ${process.execPath} ${program}`)
+
+  assert.deepEqual(JSON.parse(said), { freed: true, left: false })
+})

@@ -120,6 +120,12 @@ export function narrows(from: Policy, to: Policy): boolean {
   return !to.open && (from.open || !same('hosts') || !same('rules'))
 }
 
+/** Would the kernel be told the same? Names of members are the resolver's alone. */
+export function sameRules(one: Policy, other: Policy): boolean {
+  const rules = ({ revision: _, names: __, ...rest }: Policy) => JSON.stringify(rest)
+  return one.open === other.open && one.quotaBytes === other.quotaBytes && rules(one) === rules(other)
+}
+
 function toBlocks(blocks: readonly (Cidr & { port?: number })[]): Blocks {
   const ports = new Set(blocks.flatMap(({ port }) => port ?? []))
   return {

@@ -30,7 +30,7 @@ export function changePolicy(kernel: Kernel, { slot, ip, policy, cut }: PolicyCh
 const contexts = new Map<number, { nft: Nft; timer: NodeJS.Timeout }>()
 
 /** In the slot's namespace. */
-function contextOf(slot: number): Nft {
+export function contextOf(slot: number): Nft {
   const nft = contexts.get(slot)?.nft ?? new Nft()
   clearTimeout(contexts.get(slot)?.timer)
   contexts.set(slot, { nft, timer: setTimeout(() => letGo(slot), FREE_MS) })

@@ -1,10 +1,12 @@
 /**
  * Ready-made slots without an address, so that a create does not wait for one to be made: about 2 ms, and far more under
- * load. Filled in the background, one at a time; whoever finds none ready makes their own.
+ * load. Filled in the background, one at a time; whoever finds none ready makes their own. Their rules are those that
+ * most sandboxes begin with, so a claim has only to add an address to them.
  */
 import type { Log } from '@warren/kit/log'
 import { SLOT_MAX } from './names.ts'
 import type { Netd } from './netd-client.ts'
+import type { Policy } from './policy.ts'
 
 export type SlotPoolSettings = { size: number; mtu: number; tapOwnerUid: number }
 
@@ -19,6 +21,10 @@ export class SlotPool {
   /** Every number that is not free: being made, ready, in use, being released. */
   readonly #taken = new Set<number>()
   readonly #ready: number[] = []
+  /** What each slot of ours was made with, until it is released. */
+  readonly #madeWith = new Map<number, Policy>()
+  /** For the next ones. */
+  usual: Policy | undefined
   #filling: Promise<void> | undefined
   #soon: NodeJS.Timeout | undefined
   readonly #stop = new AbortController()
@@ -36,6 +42,10 @@ export class SlotPool {
 
   get readyCount(): number {
     return this.#ready.length
+  }
+
+  madeWith(slot: number): Policy | undefined {
+    return this.#madeWith.get(slot)
   }
 
   /** In the kernel already, and in use. */
@@ -58,6 +68,7 @@ export class SlotPool {
   /** When the program that holds its tap has ended. Safe to repeat. */
   async release(slot: number): Promise<void> {
     const { freed } = await this.#netd.request('releaseSlot', { slot })
+    this.#madeWith.delete(slot)
     this.#taken.delete(slot)
     if (!freed) this.#log.warn({ slot }, 'the namespace of a released slot is still held by a process')
   }
@@ -69,9 +80,11 @@ export class SlotPool {
     await this.#filling
   }
 
-  /** netd does one thing at a time: whoever took a slot wants to use it first. */
+  /** netd does one thing at a time: whoever took a slot wants to use it first, and so do those who come right after. */
   #fillSoon(): void {
-    this.#soon ??= setTimeout(() => {
+    if (this.#ready.length > 0) clearTimeout(this.#soon)
+    else if (this.#soon !== undefined) return
+    this.#soon = setTimeout(() => {
       this.#soon = undefined
       void this.#fill()
     }, FILL_DELAY_MS)
@@ -98,8 +111,10 @@ export class SlotPool {
   async #create(): Promise<number> {
     const slot = this.#takeNumber()
     const { mtu, tapOwnerUid } = this.#settings
+    const policy = this.usual
     try {
-      await this.#netd.request('createSlot', { slot, mtu, tapOwnerUid })
+      await this.#netd.request('createSlot', { slot, mtu, tapOwnerUid, ...(policy && { policy }) })
+      if (policy) this.#madeWith.set(slot, policy)
       return slot
     } catch (error) {
       // netd may have died in the middle: only when nothing of it is left is the number free again.

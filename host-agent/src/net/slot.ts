@@ -12,10 +12,21 @@ import { existsSync, writeFileSync } from 'node:fs'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { disableIpv6, type Kernel, readRoutes } from './kernel.ts'
 import { hasCode, interfaceIndex } from './libc.ts'
-import { GUEST_GATEWAY, GUEST_PREFIX, HOST_ADDRESS, INNER_VETH, netnsPath, outerVeth, SLOT_MAX, TAP } from './names.ts'
+import {
+  GUEST_GATEWAY,
+  GUEST_PREFIX,
+  HOST_ADDRESS,
+  INNER_VETH,
+  netnsPath,
+  outerVeth,
+  SLOT_MAX,
+  SLOT_TABLE,
+  TAP,
+} from './names.ts'
 import { removeNamespace } from './namespace.ts'
 import type { Released, SlotClaim, SlotSettings } from './netd-protocol.ts'
 import { deleteFlowsFrom } from './netlink/conntrack.ts'
+import { addElements } from './netlink/nft-elements.ts'
 import {
   addAddress,
   addDefaultRoute,
@@ -27,22 +38,24 @@ import {
 } from './netlink/route.ts'
 import { NetlinkSocket } from './netlink/socket.ts'
 import { Nft } from './nft/nft.ts'
-import { renderCounters, renderSlotPolicy } from './nft/slot-policy.ts'
-import { renderSlotAddress, renderSlotTable } from './nft/slot-table.ts'
-import { letGo } from './slot-policy.ts'
+import { renderSlotPolicy } from './nft/slot-policy.ts'
+import { ownerElements, renderOwner, renderSlotTable } from './nft/slot-table.ts'
+import { contextOf, letGo } from './slot-policy.ts'
+import { readCounts } from './slot-report.ts'
 import { createTap } from './tap.ts'
 
 /** The kernel frees namespaces in the background, some tens of milliseconds later; on a loaded machine more. */
 const FREE_LIMIT_MS = 5_000
 const FREE_POLL_MS = 4
 
-export function createSlot(kernel: Kernel, { slot, mtu, tapOwnerUid }: SlotSettings): void {
+export function createSlot(kernel: Kernel, settings: SlotSettings): void {
+  const { slot } = settings
   if (!Number.isInteger(slot) || slot < 0 || slot > SLOT_MAX) throw new Error(`${slot} is no slot number`)
   const path = netnsPath(kernel.instance, slot)
   const outer = outerVeth(kernel.instance, slot)
   if (existsSync(path) || interfaceIndex(outer) !== 0) throw new Error(`slot ${slot} exists already`)
   try {
-    kernel.host.create(path, () => furnish(kernel, outer, mtu, tapOwnerUid))
+    kernel.host.create(path, () => furnish(kernel, outer, settings))
     disableIpv6(outer)
     const index = interfaceIndex(outer)
     kernel.routes.change(`set up ${outer}`, setLinkUp(index), addAddress(index, HOST_ADDRESS, 32))
@@ -53,12 +66,13 @@ export function createSlot(kernel: Kernel, { slot, mtu, tapOwnerUid }: SlotSetti
 }
 
 /** Inside the new namespace. */
-function furnish(kernel: Kernel, outer: string, mtu: number, tapOwnerUid: number): void {
+function furnish(kernel: Kernel, outer: string, { mtu, tapOwnerUid, policy }: SlotSettings): void {
   disableIpv6('all')
   disableIpv6('default')
   writeFileSync('/proc/sys/net/ipv4/ip_forward', '1')
   using nft = new Nft()
-  nft.run(renderSlotTable())
+  const rules = policy && renderSlotPolicy(policy, { limitBytes: policy.quotaBytes, usedBytes: 0 }, false)
+  nft.run(renderSlotTable() + (rules ?? ''))
   createTap(TAP, tapOwnerUid)
   using routes = new NetlinkSocket()
   const peer = { name: INNER_VETH, peerName: outer, peerNetnsFd: kernel.host.fd, mtu }
@@ -75,24 +89,19 @@ function furnish(kernel: Kernel, outer: string, mtu: number, tapOwnerUid: number
 }
 
 /**
- * Gives the slot its address, its rules and its counters. The way to it, which is the route, comes last: whatever is
- * sent before that is judged already. When it fails, release the slot: it may be half claimed.
+ * Gives the slot its address, its rules and its counters, all of them in one transaction. The way to it, which is the
+ * route, comes last: whatever is sent before that is judged already. When it fails, release the slot: it may be half
+ * claimed.
  */
-export function claimSlot(kernel: Kernel, { slot, ip, policy, usedBytes, ingressBytes }: SlotClaim): void {
+export function claimSlot(kernel: Kernel, claim: SlotClaim): void {
   const { instance, host, routes } = kernel
+  const { slot, ip } = claim
   const outer = interfaceIndex(outerVeth(instance, slot))
   if (outer === 0) throw new Error(`slot ${slot} does not exist`)
-  const budget = { limitBytes: policy.quotaBytes, usedBytes }
   host.enter(netnsPath(instance, slot), () => {
+    if (claim.asPrepared) addElements(SLOT_TABLE, ownerElements(ip))
+    else replaceRules(claim)
     using inside = new NetlinkSocket()
-    using insideNft = new Nft()
-    insideNft.run(
-      [
-        renderCounters({ usedBytes, ingressBytes }),
-        renderSlotPolicy(policy, budget, false),
-        renderSlotAddress(ip),
-      ].join('\n'),
-    )
     inside.change(`give slot ${slot} the address ${ip}`, addAddress(interfaceIndex(INNER_VETH), ip, 32))
   })
   try {
@@ -103,19 +112,25 @@ export function claimSlot(kernel: Kernel, { slot, ip, policy, usedBytes, ingress
   }
 }
 
+/** In the slot's namespace: other rules than it was made with, or counters that go on. */
+function replaceRules({ slot, ip, policy, usedBytes, ingressBytes }: SlotClaim): void {
+  const budget = { limitBytes: policy.quotaBytes, usedBytes }
+  const hasQuota = readCounts().quota !== undefined
+  const rules = renderSlotPolicy(policy, budget, hasQuota, { usedBytes, ingressBytes })
+  contextOf(slot).run(`${rules}\n${renderOwner(ip)}`)
+}
+
 /** Safe to repeat, and for a slot that was never finished. The program that holds the tap must have ended before. */
 export async function releaseSlot(kernel: Kernel, slot: number, limitMs = FREE_LIMIT_MS): Promise<Released> {
   const { instance, routes } = kernel
   letGo(slot)
   const name = outerVeth(instance, slot)
   const outer = interfaceIndex(name)
-  if (outer !== 0) {
-    for (const ip of addressesOf(kernel, outer)) {
-      routes.change(`remove the route to ${ip}`, deleteLinkRoute(outer, ip))
-      deleteFlowsFrom(ip)
-    }
-  }
+  const addresses = outer === 0 ? [] : addressesOf(kernel, outer)
+  for (const ip of addresses) routes.change(`remove the route to ${ip}`, deleteLinkRoute(outer, ip))
   removeNamespace(netnsPath(instance, slot))
+  // Before anybody else gets the address. It takes the kernel ten milliseconds, in which it frees the namespace as well.
+  for (const ip of addresses) deleteFlowsFrom(ip)
   if (await isFreed(name, limitMs)) return { slot, freed: true }
 
   // Somebody holds the tap. Without its link the namespace reaches nothing and the slot's number can be used again.

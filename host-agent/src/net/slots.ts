@@ -20,7 +20,7 @@ import type { Gate } from './gate/client.ts'
 import type { Kept, KeptNetworks } from './kept-networks.ts'
 import type { Netd } from './netd-client.ts'
 import type { Usage } from './netd-protocol.ts'
-import { compilePolicy, narrows, type Policy, type PolicySettings } from './policy.ts'
+import { compilePolicy, narrows, type Policy, type PolicySettings, sameRules } from './policy.ts'
 import { renderReport } from './report.ts'
 import type { SlotPool } from './slot-pool.ts'
 
@@ -53,6 +53,7 @@ export class Slots {
   /** The gate knows at once what was in force before. */
   static async open(deps: SlotsDeps, settings: PolicySettings): Promise<Slots> {
     const slots = new Slots(deps, settings)
+    slots.#expect(HOST_NETWORK_DEFAULT.bandwidth.quota_bytes)
     for (const kept of await deps.kept.readAll()) {
       slots.#found.set(kept.slot, kept)
       await deps.gate.set(kept.ip, compilePolicy(kept.network, settings))
@@ -84,10 +85,13 @@ export class Slots {
     if ([...this.#held.values()].some((held) => held.ip === ip)) throw new Error(`${ip} belongs to another slot`)
     this.#held.set(slot, { ip, network, policy, lastWork: Promise.resolve() })
     const { used_bytes: usedBytes, ingress_bytes: ingressBytes } = network.bandwidth
+    const madeWith = this.#deps.pool.madeWith(slot)
+    const asPrepared = usedBytes === 0 && ingressBytes === 0 && madeWith !== undefined && sameRules(madeWith, policy)
+    this.#expect(policy.quotaBytes)
     await allOf(
-      this.#deps.kept.write({ slot, ip, network }),
+      this.#deps.netd.request('claimSlot', { slot, ip, policy, usedBytes, ingressBytes, asPrepared }),
       this.#deps.gate.set(ip, policy),
-      this.#deps.netd.request('claimSlot', { slot, ip, policy, usedBytes, ingressBytes }),
+      this.#deps.kept.write({ slot, ip, network }),
     )
   }
 
@@ -173,14 +177,22 @@ export class Slots {
     return this.#deps.pool.close()
   }
 
+  /** Most sandboxes begin with no rules and the quota that the operator chose, which the last claim tells. */
+  #expect(quota: number): void {
+    const { pool } = this.#deps
+    if (pool.usual?.quotaBytes === quota) return
+    const bandwidth = { ...HOST_NETWORK_DEFAULT.bandwidth, quota_bytes: quota }
+    pool.usual = compilePolicy({ ...HOST_NETWORK_DEFAULT, bandwidth }, this.#settings)
+  }
+
   async #apply(slot: number, held: Held, network: HostVmNetwork): Promise<void> {
     const policy = compilePolicy(network, this.#settings)
     const cut = held.policy === undefined || narrows(held.policy, policy)
     held.policy = undefined
     await allOf(
-      this.#deps.kept.write({ slot, ip: held.ip, network }),
-      this.#deps.gate.set(held.ip, policy),
       this.#deps.netd.request('changePolicy', { slot, ip: held.ip, policy, cut }),
+      this.#deps.gate.set(held.ip, policy),
+      this.#deps.kept.write({ slot, ip: held.ip, network }),
     )
     held.network = network
     held.policy = policy

@@ -20,6 +20,8 @@ export type Entry = {
   revision?: number
   /** To its ports, from outside. */
   connections: Set<Socket>
+  /** That do not stand yet. */
+  connecting: number
 }
 
 /** Long enough for any request that was under way when its sandbox was deleted to have come and gone. */
@@ -45,7 +47,7 @@ export class Entries {
   }
 
   add(record: VmRecord): Entry {
-    const entry: Entry = { record, connections: new Set() }
+    const entry: Entry = { record, connections: new Set(), connecting: 0 }
     this.#entries.set(record.id, entry)
     return entry
   }

@@ -33,6 +33,9 @@ import { resumeVm } from './resume.ts'
 import type { Draft } from './save.ts'
 import { watch } from './watch.ts'
 
+/** To the ports of one sandbox, by anybody who knows its name. */
+const CONNECTIONS_MAX = 1024
+
 export class Vms {
   readonly #deps: Deps
   readonly #entries = new Entries()
@@ -263,7 +266,11 @@ export class Vms {
   async connect(id: string, port: number, signal: AbortSignal): Promise<Socket> {
     const entry = this.#entries.find(id)
     mustRun(entry)
-    const connection = await connectToPort(entry.record.ip, port, signal)
+    if (entry.connections.size + entry.connecting >= CONNECTIONS_MAX) {
+      throw new HostError('too_many_streams', `${CONNECTIONS_MAX} connections to ports of ${id} are open`)
+    }
+    entry.connecting++
+    const connection = await connectToPort(entry.record.ip, port, signal).finally(() => entry.connecting--)
     entry.connections.add(connection)
     connection.once('close', () => entry.connections.delete(connection))
     if (entry.record.state !== 'running') connection.destroy()

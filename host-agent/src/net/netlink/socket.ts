@@ -41,6 +41,29 @@ export class NetlinkSocket implements Disposable {
     if (refusal !== undefined) throw new SystemCallError(what, refusal)
   }
 
+  /**
+   * All of them or none, as nf_tables wants it: between a beginning and an end that are not acknowledged themselves. A
+   * refusal of the whole names the beginning.
+   */
+  transact(what: string, { begin, requests, end }: { begin: Request; requests: Request[]; end: Request }): void {
+    const first = this.#sequence
+    this.#sequence += requests.length + 2
+    const acknowledged = requests.map((request) => ({ ...request, flags: request.flags | NLM_F.ACK }))
+    const messages = [begin, ...acknowledged, end].map((request, index) => renderMessage(request, first + index))
+    send(this.#fd, Buffer.concat(messages))
+
+    let refusal: string | undefined
+    for (let open = requests.length; open > 0; ) {
+      for (const answer of this.#receive()) {
+        if (answer.type !== NLMSG_ERROR || answer.sequence < first) continue
+        refusal ??= errorOf(answer)
+        if (answer.sequence === first) open = 0
+        else open--
+      }
+    }
+    if (refusal !== undefined) throw new SystemCallError(what, refusal)
+  }
+
   dump(what: string, request: Request): Answer[] {
     const sequence = this.#sequence++
     send(this.#fd, renderMessage({ ...request, flags: request.flags | NLM_F.DUMP }, sequence))

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { renderHostTable } from './host-table.ts'
-import { renderSlotAddress, renderSlotTable } from './slot-table.ts'
+import { renderOwner, renderSlotTable } from './slot-table.ts'
 
 const TABLE = {
   instance: 'deadbeef',
@@ -72,8 +72,9 @@ test('an interface name cannot end the quotes', () => {
 
 test('a slot lets only its guest out, under the address it gets when it is claimed', () => {
   assert.match(renderSlotTable(), /iifname "tap0" ip saddr != 172\.30\.0\.2 drop/)
+  assert.match(renderSlotTable(), /iifname "tap0" oifname "v0" ip saddr @owned jump egress/)
   assert.equal(
-    renderSlotAddress('100.64.0.1'),
-    'add element ip warren addresses { 100.64.0.1 : 172.30.0.2, 172.30.0.2 : 100.64.0.1 }',
+    renderOwner('100.64.0.1'),
+    'add element ip warren addresses { 100.64.0.1 : 172.30.0.2, 172.30.0.2 : 100.64.0.1 }\nadd element ip warren owned { 172.30.0.2 }',
   )
 })

@@ -18,8 +18,16 @@ import { STAMP } from './slot-table.ts'
 export type Budget = { limitBytes: number; usedBytes: number }
 const NAMED_PORTS = 'meta l4proto { tcp, udp }'
 
-/** `budget`: a new one to replace what is there; undefined keeps the kernel's own count of it. */
-export function renderSlotPolicy(policy: Policy, budget: Budget | undefined, hasQuota: boolean): string {
+/**
+ * `budget`: a new one to replace what is there; undefined keeps the kernel's own count of it. `counts`: what the counters
+ * go on from, of a sandbox that gets its slot; undefined lets them run.
+ */
+export function renderSlotPolicy(
+  policy: Policy,
+  budget: Budget | undefined,
+  hasQuota: boolean,
+  counts?: { usedBytes: number; ingressBytes: number },
+): string {
   const metered = policy.quotaBytes !== BANDWIDTH_UNMETERED
   const replaces = budget !== undefined || !metered
   // The kernel takes no budget that is more than used up.
@@ -27,6 +35,7 @@ export function renderSlotPolicy(policy: Policy, budget: Budget | undefined, has
   return [
     ...['egress', 'ingress', 'passed'].map((chain) => `flush chain ip ${SLOT_TABLE} ${chain}`),
     ...(hasQuota && replaces ? [`delete quota ip ${SLOT_TABLE} budget`] : []),
+    ...(counts === undefined ? [] : renderCounters(counts)),
     ...(metered && budget !== undefined
       ? [`add quota ip ${SLOT_TABLE} budget { over ${budget.limitBytes} bytes used ${used} bytes }`]
       : []),
@@ -36,12 +45,15 @@ export function renderSlotPolicy(policy: Policy, budget: Budget | undefined, has
   ].join('\n')
 }
 
-/** Counting goes on from what was counted before a pause. */
-export const renderCounters = (count: { usedBytes: number; ingressBytes: number }): string =>
+/** When no rule names them: they are replaced. */
+const renderCounters = ({ usedBytes, ingressBytes }: { usedBytes: number; ingressBytes: number }): string[] =>
   [
-    `add counter ip ${SLOT_TABLE} out { packets 0 bytes ${count.usedBytes} }`,
-    `add counter ip ${SLOT_TABLE} in { packets 0 bytes ${count.ingressBytes} }`,
-  ].join('\n')
+    ['out', usedBytes],
+    ['in', ingressBytes],
+  ].flatMap(([name, bytes]) => [
+    `delete counter ip ${SLOT_TABLE} ${name}`,
+    `add counter ip ${SLOT_TABLE} ${name} { packets 0 bytes ${bytes} }`,
+  ])
 
 function egressRules(policy: Policy): string[] {
   const proxiedPorts = [...new Set(policy.hosts.flatMap(({ ports }) => ports))]

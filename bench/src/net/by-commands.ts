@@ -1,0 +1,53 @@
+/** The same network by the commands that one would type: as few processes as they allow. */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { HOST_ADDRESS } from '../../../host-agent/src/net/names.ts'
+import { renderSlotPolicy } from '../../../host-agent/src/net/nft/slot-policy.ts'
+import { renderOwner, renderSlotTable } from '../../../host-agent/src/net/nft/slot-table.ts'
+import type { Policy } from '../../../host-agent/src/net/policy.ts'
+
+const NAME = 'warren-bench'
+const OUTER = 'wbench0'
+
+export async function setUpByCommands(ip: string, mtu: number, policy: Policy): Promise<void> {
+  await feed('ip', ['netns', 'add', NAME])
+  await feed(
+    'ip',
+    ['-batch', '-'],
+    [
+      `link add ${OUTER} mtu ${mtu} type veth peer name v0 mtu ${mtu} netns ${NAME}`,
+      `addr add ${HOST_ADDRESS}/32 dev ${OUTER}`,
+      `link set ${OUTER} up`,
+      `route add ${ip}/32 dev ${OUTER}`,
+    ],
+  )
+  await feed(
+    'ip',
+    ['-n', NAME, '-batch', '-'],
+    [
+      'tuntap add tap0 mode tap',
+      'addr add 172.30.0.1/30 dev tap0',
+      'link set tap0 up',
+      `addr add ${ip}/32 dev v0`,
+      'link set v0 up',
+      `route add ${HOST_ADDRESS}/32 dev v0`,
+      `route add default via ${HOST_ADDRESS} dev v0`,
+    ],
+  )
+  const rules = renderSlotPolicy(policy, { limitBytes: policy.quotaBytes, usedBytes: 0 }, false)
+  await applyByCommand(NAME, [renderSlotTable(), rules, renderOwner(ip)])
+}
+
+export const tearDownByCommands = (): Promise<void> => feed('ip', ['netns', 'del', NAME])
+
+/** `nft -f` in a namespace of that name. */
+export const applyByCommand = (netns: string, text: string[]): Promise<void> =>
+  feed('ip', ['netns', 'exec', netns, 'nft', '-f', '-'], text)
+
+async function feed(command: string, args: string[], lines: string[] = []): Promise<void> {
+  const child = spawn(command, args, { stdio: ['pipe', 'ignore', 'inherit'] })
+  child.stdin.on('error', () => {}) // Its exit tells why it does not listen.
+  child.stdin.end(`${lines.join('\n')}\n`)
+  const [code] = await once(child, 'exit')
+  if (code !== 0) throw new Error(`${command} ${args.join(' ')} ended with ${code}`)
+}

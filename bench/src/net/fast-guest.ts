@@ -1,0 +1,54 @@
+/**
+ * A guest at the kernel's speed: a namespace joined to the slot's by a pair of links in place of the tap. What is
+ * measured through it is the host's own cost; an emulated guest would be the limit by far.
+ */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { GUEST_ADDRESS, GUEST_GATEWAY, netnsName, TAP } from '../../../host-agent/src/net/names.ts'
+import { command } from '../../../host-agent/src/net/testing/host.ts'
+import { waitUntil } from '../../../host-agent/src/net/testing/start-guest.ts'
+
+export class FastGuest {
+  readonly #child: ChildProcess
+
+  private constructor(child: ChildProcess) {
+    this.#child = child
+  }
+
+  static async start(instance: string, slot: number, mtu: number): Promise<FastGuest> {
+    const child = spawn('unshare', ['-n', 'sleep', 'infinity'], { stdio: 'ignore' })
+    const own = await command('readlink /proc/self/ns/net')
+    await waitUntil(async () => (await command(`readlink /proc/${child.pid}/ns/net`)) !== own)
+    const inSlot = `ip -n ${netnsName(instance, slot)}`
+    const inGuest = `nsenter -t ${child.pid} -n ip`
+    for (const line of [
+      `${inSlot} link del ${TAP}`,
+      `${inSlot} link add ${TAP} mtu ${mtu} type veth peer name eth0 mtu ${mtu} netns ${child.pid}`,
+      `${inSlot} addr add ${GUEST_GATEWAY}/30 dev ${TAP}`,
+      `${inSlot} link set ${TAP} up`,
+      `${inGuest} addr add ${GUEST_ADDRESS}/30 dev eth0`,
+      `${inGuest} link set eth0 up`,
+      `${inGuest} route add default via ${GUEST_GATEWAY}`,
+    ]) {
+      await command(line)
+    }
+    return new FastGuest(child)
+  }
+
+  /** A program of Node in it; what it writes. */
+  run(program: string, args: readonly string[]): Promise<string> {
+    return runNode(['nsenter', '-t', `${this.#child.pid}`, '-n'], program, args)
+  }
+
+  stop(): void {
+    this.#child.kill('SIGKILL')
+  }
+}
+
+/** `before`: words in front of the command line, where it is to run elsewhere. */
+export async function runNode(before: readonly string[], program: string, args: readonly string[]): Promise<string> {
+  const [first, ...rest] = [...before, process.execPath, '-e', program, ...args]
+  const child = spawn(first!, rest, { stdio: ['ignore', 'pipe', 'inherit'] }) // There is at least Node.
+  let text = ''
+  for await (const chunk of child.stdout) text += chunk
+  return text
+}

@@ -1,0 +1,42 @@
+/**
+ * What two programs could read in two ways is refused, so that a sandbox reads what we read: one host, a path, at most
+ * one way to tell where the body ends. (Both ways at once, repeated lengths, bare line feeds and folded lines do not pass
+ * Node's parser.)
+ */
+import type { IncomingMessage } from 'node:http'
+import type { TLSSocket } from 'node:tls'
+import { Refusal } from './refusal.ts'
+import { parseTarget, type Target } from './target.ts'
+
+/** Gives the sandbox and port it is for; whether they exist is another question. */
+export function judgeRequest(request: IncomingMessage, domain: string): Target {
+  const { rawHeaders, headers, url = '', method } = request
+  const hosts = rawHeaders.filter((name, i) => i % 2 === 0 && name.toLowerCase() === 'host').length
+  if (hosts !== 1) throw new Refusal(400, 'A request names one host.')
+  if (!url.startsWith('/') && !(method === 'OPTIONS' && url === '*')) {
+    throw new Refusal(400, 'A request is for a path.')
+  }
+  const coding = headers['transfer-encoding']
+  if (coding !== undefined && (coding.toLowerCase() !== 'chunked' || request.httpVersion !== '1.1')) {
+    throw new Refusal(400, 'This transfer coding is not understood here.')
+  }
+  const target = parseTarget(headers.host, domain)
+  if (target === undefined) throw new Refusal(404, 'Nothing is served here.')
+  checkServerName(request, target, domain)
+  return target
+}
+
+/** An upgrade has no body: what follows its head belongs to the new protocol. */
+export function judgeUpgrade(request: IncomingMessage, domain: string): Target {
+  const { 'content-length': length = '0', 'transfer-encoding': coding } = request.headers
+  if (length !== '0' || coding !== undefined) throw new Refusal(400, 'An upgrade takes no body.')
+  return judgeRequest(request, domain)
+}
+
+/** A connection that was opened for one sandbox is not for another. Clients that give no name have nothing to keep to. */
+function checkServerName(request: IncomingMessage, target: Target, domain: string): void {
+  const { servername } = request.socket as Partial<TLSSocket>
+  const opened = typeof servername === 'string' ? parseTarget(servername, domain) : undefined
+  if (opened === undefined || (opened.id === target.id && opened.port === target.port)) return
+  throw new Refusal(421, 'This connection was opened for another name.')
+}

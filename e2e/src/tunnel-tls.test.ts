@@ -1,0 +1,105 @@
+/** `warren tunnel` and `warren ssh` to an API behind https, whose authority only NODE_EXTRA_CA_CERTS knows. */
+import assert from 'node:assert/strict'
+import { spawnSync } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { buffer } from 'node:stream/consumers'
+import { after, describe, test } from 'node:test'
+import { ended, spawnWarren } from './box.ts'
+import { create, must, sh } from './lifecycle.ts'
+import { startTlsProxy } from './tls-proxy.ts'
+import { cannotRunVms, imageMissing, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+
+const IMAGE = 'devbox:1'
+const missing = ['openssl', 'ssh', 'ssh-keygen'].find((tool) => spawnSync('which', [tool]).status !== 0)
+const skip = cannotRunVms || (missing ? `no ${missing} here` : false) || imageMissing(IMAGE)
+
+const it = skip ? (undefined as never) : await startVmBox()
+const folder = await mkdtemp(path.join(tmpdir(), 'warren-tls-'))
+after(() => rm(folder, { recursive: true }))
+const key = path.join(folder, 'id')
+if (!skip) spawnSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-f', key])
+const sandbox = skip
+  ? (undefined as never)
+  : await create(it, {
+      rootfs: IMAGE,
+      shape: 's-1vcpu-1gb',
+      ssh_pubkeys: [(await readFile(`${key}.pub`, 'utf8')).trim()],
+    })
+
+const ECHO_PORT = 8098
+const ECHO_SERVER = `import socketserver
+class Echo(socketserver.StreamRequestHandler):
+    def handle(self):
+        while (some := self.request.recv(65536)): self.request.sendall(some)
+socketserver.ThreadingTCPServer(("127.0.0.1", ${ECHO_PORT}), Echo).serve_forever()`
+
+describe('through https', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
+  /** An address of this machine, and what a URL calls it. */
+  const places = [
+    ['127.0.0.1', 'localhost'],
+    ['127.0.0.1', '127.0.0.1'],
+    ['::1', '[::1]'],
+  ] as const
+
+  async function envBehind(address: string, name: string, prefix = ''): Promise<Record<string, string>> {
+    const proxy = await startTlsProxy(folder, address, it.box.baseUrl)
+    after(() => proxy.close())
+    return {
+      WARREN_BASE_URL: `https://${name}:${proxy.port}${prefix}`,
+      WARREN_API_KEY: it.box.key,
+      NODE_EXTRA_CA_CERTS: proxy.caFile,
+    }
+  }
+
+  for (const [address, name] of places) {
+    test(`a tunnel by https://${name} carries bytes there and back, each way until its own end`, async () => {
+      await startEcho()
+      const bytes = randomBytes(1024 * 1024)
+      const tunnel = spawnWarren(
+        it.box.dataDir,
+        ['tunnel', sandbox.name, String(ECHO_PORT)],
+        await envBehind(address, name),
+      )
+      const said = buffer(tunnel.stderr)
+
+      tunnel.stdin.end(bytes)
+      const [echo, [code]] = await Promise.all([buffer(tunnel.stdout), once(tunnel, 'close')])
+
+      assert.deepEqual([code, (await said).toString()], [0, ''])
+      assert.ok(echo.equals(bytes), `${echo.length} of ${bytes.length} bytes came back`)
+    })
+  }
+
+  test('ssh goes the same way', async () => {
+    const settings = ['-F', 'none', '-i', key, '-o', 'IdentitiesOnly=yes', '-o', 'BatchMode=yes']
+    const args = ['ssh', sandbox.name, ...settings, 'hostname; exit 7']
+
+    const { code, stdout, stderr } = await ended(
+      spawnWarren(it.box.dataDir, args, await envBehind('127.0.0.1', 'localhost')),
+    )
+
+    assert.deepEqual([code, stdout, stderr], [7, `${sandbox.name}\n`, ''])
+  })
+
+  test('an authority that nobody knows is not believed, and that is said', async () => {
+    const { NODE_EXTRA_CA_CERTS, ...env } = await envBehind('127.0.0.1', 'localhost')
+    for (const target of [sandbox.name, sandbox.id]) {
+      const { code, stdout, stderr } = await ended(spawnWarren(it.box.dataDir, ['tunnel', target, '22'], env))
+
+      assert.deepEqual([code, stdout], [1, ''])
+      assert.match(stderr, /^warren: cannot reach https:\/\/localhost:\d+: .*certificate.*\n$/)
+    }
+  })
+
+  let echoes = false
+  async function startEcho(): Promise<void> {
+    if (echoes) return
+    await must(it, 'POST', `/sandboxes/${sandbox.id}/processes`, { cmd: 'python3', args: ['-c', ECHO_SERVER] })
+    await sh(it, sandbox.id, `until nc -z 127.0.0.1 ${ECHO_PORT}; do sleep 0.1; done`)
+    echoes = true
+  }
+})
