@@ -3,6 +3,7 @@
  * side is read at the pace of the other. A WebSocket has no half-close: when it closes, the terminal is hung up.
  */
 import type { ClientHttp2Stream } from 'node:http2'
+import { failure } from '@warren/kit/failure'
 import { SHELL_PAYLOAD_MAX_BYTES } from '@warren/protocol'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { type WebSocket, WebSocketServer } from 'ws'
@@ -18,6 +19,8 @@ const MESSAGE_MAX_BYTES = 4 * SHELL_PAYLOAD_MAX_BYTES
 const WAITING_MAX_BYTES = 256 * 1024
 /** Proxies close what is silent for a minute. */
 const PING_MS = 30_000
+/** 8 is the last draft, which is the same on the wire. */
+const VERSIONS: ReadonlySet<string> = new Set(['13', '8'])
 const NORMAL = 1000
 const UNSUPPORTED_DATA = 1003
 const TROUBLE = 1011
@@ -31,13 +34,24 @@ const server = new WebSocketServer({
 
 export async function openShellWebSocket(deps: Deps, request: FastifyRequest, reply: FastifyReply): Promise<void> {
   checkUpgrade(request, 'websocket')
+  checkHandshake(request)
   const stream = await openPipe(deps, request.sandbox, { route: 'shell' }, callerGone(reply))
   const { socket, head } = takeUpgrade(request, reply, 'websocket')
-  // Also when the handshake is refused, which `ws` answers by itself.
   socket.once('close', () => resetStream(stream))
   server.handleUpgrade(request.raw, socket, head, (peer) => {
     join(peer, stream, () => deps.activity.note(request.sandbox.id))
   })
+}
+
+/** What `ws` would refuse, in words of its own that are no JSON, and after a shell was opened for it. */
+function checkHandshake({ method, headers }: FastifyRequest): void {
+  const version = headers['sec-websocket-version']
+  if (method !== 'GET' || !VERSIONS.has(String(version))) {
+    throw failure('upgrade_required', 'this route needs Sec-WebSocket-Version: 13')
+  }
+  if (!/^[+/0-9a-z]{22}==$/i.test(headers['sec-websocket-key'] ?? '')) {
+    throw failure('validation_failed', 'Sec-WebSocket-Key is missing or no 16 bytes in base64')
+  }
 }
 
 function join(peer: WebSocket, stream: ClientHttp2Stream, note: () => void): void {

@@ -182,6 +182,23 @@ test('what cannot be opened is an ordinary answer: 404, 409, 426, 502', async ()
   host.hooks = {}
 })
 
+test('a handshake that is none is refused in JSON, and opens no shell', async () => {
+  const shells = () => host.calls.filter((call) => call.endsWith('/guest/shell')).length
+  const before = shells()
+  const sound = { 'X-Api-Key': ada.key, Upgrade: 'websocket', 'Sec-WebSocket-Version': '13' }
+  const key = 'dGhlIHNhbXBsZSBub25jZQ=='
+  const answer = async (headers: Record<string, string>) => {
+    const peer = openUpgrade(port, `GET /v1/sandboxes/${id}/shell-ws`, { ...sound, ...headers })
+    const { data } = JSON.parse(await peer.until(/\}$/))
+    return `${(await peer.head()).split(' ')[1]} ${data.code}`
+  }
+
+  assert.equal(await answer({}), '400 validation_failed')
+  assert.equal(await answer({ 'Sec-WebSocket-Key': 'short' }), '400 validation_failed')
+  assert.equal(await answer({ 'Sec-WebSocket-Key': key, 'Sec-WebSocket-Version': '12' }), '426 upgrade_required')
+  assert.equal(shells(), before)
+})
+
 test('a flood to a WebSocket that is not read waits in the guest', async () => {
   let written = 0
   host.hooks = {
