@@ -26,6 +26,7 @@ import {
   writeFile,
 } from 'node:fs/promises'
 import path from 'node:path'
+import { crashPoint } from '@warren/kit/crash-point'
 import { syncFolder } from '@warren/kit/files'
 import { errorText } from '@warren/kit/text'
 import { Undo } from '@warren/kit/undo'
@@ -158,6 +159,7 @@ async function buildOnce(deps: Deps, base: Base, image: Image, facts: object): P
     await mkdir(folder, { recursive: true, mode: 0o700 })
     await linkOrUse(image.path, fresh.files.image)
     await bootAndSave(deps, fresh)
+    await crashPoint('host.base.saved')
     await proveBase(deps, fresh)
     await seal(folder)
     await sumBase(deps, fresh)

@@ -21,7 +21,11 @@ export async function createVm(deps: Deps, body: HostVmCreateBody, undo: Undo, s
     throw new HostError('disk_too_small', `${body.image} needs a disk of at least ${image.minDiskMib} MiB`)
   }
   const shape = { vcpu: body.vcpu, mem_mib: body.mem_mib }
-  const base = await abortable(ensureBase(deps, image, shape, body.disk_mib), signal)
+  const base = await abortable(ensureBase(deps, image, shape, body.disk_mib), signal).catch((error) => {
+    if ((error as Error).name !== 'TimeoutError') throw error
+    // Not that it cannot be started: whoever comes again finds it ready.
+    throw new HostError('image_not_ready', `${body.image} is being booted for its first sandbox of this shape`)
+  })
 
   const pooled = deps.pool.take(base)
   if (pooled) {
