@@ -241,6 +241,8 @@ test('the program lists its rows and refuses unknown ones', () => {
         'tunnel-down',
         'tunnel-up',
         'tunnels-100',
+        'ingress-trip',
+        'ingress-rate',
       ],
       ...['idle-memory', 'upload-memory', 'upload-10g'],
       ...[
@@ -254,6 +256,8 @@ test('the program lists its rows and refuses unknown ones', () => {
         'fork-10',
         'fork-live',
       ],
+      ...['net-setup', 'net-teardown', 'net-claim', 'net-rules-1000', 'net-out', 'net-out-rules', 'net-out-proxy'],
+      ...['net-1000-ask', 'net-1000-change', 'net-1000-claim'],
       ...['whoami', 'get-sandbox', 'list-1m', 'list-1m-status'],
     ],
   )

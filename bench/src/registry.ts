@@ -5,6 +5,7 @@ import { execRow } from './rows/exec.ts'
 import { pullRow, pushRow } from './rows/files.ts'
 import { fork10Row, forkRow, liveForkRow } from './rows/fork.ts'
 import { getSandboxRow, whoamiRow } from './rows/front-door.ts'
+import { ingressRateRow, ingressTripRow } from './rows/ingress.ts'
 import { idleMemoryRow, uploadRowOf1G, uploadRowOf10G } from './rows/memory.ts'
 import {
   net1000AskRow,
@@ -34,6 +35,8 @@ export const ROWS: readonly Row[] = [
     tunnelDownRow,
     tunnelUpRow,
     tunnels100Row,
+    ingressTripRow,
+    ingressRateRow,
   ],
   ...[idleMemoryRow, uploadRowOf1G, uploadRowOf10G],
   ...[pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeRow, resumeColdRow, forkRow, fork10Row, liveForkRow],

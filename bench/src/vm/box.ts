@@ -76,6 +76,7 @@ function launch(dataDir: string, env: NodeJS.ProcessEnv): ChildProcess {
       WARREN_METRICS_PORT: '0',
       WARREN_INGRESS_PORT: '0',
       WARREN_RATE_LIMIT: '0',
+      WARREN_INGRESS_RATE_LIMIT: '0',
       WARREN_BACKGROUND_IMAGES: 'none',
       // As under npm: when we are killed it notices that its parent is another, and stops.
       npm_lifecycle_event: 'bench',

@@ -35,6 +35,20 @@ test('requests one after the other share a connection; a body, another port and 
   assert.deepEqual([program.connections, other.connections], [4, 1])
 })
 
+test('a connection that is used often gathers nothing', async (t) => {
+  const program = await serve((_, response) => response.end('ok'))
+  const { id } = await newSandbox()
+  const warnings: Error[] = []
+  const listen = (warning: Error) => void warnings.push(warning)
+  process.on('warning', listen)
+  t.after(() => process.off('warning', listen))
+
+  for (let i = 0; i < 30; i++) assert.equal((await asked(nameOf(id, program.port))).status, 200)
+
+  assert.deepEqual(warnings, [])
+  assert.ok(program.connections < 10, `${program.connections} connections`)
+})
+
 test('what was opened before a pause, or before ingress was switched off and on, is not used again', async () => {
   const program = await serve((_, response) => response.end('ok'))
   const { id } = await newSandbox()
@@ -88,11 +102,16 @@ test('a sandbox that speaks out of turn is not listened to', async () => {
   })
   const { id } = await newSandbox()
 
-  for (let i = 1; i <= 3; i++) {
-    assert.equal((await ask(nameOf(id, liar.port))).body.toString(), 'ok')
-    await until(async () => (await kept()) === 0)
-    assert.equal(connections, i)
-  }
+  const bodies: string[] = []
+  for (let i = 0; i < 30; i++) bodies.push((await ask(nameOf(id, liar.port))).body.toString())
+
+  // One that says both at once may be 502; what it says out of turn is nobody's answer.
+  assert.ok(bodies.includes('ok'))
+  assert.deepEqual(
+    bodies.filter((body) => body.includes('poison')),
+    [],
+  )
+  assert.ok(connections > 1)
 })
 
 test('an answer that ends its connection, or that its reader did not wait for, leaves nothing to share', async () => {

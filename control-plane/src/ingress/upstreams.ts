@@ -70,13 +70,17 @@ export class Upstreams extends Agent {
       stream.off('data', drop).off('end', drop).off('close', forget)
     }
     this.#kept.set(stream, forget)
-    stream.on('data', drop).on('end', drop).on('close', forget)
+    // Read, or nothing of it would be heard before the next request takes it for its answer.
+    stream.on('data', drop).on('end', drop).on('close', forget).resume()
     return true
   }
 
   override reuseSocket(stream: Duplex, request: ClientRequest): void {
-    request.reusedSocket = true
     this.#kept.get(stream)?.()
+    // The agent takes back its own listener here, and wants to hold the process; a stream of a session cannot.
+    super.reuseSocket(Object.assign(stream, { ref() {} }), request)
+    // It has said something this very moment: the request fails at once, and is asked again on another.
+    if (stream.readableLength > 0) stream.destroy(new Error('spoke out of turn'))
   }
 
   /** Its life is its own: of a signal that outlives the opening the next request would know nothing. */
