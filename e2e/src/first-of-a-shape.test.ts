@@ -11,7 +11,7 @@ import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 const points = await mkdtemp(path.join(tmpdir(), 'warren-points-'))
 after(() => rm(points, { recursive: true }))
-const LIMIT_S = 10
+const LIMIT_S = 20
 const env = { WARREN_CRASH_POINTS: points, WARREN_BOOT_LIMIT_SECONDS: String(LIMIT_S) }
 const it = cannotRunVms ? (undefined as never) : await startVmBox(env)
 
