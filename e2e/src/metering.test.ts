@@ -33,6 +33,13 @@ shutdown $s, 1; 1 while sysread $s, $_, 65536;`
 const SEND = `use IO::Socket::INET; $s = IO::Socket::INET->new(Proto => "udp", PeerAddr => "$ARGV[0]:7777");
 for (;;) { $s->send("paid"); select undef, undef, undef, 0.02 }`
 
+/** To where it pours, as the flow log has them. */
+async function connections(id: string): Promise<number> {
+  const { flows } = (await must(it, 'GET', `/sandboxes/${id}/egress/flows`)) as { flows: Flow[] }
+  return flows.find(({ destination, port }) => destination === PUBLIC_HOST && port === 9000)?.count ?? 0
+}
+
+type Flow = { destination: string; port: number; count: number }
 type Bandwidth = { quota_bytes: number; used_bytes: number; ingress_bytes: number; capped: boolean }
 const bandwidth = async (id: string) => (await must(it, 'GET', `/sandboxes/${id}/bandwidth`)) as Bandwidth
 const recharge = (id: string) => must(it, 'POST', `/sandboxes/${id}/bandwidth/recharge`, { add_bytes: ADDED_BYTES })
@@ -77,6 +84,7 @@ describe('metering', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () =>
     await resume(it, id)
     await pour(id)
     await check('after the resume')
+    assert.equal(await connections(id), 2, 'resumed in place, with the list it had')
     await recharge(id)
     await start(id, POUR, PUBLIC_HOST, String(10 * POUR_BYTES))
     const half = begin + 6 * POUR_BYTES
@@ -135,6 +143,7 @@ describe('metering', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () =>
       await untilReached(id)
       assert.ok((await bandwidth(id)).used_bytes >= 0.99 * wire, 'counting goes on from there')
     }
+    assert.equal(await connections(id), 2, 'over the ends of two machines')
     await destroy(it, id)
   })
 })

@@ -107,7 +107,7 @@ export const EgressFlow = Type.Object({
 })
 export type EgressFlow = Static<typeof EgressFlow>
 
-/** GET …/egress/decisions and …/egress/flows (ours). Both live with the running sandbox, and are gone when it pauses. */
+/** GET …/egress/decisions and …/egress/flows (ours). Of a running sandbox; decisions are gone when it pauses. */
 export const EgressDecisionsView = Type.Object({ id: SandboxId, decisions: Type.Array(EgressDecision) })
 export const EgressFlowsView = Type.Object({ id: SandboxId, flows: Type.Array(EgressFlow) })
 

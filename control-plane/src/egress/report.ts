@@ -1,4 +1,4 @@
-/** What the host of a running sandbox saw of its network. It is kept with the VM's place there and nowhere else. */
+/** What the host of a running sandbox saw of its network. It is kept there and nowhere else. */
 import { upstreamUnavailable, wrongState } from '@warren/kit/failure'
 import type { HostVmNetworkReport } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'

@@ -16,6 +16,7 @@ import path from 'node:path'
 import { errorText } from '@warren/kit/text'
 import type { Deps } from '../deps.ts'
 import { Body, bodyHomeOf, endBody, releaseBody } from './body.ts'
+import { keepFlows } from './flows.ts'
 import { socketDirOf } from './launch.ts'
 import { keepCounts } from './network.ts'
 import { endProcess, isAlive, markProcess, type ProcessMark } from './process.ts'
@@ -98,6 +99,7 @@ async function mourn(deps: Deps, vms: Vms, record: VmRecord, error: unknown): Pr
   if (body) {
     if (deps.network.slots.taken.includes(body.slot)) body.slotGone = true
     await keepCounts(deps, record, body)
+    await keepFlows(deps, record, body)
     await releaseBody(deps, body)
   }
   Object.assign(record, { state: 'dead', reason: errorText(error) })
@@ -110,7 +112,10 @@ async function finishPause(deps: Deps, vms: Vms, record: VmRecord, generation: n
   delete record.body
   delete record.reason
   Object.assign(record, { state: 'paused', generation })
-  if (body) await keepCounts(deps, record, body)
+  if (body) {
+    await keepCounts(deps, record, body)
+    await keepFlows(deps, record, body)
+  }
   await deps.registry.write(record)
   if (body) await endBody(deps, body)
   vms.adopt(record)

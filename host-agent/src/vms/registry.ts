@@ -10,6 +10,7 @@ import path from 'node:path'
 import { writeFileDurably } from '@warren/kit/files'
 import type { HostCounts, HostVmSignal } from '@warren/protocol'
 import type { BodyRecord } from './body.ts'
+import type { KeptFlows } from './flows.ts'
 
 export type VmRecord = {
   id: string
@@ -27,6 +28,7 @@ export type VmRecord = {
   signal?: HostVmSignal
   /** Of its network, when its last body gave up its slot. */
   counts?: HostCounts
+  flows?: KeptFlows[]
   /** While it runs; of a dead one only what its disk needs. */
   body?: BodyRecord
   /** The last operation that was done, and what was said about it: asked again, the answer is the same. */

@@ -24,6 +24,7 @@ import type { Manifest } from '../snapshots/manifest.ts'
 import { type Body, type BodyRecord, endBody } from './body.ts'
 import { createVm } from './create.ts'
 import { answeredBefore, checkFence, Entries, mustRun, operate, wrongState } from './entries.ts'
+import { keepFlows, withFlows } from './flows.ts'
 import { addChild, captureLive, FIRST_GENERATION, findForkSource } from './fork.ts'
 import { countAll, keepCounts } from './network.ts'
 import { pauseVm } from './pause.ts'
@@ -124,8 +125,7 @@ export class Vms {
         )
         await crashPoint('host.pause.recorded')
         // Nobody waits for it to be kept or gone, except whoever resumes or deletes the sandbox.
-        const about = { sandbox: id, ip: record.ip, dirtyBytes: paused.dirty_bytes, diskMib: record.disk_mib }
-        entry.settling = this.#deps.standby.add(memory, body, about)
+        entry.settling = this.#standBy(record, body, memory, paused.dirty_bytes)
         return paused
       } catch (error) {
         if (record.state === 'pausing') record.state = 'running'
@@ -254,8 +254,10 @@ export class Vms {
     return applied
   }
 
-  reportNetwork(id: string): Promise<HostVmNetworkReport> {
-    return this.#deps.network.slots.report(mustRun(this.#entries.find(id)).record.slot)
+  async reportNetwork(id: string): Promise<HostVmNetworkReport> {
+    const entry = this.#entries.find(id)
+    const body = mustRun(entry).record
+    return withFlows(await this.#deps.network.slots.report(body.slot), entry.record, body.id)
   }
 
   async listNetworks(): Promise<HostNetworks> {
@@ -281,6 +283,15 @@ export class Vms {
   adopt(record: VmRecord, body?: Body): void {
     const entry = this.#entries.add(record)
     if (body) watch(this.#deps, entry, body)
+  }
+
+  async #standBy(record: VmRecord, body: Body, memory: string, dirtyBytes: number): Promise<void> {
+    const { id, ip, disk_mib: diskMib } = record
+    await keepFlows(this.#deps, record, body.record)
+    void this.#deps.registry
+      .write(record)
+      .catch((error) => this.#deps.log.warn({ err: error, sandbox: id }, 'could not write what a sandbox reached'))
+    await this.#deps.standby.add(memory, body, { sandbox: id, ip, dirtyBytes, diskMib })
   }
 
   async #answerPaused(record: VmRecord, fence: number, { generation, memory, state }: Manifest): Promise<HostVmPaused> {

@@ -3,6 +3,7 @@ import type { Deps } from '../deps.ts'
 import { listenToSignals } from '../guest/signals.ts'
 import { type Body, releaseBody } from './body.ts'
 import type { Entry } from './entries.ts'
+import { keepFlows } from './flows.ts'
 import { keepCounts } from './network.ts'
 
 export function watch(deps: Deps, entry: Entry, body: Body): void {
@@ -27,6 +28,7 @@ async function mourn(deps: Deps, entry: Entry, body: Body, reason: string): Prom
   deps.log.warn({ sandbox: record.id, reason }, 'a sandbox died')
   try {
     await keepCounts(deps, record, body.record)
+    await keepFlows(deps, record, body.record)
     await releaseBody(deps, body.record, body)
     delete entry.revision
     if (entry.body !== body) return
