@@ -13,7 +13,14 @@ import { growDisk, wakeGuest } from './wake.ts'
 
 export type Born = { body: Body; created: HostVmCreated }
 
-export async function createVm(deps: Deps, body: HostVmCreateBody, undo: Undo, signal: AbortSignal): Promise<Born> {
+/** `note` writes down whose body it is; it takes its time on disk while the guest takes its own. */
+export async function createVm(
+  deps: Deps,
+  body: HostVmCreateBody,
+  note: (body: Body) => Promise<void>,
+  undo: Undo,
+  signal: AbortSignal,
+): Promise<Born> {
   const startedAt = performance.now()
   const image = await deps.images.find(body.image)
   if (!image) throw new HostError('image_not_ready', await describeImage(deps, body.image))
@@ -30,9 +37,9 @@ export async function createVm(deps: Deps, body: HostVmCreateBody, undo: Undo, s
   const pooled = deps.pool.take(base)
   if (pooled) {
     undo.add('body', () => endBody(deps, pooled.record, pooled))
-    await serve(deps, pooled, base, body, signal)
+    await settleBoth(serve(deps, pooled, base, body, signal), note(pooled))
   }
-  const made = pooled ?? (await deps.restoreGate(() => makeClone(deps, base, body, undo, signal), signal))
+  const made = pooled ?? (await deps.restoreGate(() => makeClone(deps, base, body, note, undo, signal), signal))
   const spawn_ms = Math.round((performance.now() - startedAt) * 10) / 10
   return { body: made, created: { spawn_ms, how: pooled ? 'pool' : 'clone' } }
 }
@@ -41,6 +48,7 @@ async function makeClone(
   deps: Deps,
   base: Base,
   body: HostVmCreateBody,
+  note: (body: Body) => Promise<void>,
   undo: Undo,
   signal: AbortSignal,
 ): Promise<Body> {
@@ -48,8 +56,13 @@ async function makeClone(
   const id = newBodyId()
   const plan = { id, home: bodyHomeOf(deps, id), base, layers: [], diskMib: base.diskMib, lasting: true }
   const made = await startBody(deps, plan, undo, signal)
-  await serve(deps, made, base, body, signal)
+  await settleBoth(serve(deps, made, base, body, signal), note(made))
   return made
+}
+
+/** Whichever fails, both have ended before anything is taken back. */
+async function settleBoth(one: Promise<void>, other: Promise<void>): Promise<void> {
+  for (const result of await Promise.allSettled([one, other])) if (result.status === 'rejected') throw result.reason
 }
 
 async function serve(

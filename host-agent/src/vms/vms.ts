@@ -80,9 +80,10 @@ export class Vms {
       const undo = new Undo()
       try {
         const limit = AbortSignal.any([signal, abort, AbortSignal.timeout(request.limit_ms)])
-        const { body, created } = await createVm(this.#deps, request, undo, limit)
+        // It says `running` before the guest does, but to nobody: a create that never answered is deleted by who asked.
+        const note = (made: Body) => this.#deps.registry.write({ ...record, state: 'running', body: made.record })
+        const { body, created } = await createVm(this.#deps, request, note, undo, limit)
         Object.assign(record, { state: 'running', body: body.record } satisfies Partial<VmRecord>)
-        await this.#deps.registry.write(record)
         entry.revision = request.network.revision
         watch(this.#deps, entry, body)
         return created
