@@ -1,5 +1,6 @@
 /** One of the threads of workers.ts: does one job at a time and answers. */
 import { closeSync, fdatasyncSync, openSync } from 'node:fs'
+import path from 'node:path'
 import { parentPort } from 'node:worker_threads'
 import { mergeLayers } from '../vms/qemu/qcow2/merge.ts'
 import { loadMemory } from './memory/load.ts'
@@ -20,6 +21,18 @@ const sync = ({ file }: { file: string }): void => withFile(file, (fd) => fdatas
 const check = ({ file, sums }: { file: string; sums: Sums }): string | undefined =>
   withFile(file, (fd) => checkFile(fd, sums))
 
+/** What was read must be what was saved: a sum over damaged bytes would make them good. So it is looked at afterwards. */
+function mergeWhole({ layers, out, backing }: { layers: Layer[]; out: string; backing: string }): Sums {
+  const merged = mergeLayers({ files: layers.map(({ file }) => file), out, backing })
+  for (const { file, sums } of layers) {
+    const wrong = check({ file, sums })
+    if (wrong !== undefined) throw new Error(`${path.basename(file)} is damaged: ${wrong}`)
+  }
+  return merged
+}
+
+type Layer = { file: string; sums: Sums }
+
 function withFile<T>(file: string, use: (fd: number) => T): T {
   const fd = openSync(file, 'r')
   try {
@@ -29,7 +42,7 @@ function withFile<T>(file: string, use: (fd: number) => T): T {
   }
 }
 
-const JOBS = { saveMemory, loadMemory, mergeLayers, seal, sync, check }
+const JOBS = { saveMemory, loadMemory, mergeWhole, seal, sync, check }
 export type Jobs = typeof JOBS
 export type JobName = keyof Jobs
 export type JobRequest = { id: number; job: JobName; options: never }

@@ -1,7 +1,21 @@
 import assert from 'node:assert/strict'
-import { test } from 'node:test'
+import { spawnSync } from 'node:child_process'
+import { existsSync, readdirSync } from 'node:fs'
+import { readFile, truncate, writeFile } from 'node:fs/promises'
+import path from 'node:path'
+import { type TestContext, test } from 'node:test'
 import fc from 'fast-check'
-import { chooseMerge } from './compact.ts'
+import type { Deps } from '../deps.ts'
+import { makeFolder } from '../images/testing.ts'
+import { runOrThrow } from '../run.ts'
+import type { StoredObject } from '../snapshots/manifest.ts'
+import { openSnapshotStore } from '../snapshots/store.ts'
+import { makeManifest } from '../snapshots/testing.ts'
+import { startWorkers } from '../snapshots/workers.ts'
+import { chooseMerge, createCompactor } from './compact.ts'
+import { createOverlay } from './qemu/qcow2/overlay.ts'
+
+const SANDBOX = `sb-${'0'.repeat(26)}`
 
 test('layers of like size are merged, a large one below small ones is left alone', () => {
   assert.equal(chooseMerge([]), 0)
@@ -30,4 +44,57 @@ test('whatever is written, the chain stays short and no byte is rewritten often'
       assert.ok(rewritten <= written * 12, `${rewritten} of ${written}`)
     }),
   )
+})
+
+/** Two pauses' worth of disk in a store, and the compactor of a host agent that has nothing else. */
+async function makeSaved(t: TestContext) {
+  const below = path.join(await makeFolder(t), 'below.raw')
+  await writeFile(below, '')
+  await truncate(below, 16 * 1024 * 1024)
+  const store = await openSnapshotStore(await makeFolder(t))
+  const workers = startWorkers(1)
+  t.after(() => workers.close())
+  const layers: StoredObject[] = []
+  for (const [n, id] of ['one', 'two'].entries()) {
+    const file = store.fileOf(id)
+    await createOverlay(file, { sizeMib: 16, backing: { file: below, format: 'raw' } })
+    await runOrThrow('qemu-io', ['-c', `write -P ${n + 1} ${n}M 64k`, file])
+    layers.push({ id, ...(await workers.run('seal', { file })) })
+  }
+  const manifest = { ...(await makeManifest(store, SANDBOX, 1, ['memory', 'state'])), disk: layers }
+  await store.add(manifest)
+  const warnings: string[] = []
+  const log = { warn: ({ err }: { err: Error }) => warnings.push(err.message) }
+  const deps = { snapshots: store, workers, log, stopping: new AbortController().signal } as unknown as Deps
+  const compactor = createCompactor(() => deps)
+  const merge = async () => {
+    compactor.add(SANDBOX)
+    await compactor.close()
+    return store.newest(SANDBOX)!.manifest.disk.map((layer) => layer.id)
+  }
+  return { store, merge, warnings }
+}
+
+const noQemu = spawnSync('qemu-io', ['--version']).status !== 0
+
+test('two small layers become one, and the old ones go', { skip: noQemu && 'no qemu-io here' }, async (t) => {
+  const { store, merge, warnings } = await makeSaved(t)
+
+  const [merged, ...rest] = await merge()
+
+  assert.deepEqual([rest, warnings], [[], []])
+  assert.match(merged!, /^merged-/)
+  assert.equal(existsSync(store.fileOf('one')), false)
+})
+
+test('a layer that lost a bit is not made good by a merge', { skip: noQemu && 'no qemu-io here' }, async (t) => {
+  const { store, merge, warnings } = await makeSaved(t)
+  const file = store.fileOf('one')
+  const bytes = await readFile(file)
+  bytes[bytes.length - 1]! ^= 1
+  await writeFile(file, bytes)
+
+  assert.deepEqual(await merge(), ['one', 'two'])
+  assert.match(warnings.join(), /one is damaged: its MiB \d has changed/)
+  assert.deepEqual(readdirSync(path.dirname(file)).sort(), ['memory', 'one', 'state', 'two'])
 })

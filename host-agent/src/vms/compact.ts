@@ -69,8 +69,8 @@ async function compactOnce(deps: Deps, id: string): Promise<boolean> {
 }
 
 async function merge(deps: Deps, layers: StoredObject[], id: string): Promise<StoredObject> {
-  const files = layers.map((layer) => deps.snapshots.fileOf(layer.id))
+  const checked = layers.map((layer) => ({ file: deps.snapshots.fileOf(layer.id), sums: layer }))
   // What backs it is said on QEMU's command line; the name inside is for people.
-  const job = { files, out: deps.snapshots.fileOf(id), backing: 'below' }
-  return { id, ...(await deps.workers.run('mergeLayers', job)) }
+  const job = { layers: checked, out: deps.snapshots.fileOf(id), backing: 'below' }
+  return { id, ...(await deps.workers.run('mergeWhole', job)) }
 }
