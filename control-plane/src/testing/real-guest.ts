@@ -30,7 +30,6 @@ export async function startRealGuest(): Promise<RealGuest> {
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-guest-'))
   const socket = path.join(folder, 'agent')
   const agent = spawn(BINARY, ['--listen-unix', socket], { stdio: 'ignore' })
-  await until(() => existsSync(socket) && existsSync(`${socket}.hello`))
   const session = await greet(socket)
   // A login shell reads the profile of its home: not that of whoever runs the tests.
   await post(session, '/identity', { envs: { HOME: folder } })
@@ -43,7 +42,7 @@ export async function startRealGuest(): Promise<RealGuest> {
 }
 
 async function greet(socket: string): Promise<ClientHttp2Session> {
-  const [data, hello] = [net.connect(socket), net.connect(`${socket}.hello`)]
+  const [data, hello] = [await connectTo(socket), await connectTo(`${socket}.hello`)]
   for (const one of [data, hello]) one.on('error', () => {})
   const nonce = randomBytes(16).toString('hex')
   for (const port of [hello, data]) {
@@ -60,6 +59,20 @@ async function greet(socket: string): Promise<ClientHttp2Session> {
   return session
 }
 
+/** The file of a socket is there a moment before anybody listens on it. */
+async function connectTo(file: string): Promise<net.Socket> {
+  let open: net.Socket | undefined
+  await until(async () => {
+    const tried = net.connect(file)
+    open = await once(tried, 'connect').then(
+      () => tried,
+      () => undefined,
+    )
+    return open !== undefined
+  })
+  return open!
+}
+
 async function post(session: ClientHttp2Session, path: string, body: object): Promise<void> {
   const stream = session.request({ ':method': 'POST', ':path': path }, { endStream: false })
   stream.end(JSON.stringify(body))
@@ -73,6 +86,7 @@ async function skipPast(port: net.Socket, line: string): Promise<void> {
   while (!seen.endsWith(line)) {
     const byte = port.read(1) as Buffer | null
     if (byte) seen += byte.toString('latin1')
+    else if (port.readableEnded || port.destroyed) throw new Error('the guest hung up')
     else await once(port, 'readable')
   }
 }
