@@ -35,6 +35,7 @@ export async function passToGuest(
 ): Promise<void> {
   const begun = await beginningOf(caller, request)
   if (caller.destroyed) return
+  if (session.closed || session.destroyed) throw new HostError('guest_unreachable', 'the guest was stopped meanwhile')
   const what = `${request[':method']} ${request[':path']}`
   const open = streams.get(session) ?? 0
   if (open >= (STAYS_OPEN.test(what) ? STAYING_MAX : STREAMS_MAX)) {

@@ -18,7 +18,10 @@ export async function becomeOnlyOne(instance: string): Promise<() => void> {
       return await take(`\0warren-netd-${instance}`)
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') throw error
-      if (Date.now() > deadline) throw new Error(`another netd of instance ${instance} does not end`, { cause: error })
+      if (Date.now() > deadline)
+        throw new Error(`another netd of instance ${instance}, or a \`warren snapshots gc\`, does not end`, {
+          cause: error,
+        })
     }
   }
 }

@@ -11,6 +11,7 @@
  */
 import type { Log } from '@warren/kit/log'
 import {
+  type EgressFlow,
   HOST_NETWORK_DEFAULT,
   type HostBandwidth,
   type HostVmNetwork,
@@ -125,6 +126,14 @@ export class Slots {
       this.#deps.gate.report(ip),
     ])
     return renderReport(network.revision, this.#settings.cidr, inKernel, inGate)
+  }
+
+  /** What was reached, also from a slot that nobody has adopted: then without what the gate alone has seen. */
+  async flows(slot: number): Promise<EgressFlow[]> {
+    const ip = this.#held.get(slot)?.ip
+    const inKernel = await this.#deps.netd.request('readSlot', { slot })
+    const inGate = ip === undefined ? { decisions: [], flows: [] } : await this.#deps.gate.report(ip)
+    return renderReport(0, this.#settings.cidr, inKernel, inGate).flows
   }
 
   /** Of these slots, or of all in use. Read it before a release: the counters go with the slot. */

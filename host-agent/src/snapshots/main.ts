@@ -96,7 +96,8 @@ async function collect(config: Config): Promise<{ removed: number; bytes: number
   const release = await becomeOnlyOne(config.instance)
   try {
     const store = await openSnapshotStore(path.join(config.dataDir, 'snapshots'))
-    const { records } = await openRegistry(path.join(config.dataDir, 'vms')).list()
+    const { records, broken } = await openRegistry(path.join(config.dataDir, 'vms')).list()
+    if (broken.length > 0) throw new Error(`${broken.join(', ')} cannot be read; start Warren first, which mends that`)
     // A sandbox runs on without a host agent, and so does what it reads.
     for (const { body } of records) if (body) store.hold(body.id, body.layers)
     return await store.collect()

@@ -9,7 +9,7 @@ type Job = { id: number; job: JobName; options: unknown; resolve: (value: never)
 type Thread = { worker: Worker; slow: boolean; doing?: Job }
 
 /** Nobody waits for these, and a guest may be standing still for the others: they have a thread of their own. */
-const SLOW: ReadonlySet<JobName> = new Set(['mergeWhole'])
+const SLOW: ReadonlySet<JobName> = new Set(['mergeWhole', 'sealBase', 'checkBase'])
 
 export type Workers = {
   run<J extends JobName>(job: J, options: Parameters<Jobs[J]>[0]): Promise<ReturnType<Jobs[J]>>

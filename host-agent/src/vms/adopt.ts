@@ -32,7 +32,8 @@ type Found = 'running' | 'paused' | 'dead'
 
 export async function adoptAll(deps: Deps, vms: Vms): Promise<Record<Found | 'removed', number>> {
   const { records, broken } = await deps.registry.list()
-  for (const id of broken) records.push(...rebuild(deps, id))
+  await deps.registry.tidy()
+  for (const id of broken) records.push(...(await rebuild(deps, id)))
   const found = { running: 0, paused: 0, dead: 0, removed: 0 }
   // The living first: a slot that a dead one had may be theirs by now.
   const dead: [VmRecord, unknown][] = []
@@ -54,12 +55,15 @@ export async function adoptAll(deps: Deps, vms: Vms): Promise<Record<Found | 're
 }
 
 /** A record that a crash of the machine left unreadable: what is saved of the sandbox is still there. */
-function rebuild(deps: Deps, id: string): VmRecord[] {
+async function rebuild(deps: Deps, id: string): Promise<VmRecord[]> {
   const newest = deps.snapshots.newest(id)
   deps.log.error({ sandbox: id, saved: newest !== undefined }, 'the record of a sandbox could not be read')
   if (!newest) return []
   const { generation, manifest } = newest
-  return [{ id, fence: 0, state: 'paused', ip: '', disk_mib: manifest.disk_mib, generation }]
+  const record: VmRecord = { id, fence: 0, state: 'paused', ip: '', disk_mib: manifest.disk_mib, generation }
+  // In its place at once: what no record names is removed at a start.
+  await deps.registry.write(record)
+  return [record]
 }
 
 async function adoptOne(deps: Deps, vms: Vms, record: VmRecord): Promise<Found> {

@@ -21,7 +21,7 @@ const checks = new Map<string, Promise<string | undefined>>()
 /** Of one that was just built. */
 export async function sumBase({ workers }: Checking, base: Base): Promise<void> {
   const sums: Partial<BaseSums> = {}
-  for (const name of namesOf(base.files)) sums[name] = await workers.run('seal', { file: base.files[name] })
+  for (const name of namesOf(base.files)) sums[name] = await workers.run('sealBase', { file: base.files[name] })
   await writeFile(sumsFile(base), JSON.stringify(sums))
   checks.set(base.id, Promise.resolve(undefined))
 }
@@ -40,14 +40,22 @@ export function findDamage(deps: Checking, base: Base): Promise<string | undefin
 
 async function compare({ workers }: Checking, base: Base): Promise<string | undefined> {
   const text = await readFile(sumsFile(base), 'utf8').catch(ifMissing)
-  if (text === undefined) return undefined // Built before bases were summed up.
-  const sums = JSON.parse(text) as BaseSums
+  const sums = text === undefined ? undefined : parse(text)
+  if (!sums) return undefined // Built before bases were summed up, or the sums themselves are lost.
   for (const name of namesOf(base.files)) {
-    const check = workers.run('check', { file: base.files[name], sums: sums[name] })
+    const check = workers.run('checkBase', { file: base.files[name], sums: sums[name] })
     const wrong = await check.catch((error) => ifMissing(error) ?? 'it is missing')
     if (wrong !== undefined) return `its ${name}: ${wrong}`
   }
   return undefined
+}
+
+function parse(text: string): BaseSums | undefined {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined
+  }
 }
 
 function ifMissing(error: NodeJS.ErrnoException): undefined {

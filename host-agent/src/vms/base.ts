@@ -11,6 +11,7 @@
  * hash of everything it depends on, and its files are never written again.
  */
 import { createHash, randomUUID } from 'node:crypto'
+import { existsSync } from 'node:fs'
 import {
   chmod,
   chown,
@@ -52,7 +53,7 @@ const ATTEMPTS = 3
 /** What `disk_mib` is for most sandboxes; smaller ones have a base of their own. */
 export const BASE_DISK_MIB = 10_240
 
-/** What is set aside is never started from again; those that were made from it are told why. */
+/** Of those that are set aside: nothing new is made from them, and what was made from them is told why it cannot run. */
 export const DAMAGED = '.damaged'
 
 type Wanted = { image: Image; shape: Shape; diskMib: number; facts: ReturnType<typeof describe> }
@@ -76,11 +77,12 @@ async function findOrBuild(deps: Deps, key: string, wanted: Wanted): Promise<Bas
   const known = await readBase(deps, key)
   const damage = known && (await findDamage(deps, known))
   if (known && damage === undefined) return known
-  if (known) {
+  const { folder } = baseAt(deps, key)
+  if (existsSync(folder)) {
     deps.log.error({ base: key, damage }, 'a base is damaged; it is set aside and built anew')
     const aside = baseAt(deps, asideOf(key)).folder
     await rm(aside, { recursive: true, force: true })
-    await rename(known.folder, aside)
+    await rename(folder, aside)
   }
   const base = { ...baseAt(deps, key), id: randomUUID(), shape: wanted.shape, diskMib: wanted.diskMib }
   return build(deps, base, wanted.image, wanted.facts)
@@ -88,14 +90,14 @@ async function findOrBuild(deps: Deps, key: string, wanted: Wanted): Promise<Bas
 
 /** The very one that was built before, perhaps by an older Warren; what was made from another must not run on it. */
 export async function findBase(deps: Deps, wanted: { base: string; baseId: string }): Promise<Base> {
-  const found = await readBase(deps, wanted.base)
-  if (found?.id === wanted.baseId) {
+  for (const key of [wanted.base, asideOf(wanted.base)]) {
+    const found = await readBase(deps, key)
+    if (found?.id !== wanted.baseId) continue
+    // Also one that was set aside: a disk that could not read it then may read it again.
     const damage = await findDamage(deps, found)
     if (damage === undefined) return found
     throw new HostError('snapshot_damaged', `the base it was made from is damaged: ${damage}`)
   }
-  const aside = await readBase(deps, asideOf(wanted.base))
-  if (aside?.id === wanted.baseId) throw new HostError('snapshot_damaged', 'the base it was made from was damaged')
   throw new HostError('snapshot_incompatible', 'the base it was made from is not on this host')
 }
 
@@ -104,8 +106,12 @@ async function readBase(deps: Deps, key: string): Promise<Base | undefined> {
   const place = baseAt(deps, key)
   const text = await readFile(path.join(place.folder, 'manifest.json'), 'utf8').catch(() => undefined)
   if (text === undefined) return undefined
-  const { id, shape, diskMib } = JSON.parse(text) as Pick<Base, 'id' | 'shape' | 'diskMib'>
-  return { ...place, id, shape, diskMib }
+  try {
+    const { id, shape, diskMib } = JSON.parse(text) as Pick<Base, 'id' | 'shape' | 'diskMib'>
+    return { ...place, id, shape, diskMib }
+  } catch {
+    return undefined // Nobody can say any more what it is.
+  }
 }
 
 function baseAt(deps: Deps, key: string): Pick<Base, 'key' | 'folder' | 'files'> {

@@ -37,6 +37,6 @@ test('a sandbox that is paused all day keeps a bounded list that misses nothing'
   let flows: KeptFlows[] = []
   for (let n = 0; n < 500; n++) flows = addFlows(flows, kept(`body-${n}`, 0, flow('a.test', 1)))
 
-  assert.ok(flows.length <= 24)
+  assert.ok(flows.length <= 8)
   assert.deepEqual(places(withFlows(report(), { flows }, 'none', NOW)), [['a.test', 500]])
 })

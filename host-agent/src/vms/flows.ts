@@ -12,13 +12,15 @@ export type KeptFlows = { body: string; at: number; flows: EgressFlow[] }
 const DAY_MS = 24 * 60 * 60_000
 const FLOWS_MAX = 1_000
 /** Of more bodies than this within a day the oldest share a place, and go together. */
-const BODIES_MAX = 24
+const BODIES_MAX = 8
+/** Of one body the most used: they are written with every record. */
+const KEPT_MAX = 200
 
 /** Before its slot is released. Nothing fails for their sake. */
 export async function keepFlows(deps: Deps, record: VmRecord, body: BodyRecord): Promise<void> {
   if (body.released || body.slotGone) return
   try {
-    const { flows } = await deps.network.slots.report(body.slot)
+    const flows = (await deps.network.slots.flows(body.slot)).slice(0, KEPT_MAX)
     if (flows.length > 0) record.flows = addFlows(record.flows ?? [], { body: body.id, at: Date.now(), flows })
   } catch (error) {
     deps.log.warn({ err: error, sandbox: record.id }, 'could not read what a sandbox reached')
@@ -30,7 +32,7 @@ export function addFlows(kept: readonly KeptFlows[], more: KeptFlows): KeptFlows
   const all = [...recent, more]
   if (all.length <= BODIES_MAX) return all
   const [oldest, next, ...rest] = all as [KeptFlows, KeptFlows, ...KeptFlows[]]
-  return [{ ...next, flows: sum([...oldest.flows, ...next.flows]) }, ...rest]
+  return [{ ...next, flows: sum([...oldest.flows, ...next.flows]).slice(0, KEPT_MAX) }, ...rest]
 }
 
 /** What the slot has seen, and what those before it had. */

@@ -36,9 +36,13 @@ export async function pauseVm(
     await crashPoint('host.pause.stopped')
     const draft = await saveBody(deps, record, body)
     saved = draft.saved
-    await crashPoint('host.pause.saved')
-    if (performance.now() - startedAt > limitMs) throw new Error(`it took longer than ${limitMs} ms`)
-    await deps.snapshots.add({ ...saved, sandbox: record.id, generation }).finally(draft.reservation.release)
+    try {
+      await crashPoint('host.pause.saved')
+      if (performance.now() - startedAt > limitMs) throw new Error(`it took longer than ${limitMs} ms`)
+      await deps.snapshots.add({ ...saved, sandbox: record.id, generation })
+    } finally {
+      await draft.reservation.release()
+    }
   } catch (error) {
     // A body that cannot go on is dead, and its watcher says so.
     await body.go().catch((cause) => deps.log.error({ err: cause, sandbox: record.id }, 'could not go on'))

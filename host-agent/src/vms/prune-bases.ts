@@ -50,12 +50,20 @@ async function isCurrent(
 ): Promise<boolean> {
   if (folder.endsWith(DAMAGED)) return false
   const text = await readFile(path.join(folder, 'manifest.json'), 'utf8').catch(() => undefined)
-  if (text === undefined) return false
-  const facts = JSON.parse(text)
+  const facts = parse(text ?? '')
   return (
+    facts !== undefined &&
     isDeepStrictEqual(facts.machine, { ...machine }) &&
     facts.kernel === kernel.digest &&
     facts.initramfs === initramfs.digest &&
     images.has(facts.image)
   )
+}
+
+function parse(text: string) {
+  try {
+    return JSON.parse(text)
+  } catch {
+    return undefined // None, or nobody can read it any more.
+  }
 }

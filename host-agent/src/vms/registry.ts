@@ -5,7 +5,7 @@
  * A record changes at the moment a step is done, never before: what was under way when a host agent died has not
  * happened, except for a pause whose generation is on disk already (adopt.ts).
  */
-import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises'
+import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { writeFileDurably } from '@warren/kit/files'
 import type { HostCounts, HostVmSignal } from '@warren/protocol'
@@ -35,6 +35,8 @@ export type VmRecord = {
   done?: { operation: string; fence: number; answer: object }
 }
 
+const RECORD = /^(sb-\w+)\.json$/
+
 export type Registry = ReturnType<typeof openRegistry>
 
 export function openRegistry(folder: string) {
@@ -56,25 +58,27 @@ export function openRegistry(folder: string) {
       await writing.get(id)?.catch(() => {})
       await rm(fileOf(id), { force: true })
     },
-    /** Records that cannot be read are put aside: by their names the sandboxes are known all the same. */
+    /** Of those that cannot be read only the names: by them the sandboxes are known all the same. Changes nothing. */
     async list(): Promise<{ records: VmRecord[]; broken: string[] }> {
       await mkdir(folder, { recursive: true, mode: 0o700 })
       const records: VmRecord[] = []
       const broken: string[] = []
       for (const name of await readdir(folder)) {
-        const [, id] = /^(sb-\w+)\.json$/.exec(name) ?? []
-        if (id === undefined) {
-          if (!name.endsWith('.broken')) await rm(path.join(folder, name), { recursive: true, force: true })
-          continue
-        }
+        const [, id] = RECORD.exec(name) ?? []
+        if (id === undefined) continue
         try {
           records.push(JSON.parse(await readFile(path.join(folder, name), 'utf8')) as VmRecord)
         } catch {
           broken.push(id)
-          await rename(path.join(folder, name), path.join(folder, `${id}.broken`))
         }
       }
       return { records, broken }
+    },
+    /** What a write that was killed left, and whatever else is no record. */
+    async tidy(): Promise<void> {
+      for (const name of await readdir(folder)) {
+        if (!RECORD.test(name)) await rm(path.join(folder, name), { recursive: true, force: true })
+      }
     },
   }
 }

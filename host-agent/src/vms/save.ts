@@ -83,7 +83,10 @@ const STATE_MAX_BYTES = 64 * MIB
 function layersUnder(deps: Deps, record: VmRecord, body: Body): string[] {
   const { from: number } = body.record
   const from = number === undefined ? undefined : deps.snapshots.find(record.id, number)
-  return from?.manifest?.disk.map((layer) => layer.id) ?? body.record.layers
+  if (from?.manifest) return from.manifest.disk.map((layer) => layer.id)
+  // What it wrote before it was kept is known by that generation alone; without it a disk with a gap would be saved.
+  if (body.record.firstDisk) throw new Error(`generation ${number}, which it goes on from, cannot be read`)
+  return body.record.layers
 }
 
 function saveMemory(deps: Deps, body: Body, memoryId: string, sync: boolean) {

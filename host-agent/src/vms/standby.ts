@@ -9,6 +9,7 @@
  */
 import { chmod, link, readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
+import { within } from '@warren/kit/stop'
 import type { Deps } from '../deps.ts'
 import { type Body, endBody, workOf } from './body.ts'
 import { shortOfMemory } from './memory-pressure.ts'
@@ -22,6 +23,8 @@ const KEPT_MS = 10 * 60_000
 const WATCH_MS = 5_000
 /** So many layers may lie in a body's own folder. */
 const COVERS_MAX = 8
+/** Whoever resumes or deletes waits for it, and a QEMU that was taken over may answer as slowly as it likes. */
+const COVER_LIMIT_MS = 20_000
 
 type About = { sandbox: string; ip: string; dirtyBytes: number; diskMib: number }
 type Kept = { body: Body; ip: string; mib: number; since: number }
@@ -60,7 +63,7 @@ export function createStandby(getDeps: () => Deps, budgetMib: number) {
       const mib = BODY_MIB + Math.ceil(about.dirtyBytes / 1024 / 1024)
       if (closed || mib > budgetMib || shortOfMemory()) return end(body)
       try {
-        await coverDisk(getDeps(), body, about)
+        await within(COVER_LIMIT_MS, coverDisk(getDeps(), body, about), 'to keep it')
       } catch (error) {
         getDeps().log.warn({ err: error }, 'could not keep the body of a paused sandbox')
         return end(body)

@@ -26,6 +26,8 @@ export function watch(deps: Deps, entry: Entry, body: Body): void {
 async function mourn(deps: Deps, entry: Entry, body: Body, reason: string): Promise<void> {
   const { record } = entry
   deps.log.warn({ sandbox: record.id, reason }, 'a sandbox died')
+  // Nothing answers them any more, and the address may be somebody else's soon.
+  for (const connection of entry.connections) connection.destroy()
   try {
     await keepCounts(deps, record, body.record)
     await keepFlows(deps, record, body.record)
