@@ -75,8 +75,8 @@ export async function passToGuest(
   })
 }
 
-/** These say what they want in their body; others are answered before they have sent anything. */
-const BEGINS_WITH_BODY = /^POST \/(exec|processes)/
+/** It says what it wants in its body. For input to a process the wait cost more than it saved (bench, pty-echo-port). */
+const BEGINS_WITH_BODY = /^POST \/exec/
 
 /**
  * What has come of the body so far, and whether that is all. Head, body and end then leave together: a guest that is
