@@ -1,10 +1,9 @@
 /** Clients that push, pull and let go at the same time, with the real agent behind the API: each gets a true answer. */
 import assert from 'node:assert/strict'
-import { once } from 'node:events'
-import { request as httpRequest, type IncomingMessage } from 'node:http'
+import type { IncomingMessage } from 'node:http'
 import { test } from 'node:test'
 import { listenOn } from '../testing/app.ts'
-import { outputOf, readProcessLines } from '../testing/process-lines.ts'
+import { openStream, outputOf, readProcessLines } from '../testing/process-lines.ts'
 import { hasRealGuest, startRealGuest } from '../testing/real-guest.ts'
 import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
@@ -24,14 +23,8 @@ const write = (process: string, bytes: string | Buffer) =>
   send('POST', at(`/${process}/input`), ada, { data_base64: Buffer.from(bytes).toString('base64') })
 const closeStdin = (process: string) => send('POST', at(`/${process}/stdin/close`), ada)
 
-async function open(process: string, headers = ada.headers): Promise<IncomingMessage> {
-  const request = httpRequest({ port, path: at(`/${process}/connect`), headers, agent: false })
-  request.on('error', () => {})
-  request.end()
-  const [response] = (await once(request, 'response')) as [IncomingMessage]
-  response.on('error', () => {})
-  return response
-}
+const open = (process: string, headers: Record<string, string> = ada.headers) =>
+  openStream(port, at(`/${process}/connect`), headers)
 
 test('many who write and one who closes: what was taken is what the program read, in order', { skip }, async () => {
   for (let round = 0; round < 5; round++) {

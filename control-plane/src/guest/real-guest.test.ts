@@ -1,13 +1,12 @@
 /** The contract between the API and the real guest agent: the same stories, with nothing made up on either side. */
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { request as httpRequest, type IncomingMessage } from 'node:http'
 import net from 'node:net'
 import { after, test } from 'node:test'
 import { encodeLine, encodeShellFrame, PROCESS_JOURNAL_MAX_BYTES, ProcessView } from '@warren/protocol'
 import { Value } from 'typebox/value'
 import { listenOn } from '../testing/app.ts'
-import { outputOf, type ProcessLine, readProcessLines, readUpTo } from '../testing/process-lines.ts'
+import { openStream, outputOf, type ProcessLine, readProcessLines, readUpTo } from '../testing/process-lines.ts'
 import { hasRealGuest, startRealGuest } from '../testing/real-guest.ts'
 import { until } from '../testing/until.ts'
 import { openUpgrade } from '../testing/upgrade-client.ts'
@@ -32,14 +31,7 @@ const write = (process: string, bytes: string | Buffer) =>
   send('POST', at(`/${process}/input`), ada, { data_base64: Buffer.from(bytes).toString('base64') })
 const end = (process: string) => send('DELETE', at(`/${process}?grace_ms=0`), ada)
 
-async function open(process: string, query = ''): Promise<IncomingMessage> {
-  const request = httpRequest({ port, path: at(`/${process}/connect${query}`), headers: ada.headers, agent: false })
-  request.on('error', () => {})
-  request.end()
-  const [response] = (await once(request, 'response')) as [IncomingMessage]
-  response.on('error', () => {})
-  return response
-}
+const open = (process: string, query = '') => openStream(port, at(`/${process}/connect${query}`), ada.headers)
 
 test('a process of the real agent fits, takes every byte, and is read to its exit', { skip }, async () => {
   const { body } = await start({ cmd: 'cat', cwd: '/tmp', env: { A: 'b' } })

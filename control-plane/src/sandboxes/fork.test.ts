@@ -202,7 +202,7 @@ test('a copy that the host cannot make is 503, and its child is failed and holds
   const id = await paused()
   host.hooks = {
     beforeFork: () => {
-      throw new FakeHostFailure('internal', '/root/secret')
+      throw new FakeHostFailure('internal', '/srv/secret')
     },
   }
 

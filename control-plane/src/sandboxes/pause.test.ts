@@ -136,7 +136,7 @@ test('a host that fails in its own words does not tell them to the owner', async
   const id = await running()
   host.hooks = {
     beforePause: () => {
-      throw new Error('/root/secret broke')
+      throw new Error('/srv/secret broke')
     },
   }
 

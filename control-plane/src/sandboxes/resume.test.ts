@@ -159,7 +159,7 @@ test('after three attempts it is an error with the reason, holds nothing, and a 
   host.hooks = {
     beforeResume: () => {
       tries++
-      throw new FakeHostFailure('boot_failed', '/root/secret')
+      throw new FakeHostFailure('boot_failed', '/srv/secret')
     },
   }
 

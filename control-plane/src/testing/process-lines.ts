@@ -1,10 +1,25 @@
 /** Reads a connect stream as the strictest client does: every line fits, `seq` has no gap, nothing follows the end. */
 import assert from 'node:assert/strict'
-import type { IncomingMessage } from 'node:http'
+import { once } from 'node:events'
+import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { NdjsonDecoder, PROCESS_EVENT_MAX_BYTES, ProcessFrame } from '@warren/protocol'
 import { Value } from 'typebox/value'
 
 export type ProcessLine = Exclude<ProcessFrame, { type: 'heartbeat' }>
+
+/** The answer as it comes, over a real connection of its own. */
+export async function openStream(
+  port: number,
+  path: string,
+  headers: Record<string, string>,
+): Promise<IncomingMessage> {
+  const request = httpRequest({ port, path, headers, agent: false })
+  request.on('error', () => {})
+  request.end()
+  const [response] = (await once(request, 'response')) as [IncomingMessage]
+  response.on('error', () => {})
+  return response
+}
 
 export async function readProcessLines(
   stream: AsyncIterable<Buffer>,

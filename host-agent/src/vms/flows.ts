@@ -16,14 +16,16 @@ const BODIES_MAX = 8
 /** Of one body the most used: they are written with every record. */
 const KEPT_MAX = 200
 
-/** Before its slot is released. Nothing fails for their sake. */
-export async function keepFlows(deps: Deps, record: VmRecord, body: BodyRecord): Promise<void> {
-  if (body.released || body.slotGone) return
+/** Before its slot is released; whether there are any. Nothing fails for their sake. */
+export async function keepFlows(deps: Deps, record: VmRecord, body: BodyRecord): Promise<boolean> {
+  if (body.released || body.slotGone) return false
   try {
     const flows = (await deps.network.slots.flows(body.slot)).slice(0, KEPT_MAX)
     if (flows.length > 0) record.flows = addFlows(record.flows ?? [], { body: body.id, at: Date.now(), flows })
+    return flows.length > 0
   } catch (error) {
     deps.log.warn({ err: error, sandbox: record.id }, 'could not read what a sandbox reached')
+    return false
   }
 }
 

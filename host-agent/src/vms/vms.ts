@@ -288,10 +288,11 @@ export class Vms {
 
   async #standBy(record: VmRecord, body: Body, memory: string, dirtyBytes: number): Promise<void> {
     const { id, ip, disk_mib: diskMib } = record
-    await keepFlows(this.#deps, record, body.record)
-    void this.#deps.registry
-      .write(record)
-      .catch((error) => this.#deps.log.warn({ err: error, sandbox: id }, 'could not write what a sandbox reached'))
+    if (await keepFlows(this.#deps, record, body.record)) {
+      void this.#deps.registry
+        .write(record)
+        .catch((error) => this.#deps.log.warn({ err: error, sandbox: id }, 'could not write what a sandbox reached'))
+    }
     await this.#deps.standby.add(memory, body, { sandbox: id, ip, dirtyBytes, diskMib })
   }
 
