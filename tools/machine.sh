@@ -23,6 +23,7 @@ have_file() { for file in "$@"; do [ -e "$file" ] && return 0; done; return 1; }
 packages=
 need() { packages="$packages $1"; }
 have qemu-system-x86_64 || need qemu-system-x86
+have qemu-img || need qemu-utils
 have mmdebstrap || need mmdebstrap
 have mke2fs || need e2fsprogs
 have xz || need xz-utils
