@@ -3,7 +3,7 @@ import { BANDWIDTH_UNMETERED, type BandwidthView, type HostCounts, remainingByte
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/failure.ts'
-import { recordCounts } from './counts.ts'
+import { recordCounts } from './record-counts.ts'
 
 type Ledger = Pick<
   SandboxRow,

@@ -7,7 +7,7 @@
  * used at every flush. So whoever finds `activity_at` of every living process past a moment knows of all uses up to it.
  *
  * What remains is the use that begins when the idle time is over or nearly so: it must not be noted in memory while
- * another process begins the pause. Such a use asks the database first (`hold`): an update of the row that only
+ * another process begins the pause. Such a use asks the database first (`postponeAutoPause`): an update of the row that only
  * succeeds while it is running. The pause is an update of the same row with the opposite condition (auto-pause.ts), so
  * one of the two sees the other: the use holds the pause off, or it is refused because the sandbox is pausing.
  */
@@ -21,36 +21,36 @@ const FLUSH_MS = 2_000
 const NEAR_MS = 20_000
 
 export type Activity = {
-  note(sandboxId: string): void
+  recordUse(sandboxId: string): void
   /** From now until it is disposed of. */
-  during(sandboxId: string): { [Symbol.dispose](): void }
+  beginUse(sandboxId: string): { [Symbol.dispose](): void }
   /** How many milliseconds ago each was last used, of those used since the last call; 0 for what is under way. */
-  take(): Map<string, number>
+  drain(): Map<string, number>
   /** What was taken and could not be written. */
   putBack(taken: Map<string, number>): void
   /** How far the clock of the database is ahead of ours, as of the last flush. */
-  clockAheadMs: number
+  databaseClockAheadMs: number
 }
 
 export function createActivity(): Activity {
   let noted = new Map<string, number>()
   const underWay = new Map<string, number>()
-  const note = (sandboxId: string) => void noted.set(sandboxId, performance.now())
+  const recordUse = (sandboxId: string) => void noted.set(sandboxId, performance.now())
   return {
-    clockAheadMs: 0,
-    note,
-    during(sandboxId) {
+    databaseClockAheadMs: 0,
+    recordUse,
+    beginUse(sandboxId) {
       underWay.set(sandboxId, (underWay.get(sandboxId) ?? 0) + 1)
       return {
         [Symbol.dispose]() {
           const left = underWay.get(sandboxId)! - 1
           if (left === 0) underWay.delete(sandboxId)
           else underWay.set(sandboxId, left)
-          note(sandboxId)
+          recordUse(sandboxId)
         },
       }
     },
-    take() {
+    drain() {
       const now = performance.now()
       const ages = new Map([...noted].map(([id, at]) => [id, now - at]))
       for (const id of underWay.keys()) ages.set(id, 0)
@@ -68,11 +68,11 @@ export function createActivity(): Activity {
  * For a use that begins: gives whether it may. Without a query while the end of the idle time is far away, which a use
  * that was written within the last flushes guarantees.
  */
-export async function hold(deps: Deps, sandbox: SandboxRow): Promise<boolean> {
+export async function postponeAutoPause(deps: Deps, sandbox: SandboxRow): Promise<boolean> {
   const { auto_pause_after_seconds: limit, last_active_at: since } = sandbox
   if (limit === null) return true
   const endsAt = (since?.getTime() ?? 0) + limit * 1000
-  const now = deps.now().getTime() + deps.activity.clockAheadMs
+  const now = deps.now().getTime() + deps.activity.databaseClockAheadMs
   if (now < endsAt - NEAR_MS) return true
   const held = await deps.db
     .updateTable('sandboxes')
@@ -83,14 +83,14 @@ export async function hold(deps: Deps, sandbox: SandboxRow): Promise<boolean> {
   return held.numUpdatedRows > 0n
 }
 
-export const writeActivity: Sweep = {
+export const flushActivity: Sweep = {
   name: 'write-activity',
   everyMs: FLUSH_MS,
   async run(deps: Deps) {
     const { rows } = await sql<{ at: string; clock: Date }>`select now()::text as at, now() as clock`.execute(deps.db)
     const { at, clock } = rows[0]!
-    deps.activity.clockAheadMs = clock.getTime() - deps.now().getTime()
-    const taken = deps.activity.take()
+    deps.activity.databaseClockAheadMs = clock.getTime() - deps.now().getTime()
+    const taken = deps.activity.drain()
     try {
       await write(deps, at, taken)
     } catch (error) {

@@ -250,15 +250,15 @@ test('one more than the host lets into a sandbox is told to come back', async ()
 test('output that is read counts as activity; a connection that is merely open does not', async () => {
   const process = await sh('cat')
   const response = await open(process)
-  deps.activity.take()
+  deps.activity.drain()
   await once(response, 'data') // A heartbeat.
-  assert.ok(!deps.activity.take().has(id))
+  assert.ok(!deps.activity.drain().has(id))
 
   await write(process, 'hello')
-  deps.activity.take()
+  deps.activity.drain()
   await once(response, 'data')
 
-  await until(() => deps.activity.take().has(id))
+  await until(() => deps.activity.drain().has(id))
   response.destroy()
 })
 

@@ -2,9 +2,9 @@
 import { EXEC_OUTPUT_MAX_BYTES, EXEC_TRUNCATED_NOTICE, type ExecBody, type ExecResult } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
+import { ensureRunning } from './ensure-running.ts'
 import { checkCommand, limitNotice, runCommand } from './exec.ts'
 import { withGuest } from './failure.ts'
-import { wakeSandbox } from './wake.ts'
 
 export async function execBuffered(
   deps: Deps,
@@ -13,7 +13,7 @@ export async function execBuffered(
   signal: AbortSignal,
 ): Promise<ExecResult> {
   checkCommand(sandbox, body)
-  const running = await wakeSandbox(deps, sandbox, signal)
+  const running = await ensureRunning(deps, sandbox, signal)
   const startedAt = performance.now()
   return withGuest(
     deps,

@@ -11,14 +11,14 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { callerGone } from '../http/caller-gone.ts'
 import { type NdjsonReply, openNdjson } from '../http/ndjson-reply.ts'
+import { ensureRunning } from './ensure-running.ts'
 import { checkCommand, type ExecEvent, limitNotice, runCommand } from './exec.ts'
 import { withGuest } from './failure.ts'
-import { wakeSandbox } from './wake.ts'
 
 export async function execStream(deps: Deps, sandbox: SandboxRow, body: ExecBody, reply: FastifyReply): Promise<void> {
   checkCommand(sandbox, body)
   const gone = callerGone(reply)
-  const running = await wakeSandbox(deps, sandbox, gone)
+  const running = await ensureRunning(deps, sandbox, gone)
   await withGuest(
     deps,
     running,

@@ -9,7 +9,7 @@ import { insertSandbox } from '../testing/sandboxes.ts'
 import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 import { hashKey } from '../users/keys.ts'
-import { writeActivity } from './activity.ts'
+import { flushActivity } from './activity.ts'
 
 const { app, deps, host, user, create, send } = await createHostedApp({ config: { execLimitSeconds: 20 } })
 const { port } = await listenOn(app)
@@ -233,10 +233,10 @@ test('activity is noted while a command runs and written by a sweep', async () =
     (await deps.db.selectFrom('sandboxes').select('last_active_at').where('id', '=', id).executeTakeFirstOrThrow())
       .last_active_at
   await exec({ cmd: 'true' })
-  await writeActivity.run(deps)
+  await flushActivity.run(deps)
   const first = await lastActive()
   await exec({ cmd: 'true' })
-  await writeActivity.run(deps)
+  await flushActivity.run(deps)
 
   assert.ok(first && (await lastActive())! > first)
 })

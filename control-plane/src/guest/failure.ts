@@ -16,7 +16,7 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, type ResponseHeaders, readAll } from '../hosts/client.ts'
 import { CallerGone } from '../http/caller-gone.ts'
-import { hold } from './activity.ts'
+import { postponeAutoPause } from './activity.ts'
 
 /** For a sandbox that is full of open connections: somebody has to close one. */
 const TOO_MANY_RETRY_S = 1
@@ -135,9 +135,9 @@ async function use<T>(
   caller: AbortSignal | undefined,
 ): Promise<T> {
   check(sandbox)
-  using _ = deps.activity.during(sandbox.id)
+  using _ = deps.activity.beginUse(sandbox.id)
   // Idle for nearly too long: held before anything is asked of the guest, or refused (activity.ts).
-  if (!(await hold(deps, sandbox))) check(await reload(deps, sandbox))
+  if (!(await postponeAutoPause(deps, sandbox))) check(await reload(deps, sandbox))
   return explainTrouble(deps, sandbox, check, talk, caller)
 }
 

@@ -5,9 +5,9 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { responseOf } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
+import { ensureRunning } from './ensure-running.ts'
 import { checkGuestAnswer, guestUnreachable, withGuest } from './failure.ts'
 import { checkPath } from './put-file.ts'
-import { wakeSandbox } from './wake.ts'
 
 export type GuestFile = {
   /** Undefined for files the kernel makes up. */
@@ -18,7 +18,7 @@ export type GuestFile = {
 /** The signal also ends the content: a reader that hangs up stops the guest from sending. */
 export async function getFile(deps: Deps, sandbox: SandboxRow, path: string, signal: AbortSignal): Promise<GuestFile> {
   checkPath(path)
-  const running = await wakeSandbox(deps, sandbox, signal)
+  const running = await ensureRunning(deps, sandbox, signal)
   return withGuest(
     deps,
     running,
@@ -29,7 +29,7 @@ export async function getFile(deps: Deps, sandbox: SandboxRow, path: string, sig
         const headers = await responseOf(stream, signal)
         await checkGuestAnswer(stream, headers, signal)
         const bytes = parseLength(headers['content-length'])
-        const activity = deps.activity.during(sandbox.id)
+        const activity = deps.activity.beginUse(sandbox.id)
         stream.once('close', () => activity[Symbol.dispose]())
         return { bytes, content: Readable.from(exactly(stream, bytes), { objectMode: false }) }
       } catch (error) {

@@ -9,8 +9,8 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { type GuestRequest, responseOf } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
+import { ensureRunning } from './ensure-running.ts'
 import { checkGuestAnswer, checkRunningState, withUsedGuest } from './failure.ts'
-import { wakeSandbox } from './wake.ts'
 
 /** The guest gives up by itself; this is for one that hangs. */
 const OPEN_LIMIT_MS = TUNNEL_OPEN_TIMEOUT_MS + 2_000
@@ -23,7 +23,7 @@ export async function openPipe(
   request: Pick<GuestRequest, 'route' | 'query'>,
   gone: AbortSignal,
 ): Promise<ClientHttp2Stream> {
-  const running = await wakeSandbox(deps, sandbox, gone, checkRunningState)
+  const running = await ensureRunning(deps, sandbox, gone, checkRunningState)
   return withUsedGuest(
     deps,
     running,
@@ -61,7 +61,7 @@ export function joinSocket(
   socket.setNoDelay(true)
   socket.setTimeout(0)
   if (head.length > 0) socket.unshift(head)
-  for (const source of [socket, stream]) source.on('data', () => deps.activity.note(sandboxId))
+  for (const source of [socket, stream]) source.on('data', () => deps.activity.recordUse(sandboxId))
 
   // Not by pipe's own rule: a stream that was cut off may look ended.
   socket.pipe(stream, { end: false })

@@ -20,9 +20,9 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, responseOf } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
+import { ensureRunning } from './ensure-running.ts'
 import { checkGuestAnswer, checkRunningState, withIdleGuest } from './failure.ts'
 import { pathOf } from './processes.ts'
-import { wakeSandbox } from './wake.ts'
 
 export type ProcessOutput = AsyncGenerator<Exclude<ProcessFrame, { type: 'heartbeat' }>, void>
 
@@ -35,7 +35,7 @@ export async function openProcessOutput(
   signal: AbortSignal,
 ): Promise<ProcessOutput> {
   const below = `${pathOf(processId)}/connect`
-  const running = await wakeSandbox(deps, sandbox, signal, checkRunningState)
+  const running = await ensureRunning(deps, sandbox, signal, checkRunningState)
   return withIdleGuest(
     deps,
     running,
@@ -67,7 +67,7 @@ async function* readOutput(
   let seq = after === 0 ? undefined : after
   try {
     for await (const chunk of stream as AsyncIterable<Buffer>) {
-      deps.activity.note(sandbox.id)
+      deps.activity.recordUse(sandbox.id)
       for (const frame of reader.push(chunk)) {
         const line = toLine(frame, seq)
         yield line

@@ -216,15 +216,15 @@ test('a guest that answers nonsense, or not at all, is a 502', async () => {
 
 test('start and input count as activity; reading records does not', async () => {
   const process = await sh('cat')
-  deps.activity.take()
+  deps.activity.drain()
 
   await send('GET', at(), ada)
   await send('GET', at(`/${process}`), ada)
   await send('GET', at(`/${process}/wait?timeout_ms=10`), ada)
-  assert.ok(!deps.activity.take().has(id))
+  assert.ok(!deps.activity.drain().has(id))
 
   await send('POST', at(`/${process}/input`), ada, { data_base64: base64('x') })
-  assert.ok(deps.activity.take().has(id))
+  assert.ok(deps.activity.drain().has(id))
   await sh('true')
-  assert.ok(deps.activity.take().has(id))
+  assert.ok(deps.activity.drain().has(id))
 })

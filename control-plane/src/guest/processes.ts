@@ -22,8 +22,8 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import type { GuestRequest } from '../hosts/client.ts'
 import { askGuest } from './ask.ts'
+import { ensureRunning } from './ensure-running.ts'
 import { checkRunningState, withIdleGuest, withUsedGuest } from './failure.ts'
-import { wakeSandbox } from './wake.ts'
 
 const ANSWER_LIMIT_MS = 15_000
 /** A guest that was asked to wait says itself when the time is over; this is for one that does not. */
@@ -83,7 +83,7 @@ export async function writeInput(
     below: `${pathOf(id)}/input`,
     body: decodeBase64(dataBase64)!, // Checked above.
   }
-  const running = await wakeSandbox(deps, sandbox, signal, checkRunningState)
+  const running = await ensureRunning(deps, sandbox, signal, checkRunningState)
   const limit = AbortSignal.timeout(INPUT_LIMIT_MS)
   return withUsedGuest(
     deps,
@@ -122,7 +122,7 @@ async function ask<Answer extends TSchema>(
   answer: Answer,
   limit: { ms: number; signal?: AbortSignal } = { ms: ANSWER_LIMIT_MS },
 ): Promise<Static<Answer>> {
-  const running = await wakeSandbox(deps, sandbox, limit.signal ?? NEVER, checkRunningState)
+  const running = await ensureRunning(deps, sandbox, limit.signal ?? NEVER, checkRunningState)
   const deadline = AbortSignal.timeout(limit.ms)
   const signal = limit.signal ? AbortSignal.any([deadline, limit.signal]) : deadline
   return withIdleGuest(deps, running, () => askGuest(deps, running, request, answer, signal), limit.signal)

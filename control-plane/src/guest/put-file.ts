@@ -10,8 +10,8 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, readAll, responseOf } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
+import { ensureRunning } from './ensure-running.ts'
 import { checkGuestAnswer, withGuest } from './failure.ts'
-import { wakeSandbox } from './wake.ts'
 
 const ANSWER_MAX_BYTES = 1024
 
@@ -27,7 +27,7 @@ export async function putFile(
 ): Promise<void> {
   checkPath(path)
   if (content.announced > FILE_MAX_BYTES) throw tooLarge()
-  const running = await wakeSandbox(deps, sandbox, signal)
+  const running = await ensureRunning(deps, sandbox, signal)
   await withGuest(
     deps,
     running,

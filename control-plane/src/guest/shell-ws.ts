@@ -39,7 +39,7 @@ export async function openShellWebSocket(deps: Deps, request: FastifyRequest, re
   const { socket, head } = takeUpgrade(request, reply, 'websocket')
   socket.once('close', () => resetStream(stream))
   server.handleUpgrade(request.raw, socket, head, (peer) => {
-    join(peer, stream, () => deps.activity.note(request.sandbox.id))
+    join(peer, stream, () => deps.activity.recordUse(request.sandbox.id))
   })
 }
 

@@ -11,8 +11,8 @@ import {
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { askGuest } from './ask.ts'
+import { ensureRunning } from './ensure-running.ts'
 import { checkRunningState, withUsedGuest } from './failure.ts'
-import { wakeSandbox } from './wake.ts'
 
 /** A guest under load may take seconds for a fork and exec, not more. */
 const START_LIMIT_MS = 30_000
@@ -24,7 +24,7 @@ export async function startProcess(
   signal: AbortSignal,
 ): Promise<ProcessView> {
   const start = parseStart(deps, body)
-  const running = await wakeSandbox(deps, sandbox, signal, checkRunningState)
+  const running = await ensureRunning(deps, sandbox, signal, checkRunningState)
   return withUsedGuest(deps, running, () =>
     askGuest(
       deps,

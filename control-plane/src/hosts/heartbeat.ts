@@ -9,7 +9,7 @@ import { sql } from 'kysely'
 import type { Db } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import type { Sweep } from '../jobs/sweep.ts'
-import { obeySignals } from '../sandboxes/self-signals.ts'
+import { applySelfSignals } from '../sandboxes/self-signals.ts'
 import { HostError } from './failure.ts'
 
 const BEAT_MS = 1_000
@@ -39,7 +39,7 @@ async function watchHost(deps: Deps, address: string): Promise<void> {
     const state = await host.getState()
     deps.hosts.learn(state.id, address)
     await recordHost(deps.db, state, address)
-    await obeySignals(deps, state, host)
+    await applySelfSignals(deps, state, host)
   } catch (error) {
     const silent = error instanceof HostError
     deps.log[silent ? 'debug' : 'warn'](

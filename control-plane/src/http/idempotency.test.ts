@@ -5,7 +5,7 @@ import { ok, success } from '@warren/protocol'
 import { sql } from 'kysely'
 import { Type } from 'typebox'
 import type { App } from '../app.ts'
-import { beat } from '../jobs/processes.ts'
+import { writeHeartbeat } from '../jobs/processes.ts'
 import { createTestApp, reconnect } from '../testing/app.ts'
 import { until } from '../testing/until.ts'
 import { forgetIdempotencyKeys } from './forget-idempotency-keys.ts'
@@ -37,7 +37,7 @@ const routes = (app: App) => {
 const { app, deps, user } = await createTestApp({ routes })
 const ada = await user()
 const bob = await user()
-await beat(deps, [])
+await writeHeartbeat(deps, [])
 
 const post = async (key: string, body: object = {}, who = ada, on: App = app, path = '/things/1') => {
   const response = await on.inject({

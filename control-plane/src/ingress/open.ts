@@ -4,7 +4,7 @@ import { Failure, Fault } from '@warren/kit/failure'
 import { isTerminal } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { wakeSandbox } from '../guest/wake.ts'
+import { ensureRunning } from '../guest/ensure-running.ts'
 import { HostError } from '../hosts/failure.ts'
 import { Refusal } from './refusal.ts'
 import type { Target } from './target.ts'
@@ -40,7 +40,7 @@ export const mayBeReached = (row: SandboxRow): boolean => row.ingress_enabled &&
 
 async function wake(deps: Deps, row: SandboxRow, gone: AbortSignal): Promise<void> {
   try {
-    await wakeSandbox(deps, row, gone)
+    await ensureRunning(deps, row, gone)
   } catch (error) {
     if (!(error instanceof Failure || error instanceof Fault)) throw error
     throw new Refusal(503, 'This sandbox is not running.', { cause: error })

@@ -11,16 +11,16 @@ import type { Sweep } from './sweep.ts'
 export const HEARTBEAT_MS = 1_000
 export const DEAD_AFTER_S = 4
 
-export async function beat(deps: Deps, pools: string[]): Promise<void> {
+export async function writeHeartbeat(deps: Deps, pools: string[]): Promise<void> {
   await sql`insert into service_processes (id, pools) values (${deps.processId}, ${pools})
     on conflict (id) do update set pools = excluded.pools, seen_at = now()`.execute(deps.db)
 }
 
-export async function leave(deps: Deps): Promise<void> {
+export async function removeProcess(deps: Deps): Promise<void> {
   await deps.db.deleteFrom('service_processes').where('id', '=', deps.processId).execute()
 }
 
-export const freeDeadProcesses: Sweep = {
+export const releaseJobsOfDeadProcesses: Sweep = {
   name: 'free-dead-processes',
   everyMs: HEARTBEAT_MS,
   async run(deps) {

@@ -1,31 +1,31 @@
 /** All that runs by itself. Slow work is a job, named in its verb's file; repeated work is a sweep. */
-import { writeActivity } from '../guest/activity.ts'
+import { flushActivity } from '../guest/activity.ts'
 import { pushSshKeysJob } from '../guest/add-ssh-keys.ts'
 import { watchHosts } from '../hosts/heartbeat.ts'
 import { forgetIdempotencyKeys } from '../http/forget-idempotency-keys.ts'
 import { followNetworks } from '../networks/follow.ts'
 import { autoPause } from '../sandboxes/auto-pause.ts'
 import { destroyJob } from '../sandboxes/destroy.ts'
-import { forgetEvents } from '../sandboxes/events.ts'
+import { deleteOldEvents } from '../sandboxes/events.ts'
 import { startForkJob } from '../sandboxes/fork.ts'
+import { failOrphanedCreates } from '../sandboxes/orphaned-creates.ts'
 import { pauseJob } from '../sandboxes/pause.ts'
 import { reconcile } from '../sandboxes/reconcile.ts'
-import { failOrphanedCreates } from '../sandboxes/recover.ts'
 import { resumeJob } from '../sandboxes/resume.ts'
 import type { Job } from './job.ts'
-import { freeDeadProcesses } from './processes.ts'
+import { releaseJobsOfDeadProcesses } from './processes.ts'
 import type { Sweep } from './sweep.ts'
 
 export const JOBS: readonly Job[] = [destroyJob, pauseJob, resumeJob, startForkJob, pushSshKeysJob]
 
 export const SWEEPS: readonly Sweep[] = [
-  freeDeadProcesses,
+  releaseJobsOfDeadProcesses,
   forgetIdempotencyKeys,
   watchHosts,
   failOrphanedCreates,
   reconcile,
   followNetworks,
-  writeActivity,
+  flushActivity,
   autoPause,
-  forgetEvents,
+  deleteOldEvents,
 ]

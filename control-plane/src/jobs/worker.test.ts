@@ -9,7 +9,7 @@ import { insertSandbox } from '../testing/sandboxes.ts'
 import { until } from '../testing/until.ts'
 import { slowPauseJob } from '../testing/worker-process.ts'
 import { addJob, defineJob } from './job.ts'
-import { DEAD_AFTER_S, freeDeadProcesses } from './processes.ts'
+import { DEAD_AFTER_S, releaseJobsOfDeadProcesses } from './processes.ts'
 import { startWorker } from './worker.ts'
 
 const { deps, user } = await createTestApp()
@@ -173,7 +173,7 @@ test('a process that is alive is not taken for dead', async () => {
     deps.db,
   )
 
-  await freeDeadProcesses.run(deps)
+  await releaseJobsOfDeadProcesses.run(deps)
 
   const rows = await deps.db.selectFrom('service_processes').select('id').execute()
   const left = rows.map((row) => row.id)

@@ -13,7 +13,7 @@ import pg from 'pg'
 import { watchPool } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import { type Job, parsePayload } from './job.ts'
-import { beat, HEARTBEAT_MS, leave } from './processes.ts'
+import { HEARTBEAT_MS, removeProcess, writeHeartbeat } from './processes.ts'
 import { type Sweep, startSweeps } from './sweep.ts'
 
 const CONCURRENCY = 16
@@ -37,7 +37,7 @@ export async function startWorker(
   const stopping = new AbortController()
 
   let runner = work.jobs.length > 0 ? await startRunner(deps, pool, work.jobs, pools) : undefined
-  await beat(deps, pools)
+  await writeHeartbeat(deps, pools)
   const kept = keepRunning()
   const heart = startHeart()
   const sweeps = startSweeps(deps, work.sweeps)
@@ -61,7 +61,7 @@ export async function startWorker(
     while (!stopping.signal.aborted) {
       await delay(HEARTBEAT_MS, undefined, { signal: stopping.signal }).catch(() => {})
       if (stopping.signal.aborted) return
-      await beat(deps, pools).catch((error) => deps.log.warn({ err: error }, 'could not say that I am alive'))
+      await writeHeartbeat(deps, pools).catch((error) => deps.log.warn({ err: error }, 'could not say that I am alive'))
     }
   }
 
@@ -71,7 +71,7 @@ export async function startWorker(
       await sweeps.stop()
       await runner?.stop().catch(() => {}) // Already ended: nothing to stop.
       await Promise.all([kept, heart])
-      await leave(deps).catch(() => {}) // Silence says the same a few seconds later.
+      await removeProcess(deps).catch(() => {}) // Silence says the same a few seconds later.
       await pool.end()
     },
   }

@@ -4,7 +4,7 @@
  * that has been restarted since.
  */
 import { sql } from 'kysely'
-import { recordCounts } from '../bandwidth/counts.ts'
+import { recordCounts } from '../bandwidth/record-counts.ts'
 import type { Deps } from '../deps.ts'
 import { hostAddresses } from '../hosts/heartbeat.ts'
 import type { Sweep } from '../jobs/sweep.ts'

@@ -2,7 +2,7 @@
  * Networks that a new sandbox is to be a member of, before its row exists.
  *
  * Locks are taken in one order everywhere: user, sandbox, networks by id, revisions, then the user's counts and the host
- * (sandboxes/place.ts). So the peers are told to look again before the new sandbox is placed; what they will see is
+ * (sandboxes/placement.ts). So the peers are told to look again before the new sandbox is placed; what they will see is
  * there when the transaction is.
  */
 import { badField } from '@warren/kit/failure'

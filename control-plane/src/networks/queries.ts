@@ -7,7 +7,7 @@ import type { Db, Tx } from '../db/connect.ts'
 import type { NetworkRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { clampPage } from '../http/pagination.ts'
-import { renderTime, shownAddress } from '../sandboxes/view.ts'
+import { renderTime, visibleAddress } from '../sandboxes/view.ts'
 
 /** By id or by name; an id wins over a name that looks like one. */
 export function findNetwork(db: Db | Tx, userId: string, idOrName: string): Promise<NetworkRow | undefined> {
@@ -73,5 +73,5 @@ async function listMembers(deps: Deps, networkId: string): Promise<NetworkMember
     .orderBy('joined_at')
     .orderBy('sandboxes.id')
     .execute()
-  return rows.map((row) => ({ sandbox_id: row.id, name: row.name, status: row.status, ip: shownAddress(row) }))
+  return rows.map((row) => ({ sandbox_id: row.id, name: row.name, status: row.status, ip: visibleAddress(row) }))
 }

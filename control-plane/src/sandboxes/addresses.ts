@@ -11,7 +11,7 @@ const KEPT_AT_END = 4
 const BATCH = 32
 
 /** The caller holds the row of the host, so no two searches in one block run at once. */
-export async function takeAddress(tx: Tx, host: HostRow): Promise<string | undefined> {
+export async function allocateAddress(tx: Tx, host: HostRow): Promise<string | undefined> {
   const block = parseCidr(host.cidr ?? '')
   if (!block) return undefined
   let cursor = host.address_cursor

@@ -3,8 +3,8 @@ import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import { sql } from 'kysely'
 import type { Deps } from '../deps.ts'
-import { createActivity, writeActivity } from '../guest/activity.ts'
-import { beat, leave } from '../jobs/processes.ts'
+import { createActivity, flushActivity } from '../guest/activity.ts'
+import { removeProcess, writeHeartbeat } from '../jobs/processes.ts'
 import { createTestDeps, reconnect } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
 import { createHostedApp } from '../testing/with-host.ts'
@@ -31,8 +31,8 @@ async function idleFor(seconds: number): Promise<string> {
 /** All processes write what they know, then one of them looks for the idle. */
 async function sweep(...others: Deps[]): Promise<void> {
   for (const one of [deps, ...others]) {
-    await beat(one, [])
-    await writeActivity.run(one)
+    await writeHeartbeat(one, [])
+    await flushActivity.run(one)
   }
   await autoPause.run(deps)
 }
@@ -40,7 +40,7 @@ async function sweep(...others: Deps[]): Promise<void> {
 async function anotherProcess(): Promise<Deps> {
   const other = createTestDeps(reconnect(deps.database), { hostSocket: host.socket })
   after(() => other.hosts.close())
-  await beat(other, [])
+  await writeHeartbeat(other, [])
   return other
 }
 
@@ -79,10 +79,10 @@ test('reading is not using; an exec is, and a file', async () => {
 
   await viewOf(id)
   await get(`/v1/sandboxes/${id}/events`, ada.key)
-  await writeActivity.run(deps)
+  await flushActivity.run(deps)
   const read = (await rowOf(id)).last_active_at!
   await exec(id)
-  await writeActivity.run(deps)
+  await flushActivity.run(deps)
 
   assert.deepEqual(read, before)
   assert.ok((await rowOf(id)).last_active_at! > before)
@@ -91,54 +91,54 @@ test('reading is not using; an exec is, and a file', async () => {
 test('an exec under way holds the pause off, also in another process, for as long as it lasts', async () => {
   const id = await idleFor(61)
   const other = await anotherProcess()
-  const underWay = other.activity.during(id)
+  const underWay = other.activity.beginUse(id)
 
   await sweep(other)
   const during = await statusOf(id)
   underWay[Symbol.dispose]()
-  await writeActivity.run(other)
+  await flushActivity.run(other)
   await sql`update sandboxes set last_active_at = last_active_at - interval '61 seconds' where id = ${id}`.execute(
     deps.db,
   )
   await sweep(other)
 
   assert.deepEqual([during, await statusOf(id)], ['running', 'pausing'])
-  await leave(other)
+  await removeProcess(other)
 })
 
 test('nobody is taken for idle before every living process has said what it saw', async () => {
   const id = await idleFor(61)
   const silent = await anotherProcess()
-  silent.activity.note(id)
+  silent.activity.recordUse(id)
 
   await sweep()
   const waiting = await statusOf(id)
   await sweep(silent)
 
   assert.deepEqual([waiting, await statusOf(id)], ['running', 'running'])
-  await leave(silent)
+  await removeProcess(silent)
 })
 
 test('what could not be written is not forgotten, and what was noted since stays newer', async () => {
   const activity = createActivity()
-  activity.note('lost')
-  activity.note('used again')
+  activity.recordUse('lost')
+  activity.recordUse('used again')
 
-  const taken = activity.take()
-  activity.note('used again')
+  const taken = activity.drain()
+  activity.recordUse('used again')
   activity.putBack(taken)
-  const again = activity.take()
+  const again = activity.drain()
 
   assert.deepEqual([...again.keys()].sort(), ['lost', 'used again'])
   assert.ok(again.get('used again')! < again.get('lost')!)
-  assert.equal(activity.take().size, 0)
+  assert.equal(activity.drain().size, 0)
 })
 
 test('an exec at the very moment either holds the pause off or is refused, never both', async () => {
   for (let round = 0; round < 40; round++) {
     const id = await idleFor(61)
-    await beat(deps, [])
-    await writeActivity.run(deps)
+    await writeHeartbeat(deps, [])
+    await flushActivity.run(deps)
 
     const [ran] = await Promise.all([exec(id), autoPause.run(deps)])
     const status = await statusOf(id)

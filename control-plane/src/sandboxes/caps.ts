@@ -26,7 +26,7 @@ export function lockUser(tx: Tx, userId: string): Promise<Pick<UserRow, 'plan' |
 /** For `more` new ones. */
 export async function checkCaps(tx: Tx, userId: string, plan: PlanName, more = 1): Promise<void> {
   const { concurrent, per_day } = PLANS[plan].sandboxes
-  // Read in any case: the lock keeps the order of locks (place.ts) for plans without a cap as well.
+  // Read in any case: the lock keeps the order of locks (placement.ts) for plans without a cap as well.
   const live = await countLive(tx, userId)
   if (live + more > concurrent) throw capReached(plan, concurrent)
   if (per_day === Number.POSITIVE_INFINITY) return

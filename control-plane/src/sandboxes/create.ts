@@ -6,8 +6,8 @@
  *   3. the host makes the VM and answers when the guest's agent did; it gives up after `bootLimitSeconds`
  *   4. one transaction: `running`, the billing interval, and what the caller adds (the answer for an Idempotency-Key)
  *
- * Whatever fails after 2, and a caller that hangs up, takes it all back (abandon.ts) and ends in `failed`. A process
- * that dies in between is noticed by a sweep (recover.ts). A DELETE that comes meanwhile wins: it raises the fence, so
+ * Whatever fails after 2, and a caller that hangs up, takes it all back (rollback.ts) and ends in `failed`. A process
+ * that dies in between is noticed by a sweep (orphaned-creates.ts). A DELETE that comes meanwhile wins: it raises the fence, so
  * step 4 is refused and the rest is the business of the destroy.
  */
 import { badField, Failure, unavailable, upstreamUnavailable } from '@warren/kit/failure'
@@ -19,14 +19,14 @@ import { HostError, type HostErrorCode, reasonOf } from '../hosts/failure.ts'
 import type { CallerUser } from '../http/callers.ts'
 import { catchUpNetwork, getNetwork, tellPeers } from '../networks/host-network.ts'
 import { joinNew, lockNetworks } from '../networks/join.ts'
-import { abandonSoon } from './abandon.ts'
 import { checkCaps, checkCredit, lockUser } from './caps.ts'
-import { keepEnvs } from './envs.ts'
+import { saveEnvs } from './envs.ts'
 import { endMove, FenceLost } from './move.ts'
-import { takeName } from './names.ts'
+import { chooseName } from './names.ts'
+import { rollBackOrphanedCreates } from './orphaned-creates.ts'
 import { type CreateRequest, parseCreate } from './parse-create.ts'
-import { CAPACITY_RETRY_S, cannotFit, type Place, placeSandbox } from './place.ts'
-import { recoverCreates } from './recover.ts'
+import { CAPACITY_RETRY_S, cannotFit, type Place, placeSandbox } from './placement.ts'
+import { rollBackOrRetry } from './rollback.ts'
 
 export type CreateOptions = {
   /** Fires when nobody waits for the answer any more. */
@@ -54,7 +54,7 @@ export async function createSandbox(
   } catch (error) {
     deps.log.warn({ err: error, sandbox: row.id }, 'could not create a sandbox')
     const { answer, reason } = explain(error, row, request, signal)
-    await abandonSoon(deps, row, 'createFailed', reason)
+    await rollBackOrRetry(deps, row, 'createFailed', reason)
     throw answer
   }
 }
@@ -67,7 +67,7 @@ async function admitWithRecovery(deps: Deps, userId: string, request: CreateRequ
     const refused = error instanceof Failure && (error.status === 409 || error.status === 429)
     if (!refused) throw error
     // Looked at again in any case: the sweep may have freed it since.
-    await recoverCreates(deps, userId)
+    await rollBackOrphanedCreates(deps, userId)
     return admit(deps, userId, request)
   }
 }
@@ -76,7 +76,7 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
   return deps.db.transaction().execute(async (tx) => {
     const user = await lockUser(tx, userId)
     const networks = await lockNetworks(tx, userId, request.networks)
-    const name = await takeName(tx, userId, request.name)
+    const name = await chooseName(tx, userId, request.name)
     await checkCaps(tx, userId, user.plan)
     checkCredit(user, 'create')
     if (request.region !== deps.config.region) throw unavailable(`region ${request.region} is not configured`)
@@ -89,7 +89,7 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
     })
     const row = newRow(deps, userId, name, request, place)
     const inserted = await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow()
-    await keepEnvs(tx, [inserted.id], request.envs)
+    await saveEnvs(tx, [inserted.id], request.envs)
     await joinNew(tx, networks, inserted.id)
     return inserted
   })

@@ -17,7 +17,7 @@ import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/failure.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
 import { type Beginning, beginMove, endMove } from './move.ts'
-import { releasePlace } from './place.ts'
+import { releaseMemory } from './placement.ts'
 
 export const LOST_AFTER_S = 60
 
@@ -34,7 +34,7 @@ export const destroyJob = defineJob({
     await crashPoint('delete.deleted')
     await deps.db.transaction().execute(async (tx) => {
       await endMove(tx, id, 'destroyDone', row.fence)
-      if (confirmed) await releasePlace(tx, id)
+      if (confirmed) await releaseMemory(tx, id)
     })
     await crashPoint('delete.done')
   },

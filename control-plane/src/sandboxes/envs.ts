@@ -2,7 +2,7 @@
 import type { Envs } from '@warren/protocol'
 import type { Db, Tx } from '../db/connect.ts'
 
-export async function keepEnvs(tx: Tx, sandboxIds: string[], envs: Envs): Promise<void> {
+export async function saveEnvs(tx: Tx, sandboxIds: string[], envs: Envs): Promise<void> {
   if (Object.keys(envs).length === 0) return
   const text = JSON.stringify(envs)
   await tx
@@ -16,6 +16,6 @@ export async function getEnvs(db: Db | Tx, sandboxId: string): Promise<Envs> {
   return row?.envs ?? {}
 }
 
-export async function dropEnvs(tx: Tx, sandboxId: string): Promise<void> {
+export async function deleteEnvs(tx: Tx, sandboxId: string): Promise<void> {
   await tx.deleteFrom('sandbox_envs').where('sandbox_id', '=', sandboxId).execute()
 }

@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { sql } from 'kysely'
 import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
-import { forgetEvents } from './events.ts'
+import { deleteOldEvents } from './events.ts'
 
 const { deps, user, create, send, get } = await createHostedApp()
 const ada = await user()
@@ -64,7 +64,7 @@ test('they are kept until 30 days after the end', async () => {
   await sql`update sandbox_events set at = at - interval '31 days'`.execute(deps.db)
   await sql`update sandboxes set status_since = now() - interval '31 days' where id = ${old}`.execute(deps.db)
 
-  await forgetEvents.run(deps)
+  await deleteOldEvents.run(deps)
 
   assert.equal((await eventsOf(old)).data.length, 0)
   assert.equal((await eventsOf(recent)).data.length, 5)

@@ -40,7 +40,7 @@ const FORGET_MS = 600_000
 /** At a time, so that a backlog never makes one long statement. */
 const BATCH = 10_000
 
-export const forgetEvents: Sweep = {
+export const deleteOldEvents: Sweep = {
   name: 'forget-events',
   everyMs: FORGET_MS,
   async run(deps) {

@@ -12,7 +12,7 @@
  *      its copy is its own
  *
  * Whatever fails in 3 and 4 takes all children back and ends them in `failed`. A process that dies before 4 has told
- * nobody of them: a sweep ends them like a create (recover.ts).
+ * nobody of them: a sweep ends them like a create (orphaned-creates.ts).
  */
 import { crashPoint } from '@warren/kit/crash-point'
 import { Failure, unavailable, wrongState } from '@warren/kit/failure'
@@ -24,15 +24,15 @@ import { HostError } from '../hosts/failure.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
 import { tellPeers } from '../networks/host-network.ts'
 import { joinNew, lockNetworks } from '../networks/join.ts'
-import { abandonSoon } from './abandon.ts'
-import { bringUp } from './bring-up.ts'
 import { checkCaps, checkCredit, lockUser } from './caps.ts'
-import { getEnvs, keepEnvs } from './envs.ts'
+import { getEnvs, saveEnvs } from './envs.ts'
 import { endMove } from './move.ts'
-import { takeName } from './names.ts'
+import { chooseName } from './names.ts'
 import { findOperation, Operation, operationKey } from './operation.ts'
 import { type ForkRequest, parseFork } from './parse-fork.ts'
-import { CAPACITY_RETRY_S, cannotFit, placeForks } from './place.ts'
+import { CAPACITY_RETRY_S, cannotFit, placeForks } from './placement.ts'
+import { restoreVm } from './restore-vm.ts'
+import { rollBackOrRetry } from './rollback.ts'
 
 export const startForkJob = defineJob({
   name: 'start-fork',
@@ -42,7 +42,7 @@ export const startForkJob = defineJob({
     const row = await findOperation(deps, id, 'forking', fence)
     if (!row) return
     await crashPoint('fork.started')
-    await bringUp(deps, row, { done: 'forkDone', failed: 'forkFailed', crash: 'fork.restored' }, signal)
+    await restoreVm(deps, row, { done: 'forkDone', failed: 'forkFailed', crash: 'fork.restored' }, signal)
     await crashPoint('fork.done')
   },
 })
@@ -69,7 +69,7 @@ export async function forkSandbox(
     await letGo(deps, children, copied, request, commit)
   } catch (error) {
     deps.log.warn({ err: error, sandbox: source.id }, 'could not fork a sandbox')
-    await Promise.all(children.map((child) => abandonSoon(deps, child, 'forkAbandoned', 'the copy was not made')))
+    await Promise.all(children.map((child) => rollBackOrRetry(deps, child, 'forkAbandoned', 'the copy was not made')))
     throw error instanceof HostError ? await explain(deps, seen, request, error) : error
   }
   if (request.networks.length > 0) await tellPeers(deps, children[0]!.id)
@@ -94,12 +94,12 @@ async function admit(deps: Deps, { id: sourceId, user_id }: SandboxRow, request:
     const ips = await placeForks(tx, seen, request.count, !request.startPaused)
     const children: SandboxRow[] = []
     for (const ip of ips) {
-      const row = newRow(deps, seen, request, await takeName(tx, user_id, undefined), ip)
+      const row = newRow(deps, seen, request, await chooseName(tx, user_id, undefined), ip)
       children.push(await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow())
     }
     const ids = children.map((child) => child.id)
     for (const id of ids) await joinNew(tx, networks, id)
-    await keepEnvs(tx, ids, request.envs ?? (await getEnvs(tx, sourceId)))
+    await saveEnvs(tx, ids, request.envs ?? (await getEnvs(tx, sourceId)))
     return { children, seen }
   })
 }

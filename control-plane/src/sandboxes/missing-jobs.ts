@@ -8,10 +8,10 @@ import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { SILENCE_LIMIT_S } from './bring-up.ts'
 import { addDestroyJob, LOST_AFTER_S } from './destroy.ts'
 import { addStartForkJob } from './fork.ts'
 import { addPauseJob } from './pause.ts'
+import { SILENCE_LIMIT_S } from './restore-vm.ts'
 import { addResumeJob } from './resume.ts'
 
 type Row = Pick<SandboxRow, 'id' | 'fence'> & { status: keyof typeof ADD }

@@ -18,7 +18,7 @@ import {
 import { sql } from 'kysely'
 import type { Db, Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
-import { dropEnvs } from './envs.ts'
+import { deleteEnvs } from './envs.ts'
 import { recordUsage } from './usage.ts'
 
 type Begins = { [M in SandboxMove]: (typeof SANDBOX_MOVES)[M]['fence'] extends 'begins' ? M : never }[SandboxMove]
@@ -103,7 +103,7 @@ async function update(tx: Tx, id: string, move: SandboxMove, change: Beginning, 
     .executeTakeFirst()
   if (!row) return undefined
   await recordUsage(tx, move, row)
-  if (isTerminal(to)) await dropEnvs(tx, id)
+  if (isTerminal(to)) await deleteEnvs(tx, id)
   return row
 }
 

@@ -3,8 +3,8 @@ import { test } from 'node:test'
 import { checkSandboxName } from '@warren/protocol'
 import { sql } from 'kysely'
 import { createTestApp } from '../testing/app.ts'
-import { generateName, takeName } from './names.ts'
-import { ADJECTIVES, ANIMALS } from './words.ts'
+import { ADJECTIVES, ANIMALS } from './name-words.ts'
+import { chooseName, generateName } from './names.ts'
 
 const { deps, user } = await createTestApp()
 
@@ -22,7 +22,7 @@ test('when all pairs are taken a number makes the name unique', async () => {
     select 'sb-' || a || b, ${id}, a || '-' || b, 'running', '', '', '', 1, 1, 1, 1
     from unnest(${ADJECTIVES}::text[]) a, unnest(${ANIMALS}::text[]) b`.execute(deps.db)
 
-  const name = await deps.db.transaction().execute((tx) => takeName(tx, id, undefined))
+  const name = await deps.db.transaction().execute((tx) => chooseName(tx, id, undefined))
 
   assert.match(name, /^[a-z]+-[a-z]+-\d+$/)
 })

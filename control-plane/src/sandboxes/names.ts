@@ -2,12 +2,12 @@
 import { randomInt } from 'node:crypto'
 import { failure } from '@warren/kit/failure'
 import type { Tx } from '../db/connect.ts'
-import { ADJECTIVES, ANIMALS } from './words.ts'
+import { ADJECTIVES, ANIMALS } from './name-words.ts'
 
 /** Tried in one statement; with a thousand living sandboxes all of them are taken once in 10^16 times. */
 const TRIES = 8
 
-export async function takeName(tx: Tx, userId: string, wanted: string | undefined): Promise<string> {
+export async function chooseName(tx: Tx, userId: string, wanted: string | undefined): Promise<string> {
   if (wanted !== undefined) {
     const taken = await findTaken(tx, userId, [wanted])
     if (taken.size > 0) throw failure('name_in_use', `sandbox name ${wanted} is already in use`)

@@ -12,16 +12,16 @@
 import { setTimeout as delay } from 'node:timers/promises'
 import { crashPoint } from '@warren/kit/crash-point'
 import type { EventActor, HostVmPaused } from '@warren/protocol'
-import { recordCounts } from '../bandwidth/counts.ts'
+import { recordCounts } from '../bandwidth/record-counts.ts'
 import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError, reasonOf } from '../hosts/failure.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
-import { findVm } from './judge.ts'
+import { findVm } from './decide-repair.ts'
 import { beginMove, endMove } from './move.ts'
 import { findOperation, Operation, operationKey } from './operation.ts'
-import { releasePlace } from './place.ts'
+import { releaseMemory } from './placement.ts'
 
 /** The largest memory, written at the pace of a slow disk. */
 const PAUSE_LIMIT_MS = 120_000
@@ -75,7 +75,7 @@ async function finishPause(deps: Deps, row: SandboxRow, { generation, counts }: 
   await deps.db.transaction().execute(async (tx) => {
     await endMove(tx, row.id, 'pauseDone', row.fence, { set: { generation } })
     if (counts) await recordCounts(tx, [{ id: row.id, ...counts }])
-    await releasePlace(tx, row.id)
+    await releaseMemory(tx, row.id)
   })
 }
 

@@ -3,14 +3,14 @@ import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import { sql } from 'kysely'
 import { watchHosts } from '../hosts/heartbeat.ts'
-import { beat } from '../jobs/processes.ts'
+import { writeHeartbeat } from '../jobs/processes.ts'
 import { JOBS } from '../jobs/registry.ts'
 import { startWorker } from '../jobs/worker.ts'
 import { createTestDeps, reconnect } from '../testing/app.ts'
 import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
+import { failOrphanedCreates } from './orphaned-creates.ts'
 import { reconcile } from './reconcile.ts'
-import { failOrphanedCreates } from './recover.ts'
 
 const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp({ works: false })
 const ada = await user({ plan: 'local' })
@@ -142,7 +142,7 @@ test('a fork whose process died before anybody was told of it is taken back', as
   const id = await paused()
   const dead = createTestDeps(reconnect(deps.database), { hostSocket: host.socket })
   after(() => dead.hosts.close())
-  await beat(dead, [])
+  await writeHeartbeat(dead, [])
   host.hooks = { afterFork: () => new Promise(() => {}) }
   void send('POST', `/v1/sandboxes/${id}/fork`, ada).catch(() => {})
   await until(() => host.vms.size >= 2)

@@ -2,7 +2,7 @@
  * What hosts have against what the database says, every two seconds, in both directions:
  *
  *   a VM whose row has ended, or that has none        → the host deletes it, with a fence above the row's
- *   a row and a VM that do not agree                  → judge.ts says what becomes of the row
+ *   a row and a VM that do not agree                  → decide-repair.ts says what becomes of the row
  *   an ended row that still holds memory              → given back once the host does not list its VM
  *   a row whose operation no job works on             → gets its job (missing-jobs.ts)
  *   a host's promised memory against its rows         → mended, and logged: it is a bug if they ever differ
@@ -17,11 +17,11 @@ import { sql } from 'kysely'
 import type { Deps } from '../deps.ts'
 import { hostAddresses } from '../hosts/heartbeat.ts'
 import type { Sweep } from '../jobs/sweep.ts'
-import { judge, type Placed } from './judge.ts'
+import { decideRepair, type Placed } from './decide-repair.ts'
 import { addMissingJobs } from './missing-jobs.ts'
 import { beginMove } from './move.ts'
 import { addPauseJob } from './pause.ts'
-import { countPlace, mendReservations, releasePlace } from './place.ts'
+import { releaseMemory, repairReservations, reserveMemoryUnchecked } from './placement.ts'
 
 export const reconcile: Sweep = {
   name: 'reconcile',
@@ -29,7 +29,7 @@ export const reconcile: Sweep = {
   async run(deps) {
     await Promise.all(hostAddresses(deps).map((address) => reconcileHost(deps, address)))
     await addMissingJobs(deps)
-    await mendReservations(deps)
+    await repairReservations(deps)
   },
 }
 
@@ -45,7 +45,7 @@ async function reconcileHost(deps: Deps, address: string): Promise<void> {
   await deleteOrphans(deps, state, address)
   for (const row of ended) {
     if (row.host_id !== state.id || vms.has(row.id)) continue
-    await deps.db.transaction().execute((tx) => releasePlace(tx, row.id))
+    await deps.db.transaction().execute((tx) => releaseMemory(tx, row.id))
   }
   for (const row of settled) {
     if (row.host_id === state.id) await settle(deps, row, vms.get(row.id))
@@ -93,7 +93,7 @@ async function deleteOrphan(deps: Deps, address: string, vm: HostVm, row: Placed
 }
 
 async function settle(deps: Deps, row: Placed, vm: HostVm | undefined): Promise<void> {
-  const verdict = judge(row.status, vm)
+  const verdict = decideRepair(row.status, vm)
   if (!verdict) return
   const { move, reason } = verdict
   try {
@@ -102,8 +102,8 @@ async function settle(deps: Deps, row: Placed, vm: HostVm | undefined): Promise<
         for no key update`.execute(tx)
       if (rows.length === 0) return // Another operation has begun since: it will see for itself.
       const moved = await beginMove(tx, row.id, move, { actor: 'system', reason })
-      if (move !== 'park') return releasePlace(tx, row.id)
-      await countPlace(tx, moved)
+      if (move !== 'park') return releaseMemory(tx, row.id)
+      await reserveMemoryUnchecked(tx, moved)
       await addPauseJob(tx, moved)
     })
     deps.log.warn({ sandbox: row.id, host: row.host_id, move, reason }, 'a sandbox and its VM did not agree')

@@ -2,7 +2,7 @@
  * Resume, in this order:
  *
  *   1. one transaction: `resuming` with its fence (409), the cap (429), credit (402), memory on its host (503), the job
- *   2. the job asks the host, which answers when the guest's agent did (bring-up.ts: attempts, budget, reasons)
+ *   2. the job asks the host, which answers when the guest's agent did (restore-vm.ts: attempts, budget, reasons)
  *   3. one transaction: `running` and the billing interval; or `error` with the reason, and the memory given back
  *
  * Resuming again begins a new operation, so it has all its attempts again.
@@ -13,11 +13,11 @@ import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
-import { bringUp } from './bring-up.ts'
 import { checkCredit, checkResumeCap, lockUser } from './caps.ts'
 import { beginMove } from './move.ts'
 import { findOperation, Operation, operationKey } from './operation.ts'
-import { reservePlace } from './place.ts'
+import { reserveMemory } from './placement.ts'
+import { restoreVm } from './restore-vm.ts'
 
 export const resumeJob = defineJob({
   name: 'resume-sandbox',
@@ -27,7 +27,7 @@ export const resumeJob = defineJob({
     const row = await findOperation(deps, id, 'resuming', fence)
     if (!row) return
     await crashPoint('resume.started')
-    await bringUp(deps, row, { done: 'resumeDone', failed: 'resumeFailed', crash: 'resume.restored' }, signal)
+    await restoreVm(deps, row, { done: 'resumeDone', failed: 'resumeFailed', crash: 'resume.restored' }, signal)
     await crashPoint('resume.done')
   },
 })
@@ -42,7 +42,7 @@ export async function resumeSandbox(
     const begun = await beginMove(tx, sandbox.id, 'resume', { actor, reason })
     await checkResumeCap(tx, sandbox.user_id, user.plan)
     checkCredit(user, 'resume')
-    await reservePlace(tx, begun)
+    await reserveMemory(tx, begun)
     await addResumeJob(tx, begun)
     return begun
   })

@@ -19,7 +19,11 @@ const AGAIN_AFTER_S = 30
 
 type Seen = Pick<SandboxRow, 'id' | 'fence' | 'status'>
 
-export async function obeySignals(deps: Deps, state: HostState, host: Pick<HostClient, 'getState'>): Promise<void> {
+export async function applySelfSignals(
+  deps: Deps,
+  state: HostState,
+  host: Pick<HostClient, 'getState'>,
+): Promise<void> {
   const ids = state.vms.flatMap((vm) => (vm.signal ? [vm.id] : []))
   if (ids.length === 0) return
   const rows = await deps.db

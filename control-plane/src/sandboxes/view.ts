@@ -7,7 +7,7 @@ export function viewSandbox(row: SandboxRow, ingressDomain: string): SandboxView
     id: row.id,
     name: row.name,
     status: row.status,
-    ip: shownAddress(row),
+    ip: visibleAddress(row),
     vcpu: row.vcpu,
     mem_mib: row.mem_mib,
     disk_mib: row.disk_mib,
@@ -36,7 +36,7 @@ export function viewSandbox(row: SandboxRow, ingressDomain: string): SandboxView
 }
 
 /** Taken before there is a VM behind it; shown once there is (wire 2). */
-export const shownAddress = ({ ip, status }: { ip: string | null; status: SandboxStatus }): string | undefined =>
+export const visibleAddress = ({ ip, status }: { ip: string | null; status: SandboxStatus }): string | undefined =>
   status === 'creating' || status === 'forking' ? undefined : (ip ?? undefined)
 
 /** `<port>` stays literal: clients put their port in its place. */

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { after } from 'node:test'
 import { sql } from 'kysely'
 import { watchHosts } from '../hosts/heartbeat.ts'
-import { beat } from '../jobs/processes.ts'
+import { writeHeartbeat } from '../jobs/processes.ts'
 import { JOBS, SWEEPS } from '../jobs/registry.ts'
 import { startWorker } from '../jobs/worker.ts'
 import { type Answer, createTestApp, type TestApp, type TestUser } from './app.ts'
@@ -32,7 +32,7 @@ export async function createHostedApp(
   const host = await startFakeHost(options.host)
   const app = await createTestApp({ ...options, config: { ...options.config, hostSocket: host.socket } })
   await watchHosts.run(app.deps)
-  if (options.works === false) await beat(app.deps, [])
+  if (options.works === false) await writeHeartbeat(app.deps, [])
   else {
     const worker = await startWorker(app.deps, { jobs: JOBS, sweeps: SWEEPS })
     after(() => worker.stop())

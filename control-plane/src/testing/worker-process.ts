@@ -9,7 +9,7 @@ import { createLog } from '@warren/kit/log'
 import { Type } from 'typebox'
 import { connectDatabase } from '../db/connect.ts'
 import { defineJob } from '../jobs/job.ts'
-import { freeDeadProcesses } from '../jobs/processes.ts'
+import { releaseJobsOfDeadProcesses } from '../jobs/processes.ts'
 import { startWorker } from '../jobs/worker.ts'
 import { endMove, FenceLost } from '../sandboxes/move.ts'
 import { createTestDeps } from './app.ts'
@@ -36,7 +36,10 @@ export const slowPauseJob = defineJob({
 if (import.meta.main) {
   const log = createLog({ name: 'worker-process', level: process.env.WARREN_LOG_LEVEL ?? 'fatal', format: 'json' })
   const database = connectDatabase(process.env.DATABASE_URL!, log)
-  const worker = await startWorker(createTestDeps(database), { jobs: [slowPauseJob], sweeps: [freeDeadProcesses] })
+  const worker = await startWorker(createTestDeps(database), {
+    jobs: [slowPauseJob],
+    sweeps: [releaseJobsOfDeadProcesses],
+  })
   process.send?.({ ready: true })
   process.on('disconnect', async () => {
     await worker.stop()

@@ -2,9 +2,9 @@
 import { upstreamUnavailable } from '@warren/kit/failure'
 import type { Deps } from '../deps.ts'
 import type { Caller } from '../http/callers.ts'
+import { callService, isRecord } from './call-service.ts'
 import { findOrCreateExternalUser } from './create.ts'
 import { toCallerUser } from './find-by-key.ts'
-import { askService, isRecord } from './vouch.ts'
 
 export async function findOauthCaller(
   deps: Deps,
@@ -12,7 +12,7 @@ export async function findOauthCaller(
 ): Promise<{ caller: Caller | undefined; ttlMs?: number }> {
   const { introspectionUrl: url, introspectionClientId: id, introspectionClientSecret: secret } = deps.config
   if (url === undefined) return { caller: undefined }
-  const { answer } = await askService('token introspection', url, {
+  const { answer } = await callService('token introspection', url, {
     method: 'POST',
     headers: { accept: 'application/json', ...(id === '' ? {} : { authorization: basic(id, secret) }) },
     body: new URLSearchParams({ token, token_type_hint: 'access_token' }),

@@ -7,16 +7,16 @@
 import { upstreamUnavailable } from '@warren/kit/failure'
 import type { Deps } from '../deps.ts'
 import type { Caller } from '../http/callers.ts'
+import { callService, isRecord } from './call-service.ts'
 import { findOrCreateExternalUser } from './create.ts'
 import { toCallerUser } from './find-by-key.ts'
-import { askService, isRecord } from './vouch.ts'
 
 const REFUSALS = [400, 401, 403, 404]
 
 export async function findSessionCaller(deps: Deps, token: string): Promise<{ caller: Caller | undefined }> {
   const url = deps.config.usersServiceUrl
   if (url === undefined) return { caller: undefined }
-  const { status, answer } = await askService('users service', url, {
+  const { status, answer } = await callService('users service', url, {
     headers: { 'x-auth-token': token, accept: 'application/json' },
   })
   if (REFUSALS.includes(status)) return { caller: undefined }

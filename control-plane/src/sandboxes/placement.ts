@@ -14,7 +14,7 @@ import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { HostRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { takeAddress } from './addresses.ts'
+import { allocateAddress } from './addresses.ts'
 
 export type Wanted = { shape: string; memMib: number; image: string; region: string; hostId: string | undefined }
 export type Place = { hostId: string; ip: string }
@@ -26,7 +26,7 @@ export async function placeSandbox(tx: Tx, wanted: Wanted): Promise<Place> {
   const hosts = await listCandidates(tx, wanted)
   for (const { id } of hosts) {
     const host = await reserve(tx, id, wanted.memMib)
-    const ip = host && (await takeAddress(tx, host))
+    const ip = host && (await allocateAddress(tx, host))
     if (host && ip !== undefined) return { hostId: host.id, ip }
     // Its block of addresses is used up: another host may have some.
     if (host) await giveBack(tx, host.id, wanted.memMib)
@@ -40,7 +40,7 @@ export const cannotFit = ({ shape, region, hostId }: Pick<Wanted, 'shape' | 'reg
   })
 
 /** For the row of a sandbox whose VM is gone or saved. What it did not hold is not given back. */
-export async function releasePlace(tx: Tx, sandboxId: string): Promise<void> {
+export async function releaseMemory(tx: Tx, sandboxId: string): Promise<void> {
   await sql`with released as (
       update sandboxes set reserved_mib = 0
       from (select id, reserved_mib as mib from sandboxes where id = ${sandboxId} for no key update) held
@@ -51,14 +51,14 @@ export async function releasePlace(tx: Tx, sandboxId: string): Promise<void> {
 }
 
 /** Memory on its own host again, for a row that holds none: what it saved lies there and nowhere else. */
-export async function reservePlace(tx: Tx, row: SandboxRow): Promise<void> {
+export async function reserveMemory(tx: Tx, row: SandboxRow): Promise<void> {
   const host = row.host_id === null ? undefined : await reserve(tx, row.host_id, row.mem_mib)
   if (!host) throw cannotFit({ ...row, hostId: undefined })
   await hold(tx, row)
 }
 
 /** For a VM that was found running: the host gives that memory already, so it is counted, room or not. */
-export async function countPlace(tx: Tx, row: SandboxRow): Promise<void> {
+export async function reserveMemoryUnchecked(tx: Tx, row: SandboxRow): Promise<void> {
   await hold(tx, row)
   await sql`update hosts set reserved_mib = reserved_mib + ${row.mem_mib}, vm_count = vm_count + 1,
       mem_mib = greatest(mem_mib, reserved_mib + ${row.mem_mib})
@@ -70,7 +70,7 @@ export async function placeForks(tx: Tx, source: SandboxRow, count: number, run:
   const ips: string[] = []
   for (let child = 0; child < count; child++) {
     const host = run ? await reserve(tx, source.host_id!, source.mem_mib) : await lockHost(tx, source.host_id!)
-    const ip = host && (await takeAddress(tx, host))
+    const ip = host && (await allocateAddress(tx, host))
     // Their rows come later: a search that went round the whole block finds the first of them again.
     if (ip === undefined || ips.includes(ip)) throw cannotFit({ ...source, hostId: undefined })
     ips.push(ip)
@@ -82,7 +82,7 @@ export async function placeForks(tx: Tx, source: SandboxRow, count: number, run:
  * What hosts promised against what rows hold. Both change in one transaction, so any snapshot shows them equal. Mended
  * under the lock of the host's row: whoever changes either waits for it, or has not begun.
  */
-export async function mendReservations(deps: Deps): Promise<void> {
+export async function repairReservations(deps: Deps): Promise<void> {
   const wrong = await sql<{ id: string }>`select h.id from hosts h
     left join (${HELD}) held on held.host_id = h.id
     where h.reserved_mib <> coalesce(held.mib, 0) or h.vm_count <> coalesce(held.n, 0)`.execute(deps.db)

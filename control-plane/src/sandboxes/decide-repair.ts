@@ -22,9 +22,9 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 
 export type Placed = Pick<SandboxRow, 'id' | 'fence' | 'status' | 'host_id'>
-export type Verdict = { move: 'lose' | 'loseAll' | 'park'; reason: string }
+export type Repair = { move: 'lose' | 'loseAll' | 'park'; reason: string }
 
-export function judge(status: SandboxRow['status'], vm: HostVm | undefined): Verdict | undefined {
+export function decideRepair(status: SandboxRow['status'], vm: HostVm | undefined): Repair | undefined {
   if (!vm && sandboxCan('loseAll', status)) return { move: 'loseAll', reason: 'the host lost the VM' }
   if (vm?.state === 'dead' && sandboxCan('lose', status)) {
     return { move: 'lose', reason: `the VM ended: ${(vm.reason ?? 'nobody knows why').slice(0, 500)}` }

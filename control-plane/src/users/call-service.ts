@@ -5,7 +5,7 @@ import { errorText } from '@warren/kit/text'
 const LIMIT_MS = 3_000
 const ANSWER_MAX_CHARACTERS = 64 * 1024
 
-export async function askService(
+export async function callService(
   name: string,
   url: string,
   init: RequestInit,

@@ -7,8 +7,8 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { DEAD_AFTER_S } from '../jobs/processes.ts'
 import type { Sweep } from '../jobs/sweep.ts'
-import { abandon } from './abandon.ts'
 import { FenceLost } from './move.ts'
+import { rollBack } from './rollback.ts'
 
 /** Far more than a create takes with all its limits. */
 const STUCK_AFTER_S = 120
@@ -16,14 +16,14 @@ const STUCK_AFTER_S = 120
 export const failOrphanedCreates: Sweep = {
   name: 'fail-orphaned-creates',
   everyMs: 1_000,
-  run: async (deps) => void (await recoverCreates(deps)),
+  run: async (deps) => void (await rollBackOrphanedCreates(deps)),
 }
 
 /** Under way in this process: the sweep may be a moment ahead of a create that wants the same name. */
 const ending = new Map<string, { userId: string; work: Promise<boolean> }>()
 
 /** Of one user or of all; gives how many were ended, those that were being ended already included. */
-export async function recoverCreates(deps: Deps, userId?: string): Promise<number> {
+export async function rollBackOrphanedCreates(deps: Deps, userId?: string): Promise<number> {
   const underWay = [...ending.values()].flatMap((one) => (userId === one.userId ? one.work : []))
   const orphans = await deps.db
     .selectFrom('sandboxes')
@@ -50,7 +50,7 @@ function endOnce(deps: Deps, row: SandboxRow): Promise<boolean> {
 
 async function end(deps: Deps, row: SandboxRow): Promise<boolean> {
   try {
-    const ended = await abandon(
+    const ended = await rollBack(
       deps,
       row,
       row.status === 'forking' ? 'forkAbandoned' : 'createFailed',

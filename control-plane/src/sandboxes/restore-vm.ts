@@ -15,11 +15,11 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError, type HostErrorCode, reasonOf } from '../hosts/failure.ts'
 import { catchUpNetwork, getNetwork } from '../networks/host-network.ts'
-import { abandon } from './abandon.ts'
+import { findVm } from './decide-repair.ts'
 import { getEnvs } from './envs.ts'
-import { findVm } from './judge.ts'
 import { endMove } from './move.ts'
-import { releasePlace } from './place.ts'
+import { releaseMemory } from './placement.ts'
+import { rollBack } from './rollback.ts'
 
 const ATTEMPTS = 3
 const PAUSE_MS = 200
@@ -35,7 +35,7 @@ const HOPELESS: ReadonlySet<HostErrorCode> = new Set([
   'snapshot_incompatible',
 ])
 
-export async function bringUp(deps: Deps, row: SandboxRow, ways: Ways, signal: AbortSignal): Promise<void> {
+export async function restoreVm(deps: Deps, row: SandboxRow, ways: Ways, signal: AbortSignal): Promise<void> {
   try {
     const resumed = await tryResume(deps, row, signal)
     await crashPoint(ways.crash)
@@ -48,12 +48,12 @@ export async function bringUp(deps: Deps, row: SandboxRow, ways: Ways, signal: A
     if (error.code === 'unreachable' && !isOverdue(deps, row)) throw error
     deps.log.warn({ err: error, sandbox: row.id }, 'a sandbox could not be resumed')
     if (error.code === 'identity_failed') {
-      await abandon(deps, row, 'forkAbandoned', `the copy could not be given its own identity: ${reasonOf(error)}`)
+      await rollBack(deps, row, 'forkAbandoned', `the copy could not be given its own identity: ${reasonOf(error)}`)
       return
     }
     await deps.db.transaction().execute(async (tx) => {
       await endMove(tx, row.id, ways.failed, row.fence, { reason: `could not be resumed: ${reasonOf(error)}` })
-      await releasePlace(tx, row.id)
+      await releaseMemory(tx, row.id)
     })
   }
 }

@@ -6,7 +6,7 @@ export type SandboxCounts = Record<SandboxStatus, number>
 
 const COUNT = `select user_id, ${SANDBOX_STATUSES.join(', ')} from sandbox_counts where user_id = any($1)`
 
-export async function countSandboxes(database: Database, userIds: string[]): Promise<Map<string, SandboxCounts>> {
+export async function countByStatus(database: Database, userIds: string[]): Promise<Map<string, SandboxCounts>> {
   const rows = await database.named<SandboxCounts & { user_id: string }>('count-sandboxes', COUNT, [userIds])
   return new Map(rows.map(({ user_id, ...counts }) => [user_id, counts]))
 }

@@ -2,7 +2,7 @@
  * The sandbox that a request to its guest needs: running. With `auto_resume` a paused one is resumed and waited for;
  * one that is on its way is waited for. Every route that talks to a guest begins with it, after its 400s:
  *
- *   const running = await wakeSandbox(deps, sandbox, signal)
+ *   const running = await ensureRunning(deps, sandbox, signal)
  *
  * Whatever a resume is refused for (cap, credit, capacity) is the answer of the request.
  */
@@ -19,7 +19,7 @@ const LOOK_MS = 20
 
 const ON_ITS_WAY: readonly SandboxStatus[] = ['pausing', 'resuming', 'forking']
 
-export async function wakeSandbox(
+export async function ensureRunning(
   deps: Deps,
   sandbox: SandboxRow,
   signal: AbortSignal,

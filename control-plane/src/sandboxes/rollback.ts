@@ -8,7 +8,7 @@
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { endMove, FenceLost, takeOver } from './move.ts'
-import { releasePlace } from './place.ts'
+import { releaseMemory } from './placement.ts'
 
 /** The caller waits; what takes longer is left to reconcile.ts. */
 const DELETE_LIMIT_MS = 5_000
@@ -17,13 +17,13 @@ const AGAIN_MS = 1_000
 type Taken = 'createFailed' | 'forkAbandoned'
 
 /** Gives whether it was ours to take back: an operation that somebody else holds by now is theirs. */
-export async function abandon(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<boolean> {
+export async function rollBack(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<boolean> {
   const row = await takeOver(deps.db, seen, deps.processId)
   if (!row) return false
   const confirmed = await deleteVm(deps, row)
   await deps.db.transaction().execute(async (tx) => {
     await endMove(tx, row.id, move, row.fence, { reason })
-    if (confirmed) await releasePlace(tx, row.id)
+    if (confirmed) await releaseMemory(tx, row.id)
   })
   return true
 }
@@ -32,18 +32,18 @@ export async function abandon(deps: Deps, seen: SandboxRow, move: Taken, reason:
  * The same for one whose caller waits for another answer. A database that does not answer now is asked again until it
  * does: while this process lives, nobody else would take the operation from it.
  */
-export async function abandonSoon(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<void> {
+export async function rollBackOrRetry(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<void> {
   try {
-    await abandon(deps, seen, move, reason)
+    await rollBack(deps, seen, move, reason)
   } catch (error) {
     if (error instanceof FenceLost) return // Deleted meanwhile.
     deps.log.warn({ err: error, sandbox: seen.id }, 'could not take back an operation, trying again')
-    setTimeout(() => void abandonAgain(deps, seen, move, reason), AGAIN_MS).unref()
+    setTimeout(() => void retryRollback(deps, seen, move, reason), AGAIN_MS).unref()
   }
 }
 
 /** The first attempt may have come as far as to raise the fence. */
-async function abandonAgain(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<void> {
+async function retryRollback(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<void> {
   const row = await deps.db
     .selectFrom('sandboxes')
     .selectAll()
@@ -52,7 +52,7 @@ async function abandonAgain(deps: Deps, seen: SandboxRow, move: Taken, reason: s
     .where('owner', '=', deps.processId)
     .executeTakeFirst()
     .catch(() => seen)
-  if (row) await abandonSoon(deps, row, move, reason)
+  if (row) await rollBackOrRetry(deps, row, move, reason)
 }
 
 async function deleteVm(deps: Deps, row: SandboxRow): Promise<boolean> {

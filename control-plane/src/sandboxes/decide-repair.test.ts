@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { type HostVm, SANDBOX_STATUSES } from '@warren/protocol'
-import { judge } from './judge.ts'
+import { decideRepair } from './decide-repair.ts'
 
 const VM_STATES = ['creating', 'running', 'pausing', 'paused', 'resuming', 'dead', 'not there'] as const
 const vmThatIs = (state: (typeof VM_STATES)[number]): HostVm | undefined =>
@@ -10,7 +10,7 @@ const vmThatIs = (state: (typeof VM_STATES)[number]): HostVm | undefined =>
 test('a row and a VM that do not agree are judged by this table, and all others are left alone', () => {
   const verdicts = SANDBOX_STATUSES.flatMap((status) =>
     VM_STATES.flatMap((state) => {
-      const verdict = judge(status, vmThatIs(state))
+      const verdict = decideRepair(status, vmThatIs(state))
       return verdict ? [`${status}, ${state}: ${verdict.move}`] : []
     }),
   )
