@@ -7,8 +7,8 @@ import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { homedir, tmpdir } from 'node:os'
 import path from 'node:path'
-import { setTimeout as delay } from 'node:timers/promises'
 import { within } from '@warren/kit/stop'
+import { until } from '@warren/kit/testing/until'
 
 export const ROOT = path.resolve(import.meta.dirname, '../..')
 const MAIN = path.join(ROOT, 'warren/src/main.ts')
@@ -171,16 +171,6 @@ function belongsTo(pid: string, dataDir: string): boolean {
     )
   } catch {
     return false // It ended while we looked.
-  }
-}
-
-export async function until(
-  condition: () => boolean | Promise<boolean>,
-  what: string,
-  limitMs = 60_000,
-): Promise<void> {
-  for (const deadline = Date.now() + limitMs; !(await condition()); await delay(10)) {
-    if (Date.now() > deadline) throw new Error(`waited ${limitMs} ms in vain until ${what}`)
   }
 }
 

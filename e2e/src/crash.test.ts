@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { readdir } from 'node:fs/promises'
 import { after, before, describe, test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
+import { until } from '@warren/kit/testing/until'
 import pg from 'pg'
 import {
   type Box,
@@ -17,7 +18,6 @@ import {
   processesOf,
   startBox,
   stop,
-  until,
 } from './box.ts'
 
 const oneDataDir = await makeDataDir({ after })

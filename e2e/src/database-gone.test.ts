@@ -2,7 +2,8 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { after, before, test } from 'node:test'
-import { type Box, controlPlanePid, get, kill, makeDataDir, postmasterPid, startBox, until } from './box.ts'
+import { until } from '@warren/kit/testing/until'
+import { type Box, controlPlanePid, get, kill, makeDataDir, postmasterPid, startBox } from './box.ts'
 
 const dataDir = await makeDataDir({ after })
 let box: Box

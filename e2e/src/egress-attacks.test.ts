@@ -4,8 +4,8 @@
  */
 import assert from 'node:assert/strict'
 import { before, describe, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { attack, frames, NO_ANSWER, question } from './attacker.ts'
-import { until } from './box.ts'
 import { ADDRESSES, judge, NAMES, RULES, toSandbox, toThisHost, WEB } from './egress-table.ts'
 import { create, must, sh, type View } from './lifecycle.ts'
 import { Internet, moveToOwnMachine, PRIVATE_HOSTS, PUBLIC_HOST, RULED, run, SHOP, UPLINK } from './own-machine.ts'

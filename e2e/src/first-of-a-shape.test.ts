@@ -5,7 +5,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, describe, test } from 'node:test'
-import { until } from './box.ts'
+import { until } from '@warren/kit/testing/until'
 import { call, create, destroy, sh } from './lifecycle.ts'
 import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { after, describe, test } from 'node:test'
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
-import { until } from './box.ts'
+import { until } from '@warren/kit/testing/until'
 import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 
 const it = cannotRunVms ? (undefined as never) : await startVmBox()

@@ -5,7 +5,8 @@
  */
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { hostAgentPid, kill, until } from './box.ts'
+import { until } from '@warren/kit/testing/until'
+import { hostAgentPid, kill } from './box.ts'
 import { call, create, destroy, must, pause, resume, sh, view } from './lifecycle.ts'
 import { Internet, moveToOwnMachine, PUBLIC_HOST, run, UPLINK } from './own-machine.ts'
 import { cannotRunVms, qemuOf, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'

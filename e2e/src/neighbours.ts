@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
+import { until } from '@warren/kit/testing/until'
 import { readAnswer } from './attacker.ts'
-import { until } from './box.ts'
 import { create, must, sh } from './lifecycle.ts'
 import type { VmBox } from './vm-box.ts'
 

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import http, { type IncomingMessage } from 'node:http'
 import { describe, test } from 'node:test'
-import { until } from './box.ts'
+import { until } from '@warren/kit/testing/until'
 import { create, destroy, must, pause, resume, sh } from './lifecycle.ts'
 import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
 

@@ -4,7 +4,8 @@
  */
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
-import { hostAgentPid, kill, until } from './box.ts'
+import { until } from '@warren/kit/testing/until'
+import { hostAgentPid, kill } from './box.ts'
 import { call, destroy, must, pause, resume, sh } from './lifecycle.ts'
 import { checkAllPairs, forAll, holdFlow, moveIn, type Neighbour } from './neighbours.ts'
 import { Internet, moveToOwnMachine } from './own-machine.ts'

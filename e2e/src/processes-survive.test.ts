@@ -1,7 +1,8 @@
 /** What becomes of processes and their readers when the parts between them die: an end is told, never invented. */
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { controlPlanePid, hostAgentPid, kill, until } from './box.ts'
+import { until } from '@warren/kit/testing/until'
+import { controlPlanePid, hostAgentPid, kill } from './box.ts'
 import { create, destroy, fork, pause, resume, settle, sh, view } from './lifecycle.ts'
 import { checkCount, type Followed, processClient, readOutput } from './process-client.ts'
 import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'

@@ -1,7 +1,7 @@
 /** Eight clients throw pause, resume, fork and delete at one sandbox and its children: nobody ends up nowhere. */
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
-import { until } from './box.ts'
+import { until } from '@warren/kit/testing/until'
 import { checkChainOnDisk, startChain } from './hash-chain.ts'
 import { call, create, destroy, resume, type View, view } from './lifecycle.ts'
 import { cannotRunVms, SOAK, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'

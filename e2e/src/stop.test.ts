@@ -6,6 +6,7 @@ import net from 'node:net'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import { within } from '@warren/kit/stop'
+import { until } from '@warren/kit/testing/until'
 import {
   findInstance,
   get,
@@ -16,7 +17,6 @@ import {
   processesOf,
   startBox,
   stop,
-  until,
   warren,
 } from './box.ts'
 

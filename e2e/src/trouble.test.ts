@@ -6,19 +6,8 @@ import { chmod, mkdir, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
-import {
-  failToStart,
-  get,
-  kill,
-  launch,
-  makeDataDir,
-  postmasterPid,
-  processesOf,
-  ROOT,
-  startBox,
-  stop,
-  until,
-} from './box.ts'
+import { until } from '@warren/kit/testing/until'
+import { failToStart, get, kill, launch, makeDataDir, postmasterPid, processesOf, ROOT, startBox, stop } from './box.ts'
 
 const MAIN = path.join(ROOT, 'warren/src/main.ts')
 const isRoot = process.getuid?.() === 0

@@ -8,7 +8,8 @@ import { homedir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
 import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
-import { type Box, makeDataDir, startBox, stop, until, warren } from './box.ts'
+import { until } from '@warren/kit/testing/until'
+import { type Box, makeDataDir, startBox, stop, warren } from './box.ts'
 
 export const cannotRunVms: string | false =
   process.getuid?.() !== 0 ? 'virtual machines need root' : noQemu() ? 'no QEMU here' : false

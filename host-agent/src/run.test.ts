@@ -3,7 +3,7 @@ import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import { until } from '@warren/kit/testing/until'
 import { run, runOrThrow, STDERR_MAX_BYTES, STDOUT_MAX_BYTES } from './run.ts'
 
 test('output, errors and exit code come back separately', async () => {
@@ -56,7 +56,7 @@ test('an abort kills the command with its helpers', async (t) => {
   const stop = new AbortController()
 
   const running = run('sh', ['-c', `sleep 60 & echo $! > ${folder}/pid; wait`], { signal: stop.signal })
-  const helper = await untilDefined(async () => {
+  const helper = await until(async () => {
     const text = await readFile(join(folder, 'pid'), 'utf8').catch(() => '')
     return text.endsWith('\n') ? text.trim() : undefined
   })
@@ -67,7 +67,7 @@ test('an abort kills the command with its helpers', async (t) => {
     assert.equal((error.cause as Error).message, 'the host agent stops')
     return true
   })
-  await untilDefined(async () => ((await isGone(helper)) ? true : undefined))
+  await until(() => isGone(helper), 'the helper has ended')
 })
 
 test('a signal that has fired already starts nothing', async () => {
@@ -90,14 +90,6 @@ test('of endless errors the end is kept', async () => {
   assert.equal(stderr.length, STDERR_MAX_BYTES)
   assert.ok(stderr.endsWith('20000\nlast words\n'))
 })
-
-async function untilDefined<Value>(ask: () => Promise<Value | undefined>): Promise<Value> {
-  for (;;) {
-    const value = await ask()
-    if (value !== undefined) return value
-    await nextTurn()
-  }
-}
 
 /** A killed process is a zombie until its new parent reaps it; that counts as gone. */
 async function isGone(pid: string): Promise<boolean> {

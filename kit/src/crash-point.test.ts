@@ -6,10 +6,8 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
 import { CRASH_POINTS_VARIABLE } from './crash-point.ts'
-
-const LIMIT_MS = 10_000
+import { until } from './testing/until.ts'
 
 test('without a directory a point is nothing at all', async () => {
   const { crashPoint } = await import('./crash-point.ts')
@@ -80,12 +78,4 @@ function passer(directory: string) {
   })
   const ended = once(child, 'close').then(([code, signal]) => ({ code, signal, said }))
   return { ended, said: () => said }
-}
-
-async function until(holds: () => boolean): Promise<void> {
-  const deadline = Date.now() + LIMIT_MS
-  while (!holds()) {
-    if (Date.now() > deadline) throw new Error('nothing happened')
-    await delay(10)
-  }
 }

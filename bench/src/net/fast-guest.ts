@@ -3,10 +3,10 @@
  * measured through it is the host's own cost; an emulated guest would be the limit by far.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
+import { until } from '@warren/kit/testing/until'
 import { GUEST_ADDRESS, GUEST_GATEWAY, netnsName, TAP } from '../../../host-agent/src/net/names.ts'
 import { renderCutTable } from '../../../host-agent/src/net/nft/cut-table.ts'
 import { command } from '../../../host-agent/src/net/testing/host.ts'
-import { waitUntil } from '../../../host-agent/src/net/testing/start-guest.ts'
 import { runOrThrow } from '../../../host-agent/src/run.ts'
 
 export class FastGuest {
@@ -19,7 +19,7 @@ export class FastGuest {
   static async start(instance: string, slot: number, mtu: number): Promise<FastGuest> {
     const child = spawn('unshare', ['-n', 'sleep', 'infinity'], { stdio: 'ignore' })
     const own = await command('readlink /proc/self/ns/net')
-    await waitUntil(async () => (await command(`readlink /proc/${child.pid}/ns/net`)) !== own)
+    await until(async () => (await command(`readlink /proc/${child.pid}/ns/net`)) !== own)
     const inSlot = `ip -n ${netnsName(instance, slot)}`
     const inGuest = `nsenter -t ${child.pid} -n ip`
     await command(`${inSlot} link del ${TAP}`)

@@ -1,13 +1,13 @@
 /** What the network's own process can be asked to measure (main.ts). Times are in milliseconds, rates in MB/s. */
 import { existsSync, mkdtempSync, watch } from 'node:fs'
 import path from 'node:path'
+import { until } from '@warren/kit/testing/until'
 import { HOST_NETWORK_DEFAULT, type HostVmNetwork } from '@warren/protocol'
 import { netnsName, netnsPath } from '../../../host-agent/src/net/names.ts'
 import { renderSlotPolicy } from '../../../host-agent/src/net/nft/slot-policy.ts'
 import { compilePolicy } from '../../../host-agent/src/net/policy.ts'
 import { inRecords, renderHello } from '../../../host-agent/src/net/testing/hello.ts'
 import { SHOP } from '../../../host-agent/src/net/testing/names.ts'
-import { waitUntil } from '../../../host-agent/src/net/testing/start-guest.ts'
 import { CIDR, World, withRules } from '../../../host-agent/src/net/testing/world.ts'
 import { applyByCommand, setUpByCommands, tearDownByCommands } from './by-commands.ts'
 import { FastGuest, runNode } from './fast-guest.ts'
@@ -82,7 +82,7 @@ export class Tasks {
   /** As many as are ready, one after the other. */
   async claim(): Promise<number[]> {
     const { slots } = this.#world.network
-    await waitUntil(() => slots.readyCount === POOL)
+    await until(() => slots.readyCount === POOL)
     const [times, claimed]: [number[], number[]] = [[], []]
     for (let i = 0; i < POOL; i++) {
       times.push(await timed(async () => claimed.push((await slots.claim(`100.64.9.${10 + i}`)).slot)))

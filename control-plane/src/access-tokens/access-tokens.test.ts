@@ -2,10 +2,10 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { accessTokenHint } from '@warren/protocol'
 import { createTestApp, listenOn, reconnect, type TestUser } from '../testing/app.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { app, deps, host, user, create, send, get } = await createHostedApp()
@@ -40,7 +40,7 @@ async function openExec(id: string, key: string, at = port) {
 }
 
 /** Within the 5 s that a void token has. */
-const isClosed = (stream: { closed: boolean }) => until(() => stream.closed, 5_000)
+const isClosed = (stream: { closed: boolean }) => until(() => stream.closed, 'the stream is closed', 5_000)
 
 test('a token is shown once; afterwards only its hint', async () => {
   const id = await newSandbox()
@@ -132,7 +132,7 @@ test('a token works until it is disabled, and then nowhere, in no process that h
 
   await send('DELETE', tokenPath(id), ada)
 
-  await until(async () => (await statuses()).every((status) => status === 401), 2_000)
+  await until(async () => (await statuses()).every((status) => status === 401), 'every request is rejected', 2_000)
 })
 
 test('destroying a sandbox voids its token, also when the token itself did it', async () => {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { followNetworks } from '../networks/follow.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const GIB = 1024 ** 3

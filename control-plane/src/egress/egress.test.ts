@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { followNetworks } from '../networks/follow.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { deps, host, user, create, send, get } = await createHostedApp({ host: { memMib: 10_000_000 } })

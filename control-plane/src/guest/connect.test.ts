@@ -2,11 +2,11 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { encodeLine, GUEST_CONNECT_FRAME, guestFrame } from '@warren/protocol'
 import fc from 'fast-check'
 import { listenOn } from '../testing/app.ts'
 import { type ProcessLine as Line, outputOf, readProcessLines as read, readUpTo } from '../testing/process-lines.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { app, deps, host, user, create, send } = await createHostedApp({ works: false })

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { listenOn } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { app, deps, host, user, create, send, get } = await createHostedApp()
@@ -14,7 +14,8 @@ test.beforeEach(() => {
 })
 
 const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data
-const reaches = (id: string, status: string) => until(async () => (await viewOf(id)).status === status, 15_000)
+const reaches = (id: string, status: string) =>
+  until(async () => (await viewOf(id)).status === status, `${id} is ${status}`, 15_000)
 const echo = (id: string) => send('POST', `/v1/sandboxes/${id}/exec`, ada, { cmd: 'echo', args: ['awake'] })
 async function paused(body: object): Promise<string> {
   const { id } = (await create(ada, body)).body.data

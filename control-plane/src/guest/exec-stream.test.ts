@@ -3,9 +3,9 @@ import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
+import { until } from '@warren/kit/testing/until'
 import { EXEC_CHUNK_MAX_BYTES } from '@warren/protocol'
 import { listenOn } from '../testing/app.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { app, host, user, create } = await createHostedApp()
@@ -91,7 +91,7 @@ test('the head leaves before any output, output as it comes, and a heartbeat eve
     for (const line of text.trimEnd().split('\n')) seen.push({ line, at: Date.now() - startedAt })
   })
 
-  await until(() => seen.some(({ line }) => line.includes('exit_code')), 15_000)
+  await until(() => seen.some(({ line }) => line.includes('exit_code')), 'the exit event has arrived', 15_000)
   request.destroy()
 
   assert.equal(seen[0]!.line, '{"stdout":"first\\n"}')

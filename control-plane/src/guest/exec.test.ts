@@ -3,10 +3,10 @@ import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
+import { until } from '@warren/kit/testing/until'
 import { EXEC_OUTPUT_MAX_BYTES, guestExecFrame } from '@warren/protocol'
 import { listenOn } from '../testing/app.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 import { hashKey } from '../users/keys.ts'
 import { flushActivity } from './activity.ts'
@@ -204,7 +204,7 @@ test('a caller that hangs up has its command killed, buffered and streamed, and 
 
     request.destroy()
 
-    await until(() => commands.size === 0, 5_000)
+    await until(() => commands.size === 0, 'the command has ended', 5_000)
   }
 
   await until(() => passing.calls.some((call) => /the caller has gone/.test(String(call.arguments[1]))))

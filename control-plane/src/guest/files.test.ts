@@ -7,10 +7,10 @@ import { request as httpRequest, type IncomingMessage } from 'node:http'
 import path from 'node:path'
 import { Readable } from 'node:stream'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { FILE_MAX_BYTES } from '@warren/protocol'
 import { listenOn } from '../testing/app.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { app, deps, host, user, create } = await createHostedApp()

@@ -2,10 +2,10 @@
 import assert from 'node:assert/strict'
 import type { IncomingMessage } from 'node:http'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { listenOn } from '../testing/app.ts'
 import { openStream, outputOf, readProcessLines } from '../testing/process-lines.ts'
 import { hasRealGuest, startRealGuest } from '../testing/real-guest.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const skip = hasRealGuest ? false : 'the guest agent is not built'

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { PROCESS_INPUT_MAX_BYTES, ProcessView } from '@warren/protocol'
 import { Value } from 'typebox/value'
 import { insertSandbox } from '../testing/sandboxes.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { app, deps, host, user, create, send } = await createHostedApp({ config: { processesMax: 8 } })

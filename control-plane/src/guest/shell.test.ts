@@ -1,11 +1,11 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { encodeShellFrame } from '@warren/protocol'
 import WebSocket from 'ws'
 import { listenOn } from '../testing/app.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
-import { until } from '../testing/until.ts'
 import { openUpgrade } from '../testing/upgrade-client.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
@@ -238,5 +238,5 @@ test('a void token loses its shells', async () => {
 
   await send('POST', `/v1/sandboxes/${id}/access-token/rotate`, ada)
 
-  await until(() => peer.readyState === WebSocket.CLOSED, 5_000)
+  await until(() => peer.readyState === WebSocket.CLOSED, 'the WebSocket is closed', 5_000)
 })

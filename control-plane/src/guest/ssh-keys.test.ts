@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { insertSandbox } from '../testing/sandboxes.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const KEYS = [1, 2, 3, 4, 5, 6, 7, 8].map((n) => {
@@ -69,7 +69,7 @@ test('a key added while the sandbox starts is in the guest soon after it runs', 
   go.resolve()
   await made
 
-  await until(() => doorOf(id).length === 1, 30_000)
+  await until(() => doorOf(id).length === 1, 'the keys are in the guest', 30_000)
 })
 
 test('of keys that many callers add at once none is lost, in the row or in the guest', async () => {

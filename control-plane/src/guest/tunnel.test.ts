@@ -3,9 +3,9 @@ import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import net from 'node:net'
 import { after, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { createTestApp, listenOn, reconnect, type TestUser } from '../testing/app.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
-import { until } from '../testing/until.ts'
 import { openUpgrade, type UpgradeClient } from '../testing/upgrade-client.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
@@ -216,7 +216,7 @@ test('a void token loses its tunnels', async () => {
 
   await send('DELETE', `/v1/sandboxes/${id}/access-token`, ada)
 
-  await until(() => theirs.socket.readableEnded || theirs.socket.closed, 5_000)
+  await until(() => theirs.socket.readableEnded || theirs.socket.closed, 'the tunnel is closed', 5_000)
   assert.equal(ours.socket.closed, false)
 })
 

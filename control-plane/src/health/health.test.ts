@@ -2,9 +2,9 @@ import assert from 'node:assert/strict'
 import { readFile } from 'node:fs/promises'
 import { test } from 'node:test'
 import { startTestPostgres } from '@warren/kit/postgres/testing'
+import { until } from '@warren/kit/testing/until'
 import { connectDatabase } from '../db/connect.ts'
 import { createTestApp } from '../testing/app.ts'
-import { until } from '../testing/until.ts'
 
 const { get } = await createTestApp()
 

@@ -5,7 +5,7 @@ import http, { type IncomingMessage } from 'node:http'
 import net, { type Socket } from 'node:net'
 import { after, test } from 'node:test'
 import tls from 'node:tls'
-import { until } from '../testing/until.ts'
+import { until } from '@warren/kit/testing/until'
 import { INGRESS_LIMITS } from './clients.ts'
 import { createTestIngress, nameOf, readAll, serve, serveRaw } from './testing.ts'
 

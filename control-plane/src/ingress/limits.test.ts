@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import http, { type IncomingMessage } from 'node:http'
 import { test } from 'node:test'
-import { until } from '../testing/until.ts'
+import { until } from '@warren/kit/testing/until'
 import { createTestIngress, nameOf, serve } from './testing.ts'
 
 const { ingress, ask, newSandbox, raw, metric } = await createTestIngress({

@@ -4,7 +4,7 @@ import { once } from 'node:events'
 import http, { type IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import { test } from 'node:test'
-import { until } from '../testing/until.ts'
+import { until } from '@warren/kit/testing/until'
 import { createTestIngress, nameOf, serve, serveRaw } from './testing.ts'
 
 const { ingress, owner, ask, newSandbox, reach, send, metric } = await createTestIngress()

@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict'
 import { type ChildProcess, fork } from 'node:child_process'
 import { after, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { sql } from 'kysely'
 import { Type } from 'typebox'
 import { beginMove } from '../sandboxes/move.ts'
 import { createTestApp, createTestDeps } from '../testing/app.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
-import { until } from '../testing/until.ts'
 import { slowPauseJob } from '../testing/worker-process.ts'
 import { addJob, defineJob } from './job.ts'
 import { DEAD_AFTER_S, releaseJobsOfDeadProcesses } from './processes.ts'
@@ -102,7 +102,7 @@ test('a job that fails is tried again', async () => {
 
   await deps.db.transaction().execute((tx) => addJob(tx, job, {}))
 
-  await until(() => attempts === 2, 20_000)
+  await until(() => attempts === 2, 'the job ran twice', 20_000)
   await worker.stop()
 })
 
@@ -123,7 +123,7 @@ test('a worker goes on after every one of its database connections was cut', asy
   )
   await deps.db.transaction().execute((tx) => addJob(tx, job, { n: 1 }))
 
-  await until(() => seen.includes(1), 20_000)
+  await until(() => seen.includes(1), 'the freed job ran', 20_000)
   await worker.stop()
 })
 
@@ -136,7 +136,7 @@ test('the jobs of a process killed with -9 are done by another within 10 seconds
   const killedAt = Date.now()
   const heir = await startProcess(false)
 
-  await until(async () => (await countStatus(ids, 'paused')) === ids.length, 15_000)
+  await until(async () => (await countStatus(ids, 'paused')) === ids.length, 'all are paused', 15_000)
   assert.ok(Date.now() - killedAt < 10_000, `${Date.now() - killedAt} ms`)
   // What it says travels apart from what it writes.
   await until(() => heir.count('committed') === ids.length)
@@ -152,7 +152,7 @@ test('a process that was stopped and wakes as a zombie acts, and its commit is r
 
   zombie.child.kill('SIGSTOP')
   const heir = await startProcess(false)
-  await until(async () => (await countStatus(ids, 'paused')) === ids.length, 30_000)
+  await until(async () => (await countStatus(ids, 'paused')) === ids.length, 'all are paused', 30_000)
   zombie.child.kill('SIGCONT')
 
   // It goes on where it was and tries to commit all five: each must be refused, and none may change anything.

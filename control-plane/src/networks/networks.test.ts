@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { until } from '../testing/until.ts'
+import { until } from '@warren/kit/testing/until'
 import { createHostedApp } from '../testing/with-host.ts'
 import { followNetworks } from './follow.ts'
 

@@ -7,10 +7,10 @@
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { sql } from 'kysely'
 import { startApiProcess } from '../testing/api-process.ts'
 import type { TestUser } from '../testing/app.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const hosted = await createHostedApp()
@@ -38,7 +38,7 @@ async function holding(text: ReturnType<typeof sql>, during: () => Promise<void>
 }
 
 async function expectFailedAndFree(who: TestUser): Promise<void> {
-  await until(async () => (await statusOf(who)) === 'failed', 15_000)
+  await until(async () => (await statusOf(who)) === 'failed', 'the sandbox is failed', 15_000)
   assert.match((await rowOf(who))!.status_reason ?? '', /service stopped/)
   await assertNothingLeft()
   // Of the cap of one nothing is used up, and the name is free.
@@ -164,7 +164,7 @@ test('a process that was stopped and wakes as a zombie can neither commit nor ke
   const zombie = (await rowOf(who))!
 
   api.child.kill('SIGSTOP')
-  await until(async () => (await statusOf(who)) === 'failed', 15_000)
+  await until(async () => (await statusOf(who)) === 'failed', 'the sandbox is failed', 15_000)
   gate.resolve()
   api.child.kill('SIGCONT')
 

@@ -2,11 +2,11 @@
 import assert from 'node:assert/strict'
 import { request } from 'node:http'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import type { HostFailureCode } from '@warren/protocol'
 import { watchHosts } from '../hosts/heartbeat.ts'
 import { listenOn, type TestUser } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 import { reconcile } from './reconcile.ts'
 

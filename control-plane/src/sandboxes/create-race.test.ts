@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
-import { until } from '../testing/until.ts'
+import { until } from '@warren/kit/testing/until'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { deps, host, user, create, send, assertNothingLeft } = await createHostedApp({ host: { cidr: '100.64.0.0/24' } })

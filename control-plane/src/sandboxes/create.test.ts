@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { SANDBOX_STATUSES } from '@warren/protocol'
 import { watchHosts } from '../hosts/heartbeat.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 import { addCredit } from '../users/credit.ts'
 

@@ -1,9 +1,9 @@
 /** The process that destroys is killed with -9 between any two steps, and the host agent dies under it. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { sql } from 'kysely'
 import { startApiProcess } from '../testing/api-process.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const hosted = await createHostedApp({ works: false })
@@ -16,7 +16,7 @@ test.beforeEach(() => {
 
 const statusOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data.status
 const ends = async (id: string) => {
-  await until(async () => (await statusOf(id)) === 'destroyed', 15_000)
+  await until(async () => (await statusOf(id)) === 'destroyed', 'the sandbox is destroyed', 15_000)
   await assertNothingLeft()
 }
 

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { SANDBOX_STATUSES } from '@warren/protocol'
 import { sql } from 'kysely'
 import { insertSandbox } from '../testing/sandboxes.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 import { LOST_AFTER_S } from './destroy.ts'
 import { beginMove } from './move.ts'
@@ -93,7 +93,7 @@ test('a host that fails is asked again until it is done', async () => {
 
   await destroy(id)
 
-  await until(async () => (await statusOf(id)) === 'destroyed', 20_000)
+  await until(async () => (await statusOf(id)) === 'destroyed', 'the sandbox is destroyed', 20_000)
   await assertNothingLeft()
 })
 
@@ -106,7 +106,7 @@ test('the VM of a host that is dead waits for it, and is given up with a host th
   assert.equal(await statusOf(id), 'destroying')
 
   await sql`update hosts set seen_at = now() - make_interval(secs => ${LOST_AFTER_S + 1})`.execute(deps.db)
-  await until(async () => (await statusOf(id)) === 'destroyed', 15_000)
+  await until(async () => (await statusOf(id)) === 'destroyed', 'the sandbox is destroyed', 15_000)
   const held = await deps.db.selectFrom('sandboxes').select('reserved_mib').where('id', '=', id).executeTakeFirst()
   assert.equal(held?.reserved_mib, 256, 'the memory of a VM that may still run is not promised again')
   await host.start()

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import type { HostVmResumeBody } from '@warren/protocol'
 import type { Answer, TestUser } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const hosted = await createHostedApp({ host: { memMib: 8192 } })
@@ -16,7 +16,7 @@ test.beforeEach(() => {
 
 const viewOf = async (id: string, who = ada) => (await get(`/v1/sandboxes/${id}`, who.key)).body.data
 const reaches = (id: string, status: string, who = ada) =>
-  until(async () => (await viewOf(id, who)).status === status, 15_000)
+  until(async () => (await viewOf(id, who)).status === status, `${id} is ${status}`, 15_000)
 const fork = (id: string, body: object = {}, who = ada) => send('POST', `/v1/sandboxes/${id}/fork`, who, body)
 const childrenOf = (id: string) =>
   deps.db.selectFrom('sandboxes').selectAll().where('forked_from', '=', id).orderBy('id').execute()

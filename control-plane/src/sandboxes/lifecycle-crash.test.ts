@@ -10,13 +10,13 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import type { SandboxStatus } from '@warren/protocol'
 import { sql } from 'kysely'
 import { JOBS } from '../jobs/registry.ts'
 import { startWorker } from '../jobs/worker.ts'
 import { startApiProcess } from '../testing/api-process.ts'
 import { createTestDeps, reconnect } from '../testing/app.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const hosted = await createHostedApp({ works: false })
@@ -85,7 +85,7 @@ for (const [operation, { points, from, ends }] of Object.entries(OPERATIONS)) {
     for (const [index, point] of points.entries()) await dieOf(`${operation}.${point}`, operation, ids[index]!)
 
     const heir = await startApiProcess(hosted)
-    await until(allSettled, 60_000)
+    await until(allSettled, 'every sandbox has settled')
     await heir.kill()
 
     for (const id of ids) assert.ok(ends.includes((await rowOf(id)).status), `${id} is ${(await rowOf(id)).status}`)
@@ -114,20 +114,24 @@ test('the database cuts every connection at the point before the last commit, an
     await rm(`${file}.reached`, { force: true })
     await writeFile(file, 'hold')
     const asked = api.send(method, `/v1/sandboxes/${request}`, ada).catch(() => 0)
-    await until(() => existsSync(`${file}.reached`), 30_000)
+    await until(() => existsSync(`${file}.reached`), 'the crash point is reached', 30_000)
     await sql`select pg_terminate_backend(pid) from pg_stat_activity
       where datname = current_database() and pid <> pg_backend_pid()`.execute(deps.db)
     await rm(file)
     await asked
   }
   const settles = (status: SandboxStatus) =>
-    until(async () => (await rowOf(running!).catch(() => undefined))?.status === status, 30_000)
+    until(
+      async () => (await rowOf(running!).catch(() => undefined))?.status === status,
+      `the sandbox is ${status}`,
+      30_000,
+    )
 
   await cutAt('pause.saved', 'POST', `${running}/pause`)
   await settles('paused')
   await cutAt('fork.copied', 'POST', `${running}/fork`)
   // A connection of ours may be among those that were cut.
-  await until(() => allSettled().catch(() => false), 60_000)
+  await until(() => allSettled().catch(() => false), 'every sandbox has settled')
   await cutAt('resume.restored', 'POST', `${running}/resume`)
   await settles('running')
   await cutAt('delete.deleted', 'DELETE', running!)

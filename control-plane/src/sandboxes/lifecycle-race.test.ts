@@ -1,7 +1,7 @@
 /** Eight clients throw everything they have at one sandbox and its children. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { until } from '../testing/until.ts'
+import { until } from '@warren/kit/testing/until'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const CLIENTS = 8
@@ -37,7 +37,7 @@ test('pause, resume, fork and exec at random: every answer is allowed, and the e
       for (let round = 0; round < ROUNDS; round++) await ask(id, verbs[Math.floor(Math.random() * verbs.length)]!)
     }),
   )
-  await until(async () => [...(await statuses()).values()].every(isSettled), 30_000)
+  await until(async () => [...(await statuses()).values()].every(isSettled), 'every sandbox has settled', 30_000)
 
   await assertNothingLeft()
   await checkIntervals()
@@ -56,7 +56,11 @@ test('with deletes among them all of it ends, and nothing stays', async () => {
     }),
   )
   for (const id of (await statuses()).keys()) await send('DELETE', `/v1/sandboxes/${id}`, ada)
-  await until(async () => [...(await statuses()).values()].every((status) => status === 'destroyed'), 30_000)
+  await until(
+    async () => [...(await statuses()).values()].every((status) => status === 'destroyed'),
+    'all are destroyed',
+    30_000,
+  )
 
   await assertNothingLeft()
   await checkIntervals()

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { FakeHostFailure } from '../testing/fake-host.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { app, deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp()
@@ -13,7 +13,8 @@ test.beforeEach(() => {
 
 const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data
 const statusOf = async (id: string) => (await viewOf(id)).status
-const reaches = (id: string, status: string) => until(async () => (await statusOf(id)) === status, 30_000)
+const reaches = (id: string, status: string) =>
+  until(async () => (await statusOf(id)) === status, `${id} is ${status}`, 30_000)
 const eventsOf = async (id: string) => (await get(`/v1/sandboxes/${id}/events`, ada.key)).body.data.data
 const kindsOf = async (id: string) => {
   const rows = await deps.db

@@ -1,13 +1,13 @@
 /** What reconcile.ts makes of paused, resuming and forking sandboxes. Its sweep is run by hand, and so are the jobs. */
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { sql } from 'kysely'
 import { watchHosts } from '../hosts/heartbeat.ts'
 import { writeHeartbeat } from '../jobs/processes.ts'
 import { JOBS } from '../jobs/registry.ts'
 import { startWorker } from '../jobs/worker.ts'
 import { createTestDeps, reconnect } from '../testing/app.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 import { failOrphanedCreates } from './orphaned-creates.ts'
 import { reconcile } from './reconcile.ts'
@@ -20,7 +20,8 @@ test.beforeEach(() => {
 })
 
 const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data
-const reaches = (id: string, status: string) => until(async () => (await viewOf(id)).status === status, 15_000)
+const reaches = (id: string, status: string) =>
+  until(async () => (await viewOf(id)).status === status, `${id} is ${status}`, 15_000)
 
 /** Works off what is to be done while `during` runs. */
 async function working(during: () => Promise<unknown>): Promise<void> {

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { newId } from '@warren/protocol'
 import { sql } from 'kysely'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 import { reconcile } from './reconcile.ts'
 

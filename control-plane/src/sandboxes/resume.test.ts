@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import type { HostVmResumeBody } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { TestUser } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp({ host: { memMib: 4096 } })
@@ -16,7 +16,7 @@ test.beforeEach(() => {
 
 const viewOf = async (id: string, who = ada) => (await get(`/v1/sandboxes/${id}`, who.key)).body.data
 const reaches = (id: string, status: string, who = ada) =>
-  until(async () => (await viewOf(id, who)).status === status, 30_000)
+  until(async () => (await viewOf(id, who)).status === status, `${id} is ${status}`, 30_000)
 const eventsOf = async (id: string) => (await get(`/v1/sandboxes/${id}/events`, ada.key)).body.data.data
 const resume = (id: string, who = ada) => send('POST', `/v1/sandboxes/${id}/resume`, who)
 async function paused(body: object = {}, who: TestUser = ada): Promise<string> {

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { sql } from 'kysely'
 import { watchHosts } from '../hosts/heartbeat.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
-import { until } from '../testing/until.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp()
@@ -14,7 +14,8 @@ test.beforeEach(() => {
 })
 
 const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data
-const reaches = (id: string, status: string) => until(async () => (await viewOf(id)).status === status, 15_000)
+const reaches = (id: string, status: string) =>
+  until(async () => (await viewOf(id)).status === status, `${id} is ${status}`, 15_000)
 const eventsOf = async (id: string) => (await get(`/v1/sandboxes/${id}/events`, ada.key)).body.data.data
 
 test('a sandbox that asks to be paused is paused once, with its words as the reason', async () => {

@@ -12,8 +12,8 @@ import net from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { guestHello, guestHelloAnswer } from '@warren/protocol'
-import { until } from './until.ts'
 
 const BINARY = path.resolve(import.meta.dirname, '../../../guest-agent/target/warren/guest-agent')
 

@@ -4,6 +4,7 @@ import { appendFile, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/pro
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { openCgroups, readCpuStat } from './cgroups.ts'
 import { findCgroupLayout } from './layout.ts'
 import { cpuQuota } from './limits.ts'
@@ -73,7 +74,10 @@ test('a program is held, measured and its group removed after it', { skip: whyNo
   for (const path of procs) await appendFile(path, `${child.pid}`)
   for (const percent of [25, 200, 25]) await cgroups.limitCpu('sb-2', percent)
 
-  const usage = await untilBusy(() => cgroups.readUsage('sb-2'))
+  const usage = await until(async () => {
+    const read = await cgroups.readUsage('sb-2')
+    return read.cpuNs > 10_000_000 && read
+  }, 'the program has used 10 ms of CPU')
 
   assert.ok(usage.cpuNs > 0)
   assert.deepEqual(await cgroups.list(), ['sb-2'])
@@ -82,14 +86,6 @@ test('a program is held, measured and its group removed after it', { skip: whyNo
   await cgroups.remove('sb-2')
   assert.deepEqual(await cgroups.list(), [])
 })
-
-async function untilBusy(read: () => Promise<{ cpuNs: number; memoryBytes: number }>) {
-  for (;;) {
-    const usage = await read()
-    if (usage.cpuNs > 10_000_000) return usage
-    await new Promise((resolve) => setImmediate(resolve))
-  }
-}
 
 async function folder(t: { after: (fn: () => Promise<void>) => void }): Promise<string> {
   const path = await mkdtemp(join(tmpdir(), 'warren-cgroups-'))

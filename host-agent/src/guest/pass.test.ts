@@ -9,6 +9,7 @@ import net from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { encodeShellFrame } from '@warren/protocol'
 import type { HostError } from '../host-error.ts'
 import { openGuestChannel } from './channel.ts'
@@ -146,8 +147,4 @@ async function statusOf(stream: ClientHttp2Stream): Promise<number> {
   const [headers] = await once(stream, 'response')
   stream.close()
   return headers[':status']
-}
-
-async function until(holds: () => Promise<boolean>): Promise<void> {
-  while (!(await holds())) await new Promise((resolve) => setTimeout(resolve, 10))
 }

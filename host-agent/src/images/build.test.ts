@@ -4,11 +4,12 @@ import { mkdir, readdir, readFile, stat, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { test } from 'node:test'
 import { pathToFileURL } from 'node:url'
+import { until } from '@warren/kit/testing/until'
 import { run } from '../run.ts'
 import { buildOnce, findNewer, listBuilding, listFailed, openFolders, place } from './build.ts'
 import { buildingFolder, pathOf, type Store } from './layout.ts'
 import { tryLock } from './lock.ts'
-import { IS_ROOT, makeStore, waitFor } from './testing.ts'
+import { IS_ROOT, makeStore } from './testing.ts'
 
 const KEY = 'thing:1'
 const absent = async () => undefined
@@ -70,7 +71,7 @@ test('others see that something is being built, and how far it is', async (t) =>
     progress('half done')
     await promise
   })
-  await waitFor('the progress', async () => (await listBuilding(store)).get(KEY) === 'half done')
+  await until(async () => (await listBuilding(store)).get(KEY) === 'half done', 'the progress is reported')
   resolve()
   await building
 
@@ -101,13 +102,13 @@ test('kill -9 in the middle of a build: its processes end, nothing half made is 
   const killing = new AbortController()
   const killed = run(process.execPath, ['--input-type=module', '--eval', program], { signal: killing.signal })
   const half = path.join(buildingFolder(store, KEY), 'thing', 'file')
-  await Promise.race([waitFor('the build is half way', () => existsSync(half)), killed])
-  await waitFor('its last process', () => isRunning(`sleep ${mark}9999`))
+  await Promise.race([until(() => existsSync(half), 'the build is half way'), killed])
+  await until(() => isRunning(`sleep ${mark}9999`), 'its last process runs')
 
   killing.abort() // SIGKILL to the process, not to what it started
   await assert.rejects(killed)
 
-  await waitFor('its processes are gone', async () => !(await isRunning(`sleep ${mark}9999`)))
+  await until(async () => !(await isRunning(`sleep ${mark}9999`)), 'its processes are gone')
   assert.ok(existsSync(half))
   assert.equal((await listBuilding(store)).size, 0)
   await openFolders(store)

@@ -3,9 +3,10 @@ import { existsSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
 import { pathToFileURL } from 'node:url'
+import { until } from '@warren/kit/testing/until'
 import { run } from '../run.ts'
 import { lock, tryLock } from './lock.ts'
-import { makeFolder, waitFor } from './testing.ts'
+import { makeFolder } from './testing.ts'
 
 test('one holder at a time; the next gets it when it is released', async (t) => {
   const file = path.join(await makeFolder(t), 'lock')
@@ -14,7 +15,7 @@ test('one holder at a time; the next gets it when it is released', async (t) => 
 
   assert.equal(await tryLock(file), undefined)
   const second = lock(file, () => waits++)
-  await waitFor('the second waits', () => waits === 1)
+  await until(() => waits === 1, 'the second waits')
   await first?.release()
 
   await (await second).release()
@@ -42,7 +43,7 @@ test('a holder that is killed holds nothing any more', async (t) => {
   `
   const killing = new AbortController()
   const holder = run(process.execPath, ['--input-type=module', '--eval', program], { signal: killing.signal })
-  await Promise.race([waitFor('the other holds it', () => existsSync(mark)), holder])
+  await Promise.race([until(() => existsSync(mark), 'the other process holds the lock'), holder])
   assert.equal(await tryLock(file), undefined)
 
   killing.abort() // SIGKILL

@@ -3,8 +3,8 @@ import { mkdir, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import path from 'node:path'
 import type { TestContext } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { run } from '../run.ts'
-import { waitFor } from './testing.ts'
 
 export async function findTestRegistry(): Promise<string | undefined> {
   const { stdout } = await run('sh', ['-c', 'command -v docker-registry'])
@@ -26,12 +26,7 @@ export async function startRegistry(t: TestContext, program: string, folder: str
     stopping.abort()
     await running
   })
-  await waitFor('the registry answers', () =>
-    fetch(`http://${host}/v2/`).then(
-      (answer) => answer.ok,
-      () => false,
-    ),
-  )
+  await until(async () => (await fetch(`http://${host}/v2/`).catch(() => undefined))?.ok, 'the registry responds')
   return host
 }
 

@@ -3,7 +3,6 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import type { TestContext } from 'node:test'
-import { setTimeout as sleep } from 'node:timers/promises'
 import koffi from 'koffi'
 import { runOrThrow } from '../run.ts'
 import { type Build, openFolders } from './build.ts'
@@ -11,7 +10,6 @@ import type { Store } from './layout.ts'
 import { TOOL_ENV } from './tools.ts'
 
 export const IS_ROOT = process.getuid?.() === 0
-const WAIT_LIMIT_MS = 30_000
 
 export async function makeFolder(t: TestContext): Promise<string> {
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-images-'))
@@ -28,14 +26,6 @@ export async function makeStore(t: TestContext): Promise<Store> {
 
 /** For steps that are tested outside of a build. */
 export const makeBuild = (folder: string): Build => ({ folder, progress: () => {}, signal: undefined })
-
-export async function waitFor(what: string, isThere: () => Promise<boolean> | boolean): Promise<void> {
-  const deadline = Date.now() + WAIT_LIMIT_MS
-  while (!(await isThere())) {
-    if (Date.now() > deadline) throw new Error(`waited in vain: ${what}`)
-    await sleep(20)
-  }
-}
 
 /** What debugfs says of an ext4 file: no mount, so no root and no trace. */
 export async function inspectExt4(file: string, request: string): Promise<string> {

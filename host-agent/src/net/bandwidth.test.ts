@@ -1,10 +1,10 @@
 /** Bytes: counted exactly, through everything that happens to a sandbox, and no more of them than were paid for. */
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import type { HostBandwidth, HostVmNetwork } from '@warren/protocol'
 import { ether, ipv4, PROTOCOL, udp } from './testing/frames.ts'
 import { cannotRun, command, PUBLIC_HOST, UPLINK } from './testing/host.ts'
-import { waitUntil } from './testing/start-guest.ts'
 import { GUEST_MAC, type Sandbox, World, withRules } from './testing/world.ts'
 
 const PACKET_BYTES = 1_000
@@ -46,11 +46,11 @@ test('what left is counted to the byte, and the budget ends on the packet', { sk
   const sandbox = await world.sandbox('100.64.2.1', metered(100 * PACKET_BYTES))
 
   const first = await send(sandbox, 60)
-  await waitUntil(async () => (await first()) === 60)
+  await until(async () => (await first()) === 60)
   const before = await usageOf(sandbox)
   const second = await send(sandbox, 200)
-  await waitUntil(async () => (await usageOf(sandbox)).capped)
-  await waitUntil(async () => (await second()) === 40)
+  await until(async () => (await usageOf(sandbox)).capped)
+  await until(async () => (await second()) === 40)
 
   assert.deepEqual(before, { quota_bytes: 100_000, used_bytes: 60_000, ingress_bytes: 0, capped: false })
   assert.deepEqual(await usageOf(sandbox), {
@@ -64,7 +64,7 @@ test('what left is counted to the byte, and the budget ends on the packet', { sk
   await world.network.slots.change(sandbox.slot, metered(130 * PACKET_BYTES))
   assert.equal((await usageOf(sandbox)).capped, false)
   const third = await send(sandbox, 100)
-  await waitUntil(async () => (await third()) === 30)
+  await until(async () => (await third()) === 30)
   assert.deepEqual(await usageOf(sandbox), {
     quota_bytes: 130_000,
     used_bytes: 130_000,
@@ -80,20 +80,20 @@ test('changing rules costs and gives nothing; refused packets cost nothing', { s
   for (let round = 1; round <= 4; round++) {
     const passes = await send(sandbox, 10)
     await send(sandbox, 30, '198.18.5.6')
-    await waitUntil(async () => (await passes()) === 10)
+    await until(async () => (await passes()) === 10)
     await world.network.slots.change(sandbox.slot, metered(50 * PACKET_BYTES, 0, 0, [PUBLIC_HOST, `1.1.1.${round}`]))
     assert.equal((await usageOf(sandbox)).used_bytes, round * 10 * PACKET_BYTES)
   }
   const last = await send(sandbox, 30)
-  await waitUntil(async () => (await usageOf(sandbox)).capped)
-  await waitUntil(async () => (await last()) === 10)
+  await until(async () => (await usageOf(sandbox)).capped)
+  await until(async () => (await last()) === 10)
   await world.end(sandbox)
 })
 
 test('through a pause, a host agent that ends, and to unmetered and back', { skip: cannotRun }, async () => {
   const before = await world.sandbox('100.64.2.3', metered(100 * PACKET_BYTES))
   const passes = await send(before, 30)
-  await waitUntil(async () => (await passes()) === 30)
+  await until(async () => (await passes()) === 30)
   const paused = await usageOf(before)
   await world.end(before)
 
@@ -103,16 +103,16 @@ test('through a pause, a host agent that ends, and to unmetered and back', { ski
   )
   assert.deepEqual(await usageOf(sandbox), paused)
   const resumed = await send(sandbox, 20)
-  await waitUntil(async () => (await resumed()) === 20)
+  await until(async () => (await resumed()) === 20)
 
   await world.restartHostAgent()
   const restarted = await send(sandbox, 10)
-  await waitUntil(async () => (await restarted()) === 10)
+  await until(async () => (await restarted()) === 10)
   assert.equal((await usageOf(sandbox)).used_bytes, 60_000)
 
   await world.network.slots.change(sandbox.slot, metered(UNMETERED))
   const unmetered = await send(sandbox, 60)
-  await waitUntil(async () => (await unmetered()) === 60)
+  await until(async () => (await unmetered()) === 60)
   assert.deepEqual(await usageOf(sandbox), { quota_bytes: -1, used_bytes: 120_000, ingress_bytes: 0, capped: false })
 
   await world.network.slots.change(sandbox.slot, metered(100 * PACKET_BYTES))
@@ -156,7 +156,7 @@ test('one piece that becomes many packets is metered as those, whatever size the
   for (const bytes of [1_300, 100, 40]) {
     await sandbox.guest.handOver([asOnePiece(frame, bytes)])
     expected += 20_000 + 40 * Math.ceil(20_000 / bytes)
-    await waitUntil(async () => (await onUplink()).out - start.out >= expected)
+    await until(async () => (await onUplink()).out - start.out >= expected)
   }
 
   assert.equal((await usageOf(sandbox)).used_bytes, expected)

@@ -1,11 +1,11 @@
 /** Rules that change under a sandbox, before it and without the host agent that set them. */
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { findFlowsFrom, openConntrack } from './netlink/conntrack.ts'
 import { ether, ipv4, PROTOCOL, udp } from './testing/frames.ts'
 import { cannotRun, NAME_SERVER, PUBLIC_HOST } from './testing/host.ts'
 import { RULED, SHOP } from './testing/names.ts'
-import { waitUntil } from './testing/start-guest.ts'
 import { Hold } from './testing/start-hold.ts'
 import { GUEST_MAC, type Sandbox, World, withRules } from './testing/world.ts'
 
@@ -34,7 +34,7 @@ test('narrowing cuts what it no longer allows, both ways and at once, and nothin
   const proxied = new Hold(anna.guest, { tcp: SHOP, port: 80, send: 'GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n' })
   const holds = [gone, goneUdp, kept, proxied]
   t.after(() => holds.map((hold) => hold.stop()))
-  await waitUntil(() => holds.every((hold) => hold.count > 0))
+  await until(() => holds.every((hold) => hold.count > 0))
 
   await world.network.slots.change(anna.slot, withRules([OTHER], { revision: 1 }))
 
@@ -43,7 +43,7 @@ test('narrowing cuts what it no longer allows, both ways and at once, and nothin
     findFlowsFrom(conntrack, anna.ip).filter(({ destination }) => destination === ONE),
     [],
   )
-  await waitUntil(() => proxied.closed)
+  await until(() => proxied.closed)
   // What had left the server before is at the guest when the flow that goes on has had many more.
   await waitForMore(kept)
   const counts = [gone.count, goneUdp.count]
@@ -130,7 +130,7 @@ test('of a guest that sends before, while and after it gets its rules, only what
     await berta.guest.inject(frames)
   }
   await given
-  await waitUntil(async () => {
+  await until(async () => {
     await berta.guest.inject(frames)
     return (await world.internet.seen()).some((one) => one.startsWith('early-good'))
   })
@@ -143,5 +143,5 @@ test('of a guest that sends before, while and after it gets its rules, only what
 
 async function waitForMore(hold: Hold): Promise<void> {
   const before = hold.count
-  await waitUntil(() => hold.count > before + MANY_TICKS)
+  await until(() => hold.count > before + MANY_TICKS)
 }

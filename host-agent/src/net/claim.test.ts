@@ -1,12 +1,12 @@
 /** A claim of a slot that was made with rules: quicker, and the same in the end. */
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { HOST_NETWORK_DEFAULT, type HostVmNetwork } from '@warren/protocol'
 import { netnsName } from './names.ts'
 import { compilePolicy } from './policy.ts'
 import { ether, ipv4, PROTOCOL, udp } from './testing/frames.ts'
 import { cannotRun, command, PUBLIC_HOST } from './testing/host.ts'
-import { waitUntil } from './testing/start-guest.ts'
 import { CIDR, GUEST_MAC, World, withRules } from './testing/world.ts'
 
 const IP = '100.64.5.1'
@@ -74,7 +74,7 @@ test('a slot that was made open lets nothing out, and counts nothing, until it i
   const before = await slots.usage([nobody.slot])
   await slots.give(nobody.slot, IP)
   await send('in time')
-  await waitUntil(() => seen('in time'))
+  await until(() => seen('in time'))
 
   assert.equal(await seen('too early'), false)
   assert.equal(before.get(nobody.slot)!.used_bytes, 0)

@@ -5,10 +5,11 @@
 import assert from 'node:assert/strict'
 import { createServer, type Server } from 'node:net'
 import { after, before, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { ENCRYPTED_HELLO, inRecords, renderHello } from './testing/hello.ts'
 import { cannotRun, NAME_SERVER, PRIVATE_HOSTS, PUBLIC_HOST, UPLINK } from './testing/host.ts'
 import { EVIL, RULED, SHOP, WILD } from './testing/names.ts'
-import { type Target, waitUntil } from './testing/start-guest.ts'
+import type { Target } from './testing/start-guest.ts'
 import { type Sandbox, World, withRules } from './testing/world.ts'
 
 const RULES = [
@@ -195,7 +196,7 @@ test('every way out that was tried, and what got through', { skip: cannotRun }, 
 
 test('the internet heard only what was meant for it', { skip: cannotRun }, async () => {
   const mine = ['quic-ruled', 'ruled'].map((text) => `${text} from ${UPLINK.address}`)
-  await waitUntil(async () => (await world.internet.seen()).filter((one) => mine.includes(one)).length === mine.length)
+  await until(async () => (await world.internet.seen()).filter((one) => mine.includes(one)).length === mine.length)
   const allowed = [
     /^http 198\.18\.6\.6 as (shop\.example|SHOP\.Example\.|xn--bcher-kva\.example|plain\.example|mixed\.example)$/,
     /^http 198\.18\.6\.7 as (a|a\.b\.c)\.wild\.example$/,

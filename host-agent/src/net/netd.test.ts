@@ -8,13 +8,14 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { before, type TestContext, test } from 'node:test'
 import { setImmediate as nextTurn } from 'node:timers/promises'
+import { until } from '@warren/kit/testing/until'
 import { HOST_NETWORK_DEFAULT } from '@warren/protocol'
 import { NETNS_FOLDER, netnsPath } from './names.ts'
 import { Netd } from './netd-client.ts'
 import { compilePolicy } from './policy.ts'
 import { SlotPool } from './slot-pool.ts'
 import { cannotRun, command, moveToFreshHost, randomInstance } from './testing/host.ts'
-import { isAlive, waitUntil } from './testing/start-guest.ts'
+import { isAlive } from './testing/start-guest.ts'
 
 const SLOT = { mtu: 1400, tapOwnerUid: 1000 }
 const GATE = { dns: 20_000, http: 20_001, tls: 20_002 }
@@ -135,7 +136,7 @@ test('a program holds the tap and nothing else, and lives on without netd', { sk
   })
   t.after(() => process.kill(spawned.pid, 'SIGKILL'))
   const output = () => readFileSync(join(folder, 'out'), 'utf8')
-  await waitUntil(() => output().includes('done'))
+  await until(() => output().includes('done'))
 
   process.kill(netd.pid!, 'SIGKILL')
   const { freed } = await netd.request('releaseSlot', { slot: 0 })
@@ -160,7 +161,7 @@ test("a program's end and a failed start are told", { skip: cannotRun }, async (
   netd.on('exit', (exit) => exits.push(exit))
 
   const { pid } = await netd.request('spawnIn', { ...settings, command: '/bin/sh', args: ['-c', 'exit 7'] })
-  await waitUntil(() => exits.length > 0)
+  await until(() => exits.length > 0)
 
   assert.deepEqual(exits, [{ pid, code: 7, signal: null }])
   await assert.rejects(netd.request('spawnIn', { ...settings, command: '/no/such', args: [] }), /could not start/)
@@ -176,7 +177,7 @@ test('a pool hands out ready slots and refills itself', { skip: cannotRun }, asy
   const taken = await Promise.all([1, 2, 3, 4, 5, 6].map(() => pool.take()))
 
   assert.equal(new Set(taken).size, 6)
-  await waitUntil(() => pool.readyCount === 4)
+  await until(() => pool.readyCount === 4)
   await Promise.all(taken.map((slot) => pool.release(slot)))
   await pool.close()
   assert.equal((await netd.request('listSlots')).length, 4)

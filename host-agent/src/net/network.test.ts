@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { createLog } from '@warren/kit/log'
+import { until } from '@warren/kit/testing/until'
 import { findFlowsFrom, openConntrack } from './netlink/conntrack.ts'
 import { type Network, openNetwork } from './open.ts'
 import {
@@ -21,7 +22,7 @@ import {
   UPLINK,
   WEB_PORT,
 } from './testing/host.ts'
-import { type Guest, startGuest, waitUntil } from './testing/start-guest.ts'
+import { type Guest, startGuest } from './testing/start-guest.ts'
 
 const API_PORT = 8080
 const SECRET_PORT = 9999
@@ -123,7 +124,7 @@ test('a packet with another source than its own goes nowhere', { skip: cannotRun
   )
   await anna.probe({ udp: PUBLIC_HOST, port: 7777, text: 'honest' })
 
-  await waitUntil(async () => (await internet.seen()).includes(`honest from ${UPLINK.address}`))
+  await until(async () => (await internet.seen()).includes(`honest from ${UPLINK.address}`))
   const datagrams = (await internet.seen()).filter((one) => one.includes(' from '))
   assert.deepEqual(datagrams, [`honest from ${UPLINK.address}`])
 })

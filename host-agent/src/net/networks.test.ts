@@ -1,10 +1,10 @@
 /** Who reaches whom in private networks, by address and by name: always exactly what the membership says. */
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import type { HostVmNetwork } from '@warren/protocol'
 import { ether, ipv4, PROTOCOL, ping, pongs } from './testing/frames.ts'
 import { cannotRun } from './testing/host.ts'
-import { waitUntil } from './testing/start-guest.ts'
 import { GUEST_MAC, type Sandbox, World, withRules } from './testing/world.ts'
 
 const NETWORKS = ['A', 'B', 'C'].map((letter) => `net-01K000000000000000000000${letter}0`)
@@ -144,7 +144,7 @@ async function checkAllPairs(): Promise<void> {
     expected.add(`${GATEWAY} ${round * 100 + GATEWAY_NUMBER}`)
     allowed.set(index, expected)
     const answers = async () => new Set(pongs(await guest.received()).map(({ from, number }) => `${from} ${number}`))
-    await waitUntil(async () => (await answers()).isSupersetOf(expected))
+    await until(async () => (await answers()).isSupersetOf(expected))
     assert.deepEqual([...(await answers()).difference(expected)], [], `answers to ${names[index]} in round ${round}`)
   }
 }

@@ -1,11 +1,11 @@
 /** What a guest with its own driver puts on the cable: false addresses, pieces of packets, other protocols, ARP, IPv6. */
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { netnsName } from './names.ts'
 import { arpClaim, ETHER, ether, ipv4, type Packet, PROTOCOL, ping, pongs, udp } from './testing/frames.ts'
 import { cannotRun, command, PRIVATE_HOSTS, PUBLIC_HOST } from './testing/host.ts'
 import { RULED, SHOP } from './testing/names.ts'
-import { waitUntil } from './testing/start-guest.ts'
 import { GUEST_MAC, type Sandbox, World, withRules } from './testing/world.ts'
 
 const [WHOLE, PORT] = RULED as [string, string]
@@ -36,7 +36,7 @@ const frame = (packet: Packet, from = GUEST_MAC) => ether({ to: anna.gatewayMac,
 /** Everything sent, then one that must arrive: when it has, the others would have. */
 async function arrived(frames: readonly string[], last: string): Promise<string[]> {
   await anna.guest.inject([...frames, frame(datagram(last))])
-  await waitUntil(async () => (await world.internet.seen()).some((one) => one.startsWith(`${last} `)))
+  await until(async () => (await world.internet.seen()).some((one) => one.startsWith(`${last} `)))
   return (await world.internet.seen()).map((one) => one.split(' from ')[0]!)
 }
 
@@ -123,7 +123,7 @@ test('ICMP and other protocols follow the address', { skip: cannotRun }, async (
     echo(WHOLE, 7),
   ])
 
-  await waitUntil(async () => pongs(await anna.guest.received()).some(({ number }) => number === 7))
+  await until(async () => pongs(await anna.guest.received()).some(({ number }) => number === 7))
   assert.deepEqual(pongs(await anna.guest.received()), [{ from: WHOLE, number: 7 }])
   const { decisions } = await world.network.slots.report(anna.slot)
   const told = decisions.map(({ destination, protocol }) => `${protocol} ${destination}`)

@@ -5,7 +5,7 @@ import { connect } from 'node:net'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
-import { setTimeout as sleep } from 'node:timers/promises'
+import { until } from '@warren/kit/testing/until'
 import { runOrThrow } from '../../run.ts'
 import type { Netd } from '../netd-client.ts'
 import { UPLINK } from './host.ts'
@@ -51,7 +51,7 @@ export async function startGuest(netd: Netd, slot: number): Promise<Guest> {
     stderrPath,
     cgroupProcs: [],
   })
-  await waitUntil(async () => {
+  await until(async () => {
     const [out, errors] = await Promise.all([stdoutPath, stderrPath].map((path) => readFile(path, 'utf8')))
     if (errors !== '') throw new Error(`the guest of the tests failed: ${errors}`)
     return out === 'ready\n'
@@ -69,7 +69,7 @@ export async function startGuest(netd: Netd, slot: number): Promise<Guest> {
     received: () => tell(control, { seen: true }),
     async stop() {
       process.kill(pid, 'SIGKILL')
-      await waitUntil(() => !isAlive(pid))
+      await until(() => !isAlive(pid))
       await rm(folder, { recursive: true })
     },
   }
@@ -95,13 +95,5 @@ export function isAlive(pid: number): boolean {
     return !/^\d+ \(.*\) Z/s.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
   } catch {
     return false // nobody has this number
-  }
-}
-
-const WAIT_LIMIT_MS = 20_000
-
-export async function waitUntil(condition: () => boolean | Promise<boolean>): Promise<void> {
-  for (const deadline = Date.now() + WAIT_LIMIT_MS; !(await condition()); await sleep(10)) {
-    if (Date.now() > deadline) throw new Error(`not within ${WAIT_LIMIT_MS} ms: ${condition}`)
   }
 }
