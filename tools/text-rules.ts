@@ -11,7 +11,7 @@ export const DISCOURAGED_WORDS: readonly [pattern: RegExp, instead: string][] = 
   [/\bmend(s|ed|ing)?\b/i, 'fix, repair'],
   [/(?<!['"`])\b(nobody|somebody|anybody)\b(?!['"`])/i, 'name the actor: the caller, the client, the user, no process'],
   [/\bwhoever\b/i, 'name the actor: the caller, the owner'],
-  [/\b(is|are|was|were|be|been|being) told\b/i, 'is notified, receives'],
+  [/\b(is|are|was|were|be|been|being) told\b(?! apart)/i, 'is notified, receives'],
   [/\b(go|goes|went|gone|going) on\b/i, 'continue, resume, keep running'],
   [/\bstands? (above|still|by itself|there)\b|\bstood still\b|\bstanding still\b/i, 'see above; is stopped; exists'],
   [/\bit stands\b|\bwhat stands\b|\bwhich stands\b/i, 'exists, is'],
