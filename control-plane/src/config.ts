@@ -1,5 +1,14 @@
-/** Every setting of the control plane. The README's table lists them for people. */
-import { choice, flag, integer, list, readConfig, text, url } from '@warren/kit/config'
+/** The settings of the control plane. `npm run docs` lists them in docs/configuration.md. */
+import { flag, integer, list, readConfig, text, url } from '@warren/kit/config'
+import {
+  DATABASE_URL,
+  DEFAULT_ROOTFS,
+  HOST_SOCKET,
+  INGRESS_CA_DIR,
+  LISTENERS,
+  LOGGING,
+  REGION,
+} from '@warren/kit/shared-settings'
 import {
   BANDWIDTH_QUOTA_DEFAULT_BYTES,
   BANDWIDTH_UNMETERED,
@@ -7,57 +16,123 @@ import {
   PROCESSES_LIVE_MAX,
 } from '@warren/protocol'
 
-const PORT = { min: 0, max: 65_535 }
-
-const SETTINGS = {
-  host: text('WARREN_HOST', '127.0.0.1'),
-  port: integer('WARREN_PORT', 8080, PORT),
-  /** What clients call it, when a proxy stands in front; may carry a path prefix. */
-  baseUrl: url('WARREN_BASE_URL'),
-  metricsHost: text('WARREN_METRICS_HOST', '127.0.0.1'),
-  metricsPort: integer('WARREN_METRICS_PORT', 9464, PORT),
-  databaseUrl: text('DATABASE_URL', ''),
-  region: choice('WARREN_REGION', 'eu', ['eu', 'us']),
-  defaultRootfs: text('WARREN_DEFAULT_ROOTFS', 'debian:13'),
-  /** 0 turns it off. */
-  rateLimitPerMinute: integer('WARREN_RATE_LIMIT', 1200, { min: 0, max: 10_000_000 }),
-  trustedProxies: list('WARREN_TRUSTED_PROXIES'),
-  usersServiceUrl: url('WARREN_USERS_SERVICE_URL'),
-  introspectionUrl: url('WARREN_INTROSPECTION_URL'),
-  introspectionClientId: text('WARREN_INTROSPECTION_CLIENT_ID', ''),
-  introspectionClientSecret: text('WARREN_INTROSPECTION_CLIENT_SECRET', ''),
-  /** Users that are operators, by id, name or external id, in addition to those flagged in the database. */
-  operators: list('WARREN_OPERATORS'),
-  /** Where the host agent of this machine listens; without one there is nowhere to create a sandbox. */
-  hostSocket: text('WARREN_HOST_SOCKET', ''),
-  /** Clients give up at 60 s, and taking back a create that failed needs its part (wire 1.4). */
-  bootLimitSeconds: integer('WARREN_BOOT_LIMIT_SECONDS', 45, { min: 1, max: 50 }),
-  execLimitSeconds: integer('WARREN_EXEC_LIMIT_SECONDS', 3600, { min: 1, max: 7 * 86_400 }),
-  processesMax: integer('WARREN_PROCESSES_MAX', PROCESSES_LIVE_MAX, { min: 1, max: 10_000 }),
-  processRecordsMax: integer('WARREN_PROCESS_RECORDS_MAX', PROCESS_RECORDS_MAX, { min: 1, max: 100_000 }),
-  bandwidthQuotaBytes: integer('WARREN_BANDWIDTH_QUOTA_BYTES', BANDWIDTH_QUOTA_DEFAULT_BYTES, {
+export const SETTINGS = {
+  ...LISTENERS,
+  baseUrl: url('WARREN_BASE_URL', {
+    defaultText: 'from WARREN_HOST and WARREN_PORT',
+    description: 'URL under which clients reach the API, if a proxy is in front of it. May contain a path.',
+  }),
+  databaseUrl: DATABASE_URL,
+  region: REGION,
+  defaultRootfs: DEFAULT_ROOTFS,
+  rateLimitPerMinute: integer('WARREN_RATE_LIMIT', {
+    default: 1200,
+    min: 0,
+    max: 10_000_000,
+    description: 'Requests per minute that one caller may make to each API process. `0` turns the limit off.',
+  }),
+  trustedProxies: list('WARREN_TRUSTED_PROXIES', {
+    defaultText: 'none',
+    description: 'Addresses of proxies, separated by commas, whose `X-Forwarded-For` header is trusted.',
+  }),
+  usersServiceUrl: url('WARREN_USERS_SERVICE_URL', {
+    defaultText: 'none',
+    description: 'Service that validates session tokens (`X-Auth-Token`).',
+  }),
+  introspectionUrl: url('WARREN_INTROSPECTION_URL', {
+    defaultText: 'none',
+    description: 'OAuth introspection endpoint (RFC 7662) that validates `X-Access-Token`.',
+  }),
+  introspectionClientId: text('WARREN_INTROSPECTION_CLIENT_ID', {
+    default: '',
+    defaultText: 'none',
+    description: 'Client id for the introspection endpoint.',
+  }),
+  introspectionClientSecret: text('WARREN_INTROSPECTION_CLIENT_SECRET', {
+    default: '',
+    defaultText: 'none',
+    description: 'Client secret for the introspection endpoint.',
+  }),
+  operators: list('WARREN_OPERATORS', {
+    defaultText: 'none',
+    description: 'Users, by id, name or external id, that are operators in addition to those marked in the database.',
+  }),
+  hostSocket: HOST_SOCKET,
+  // Clients give up after 60 s, and rolling back a failed create needs some of that time.
+  bootLimitSeconds: integer('WARREN_BOOT_LIMIT_SECONDS', {
+    default: 45,
+    min: 1,
+    max: 50,
+    description: 'Time in seconds after which the creation of a sandbox fails.',
+  }),
+  execLimitSeconds: integer('WARREN_EXEC_LIMIT_SECONDS', {
+    default: 3600,
+    min: 1,
+    max: 7 * 86_400,
+    description: 'Longest run time of one exec, in seconds.',
+  }),
+  processesMax: integer('WARREN_PROCESSES_MAX', {
+    default: PROCESSES_LIVE_MAX,
+    min: 1,
+    max: 10_000,
+    description: 'Managed processes that may run in one sandbox at the same time.',
+  }),
+  processRecordsMax: integer('WARREN_PROCESS_RECORDS_MAX', {
+    default: PROCESS_RECORDS_MAX,
+    min: 1,
+    max: 100_000,
+    description: 'Managed processes that one sandbox remembers, running and exited together.',
+  }),
+  bandwidthQuotaBytes: integer('WARREN_BANDWIDTH_QUOTA_BYTES', {
+    default: BANDWIDTH_QUOTA_DEFAULT_BYTES,
     min: BANDWIDTH_UNMETERED,
     max: Number.MAX_SAFE_INTEGER,
+    description: `Outbound traffic included with a new sandbox, in bytes. \`${BANDWIDTH_UNMETERED}\` means unlimited.`,
   }),
-  rechargeCreditsPerGib: integer('WARREN_RECHARGE_CREDITS_PER_GIB', 1, { min: 0, max: 1_000_000 }),
-  ingress: flag('WARREN_INGRESS', true),
-  /** With a port where clients need one; empty: `localhost` and the port it listens on. */
-  ingressDomain: text('WARREN_INGRESS_DOMAIN', ''),
-  /** Empty: where the API listens. */
-  ingressHost: text('WARREN_INGRESS_HOST', ''),
-  ingressPort: integer('WARREN_INGRESS_PORT', 8443, PORT),
-  /** A wildcard certificate and its key; without them a local authority is made in the folder. */
-  ingressCert: text('WARREN_INGRESS_CERT', ''),
-  ingressKey: text('WARREN_INGRESS_KEY', ''),
-  /** Requests of one address, to all sandboxes together; 0 turns it off. */
-  ingressRateLimitPerMinute: integer('WARREN_INGRESS_RATE_LIMIT', 12_000, { min: 0, max: 100_000_000 }),
-  ingressCaDir: text('WARREN_INGRESS_CA_DIR', ''),
-  /** Make the local user and its key when there is no user at all. */
-  localUser: flag('WARREN_LOCAL_USER', false),
-  localKeyFile: text('WARREN_LOCAL_KEY_FILE', ''),
-  logLevel: choice('WARREN_LOG_LEVEL', 'info', ['trace', 'debug', 'info', 'warn', 'error', 'fatal']),
-  logFormat: choice('WARREN_LOG_FORMAT', 'auto', ['auto', 'json', 'pretty']),
-  otlpEndpoint: url('OTEL_EXPORTER_OTLP_ENDPOINT'),
+  rechargeCreditsPerGib: integer('WARREN_RECHARGE_CREDITS_PER_GIB', {
+    default: 1,
+    min: 0,
+    max: 1_000_000,
+    description: 'Price in credits of more outbound traffic, per GiB or part of one.',
+  }),
+  ingressDomain: text('WARREN_INGRESS_DOMAIN', {
+    default: '',
+    defaultText: 'localhost and the ingress port',
+    description:
+      'Domain of ingress: a sandbox is reached at `<ulid>-<port>.<domain>`. Include a port if clients need one.',
+  }),
+  ingressCert: text('WARREN_INGRESS_CERT', {
+    default: '',
+    defaultText: 'signed by the local authority',
+    description: 'Wildcard certificate for ingress (PEM file). It is read again when it changes.',
+  }),
+  ingressKey: text('WARREN_INGRESS_KEY', {
+    default: '',
+    defaultText: 'made by the local authority',
+    description: 'Private key of that certificate (PEM file).',
+  }),
+  ingressRateLimitPerMinute: integer('WARREN_INGRESS_RATE_LIMIT', {
+    default: 12_000,
+    min: 0,
+    max: 100_000_000,
+    description: 'Requests per minute from one address to all sandboxes, per process. `0` turns the limit off.',
+  }),
+  ingressCaDir: INGRESS_CA_DIR,
+  localUser: flag('WARREN_LOCAL_USER', {
+    default: false,
+    description: 'Create the local user and its API key when the database has no user.',
+    internal: true,
+  }),
+  localKeyFile: text('WARREN_LOCAL_KEY_FILE', {
+    default: '',
+    description: "File that receives the local user's API key.",
+    internal: true,
+  }),
+  ...LOGGING,
+  otlpEndpoint: url('OTEL_EXPORTER_OTLP_ENDPOINT', {
+    defaultText: 'none',
+    description: 'OpenTelemetry collector that receives traces.',
+  }),
 }
 
 export type Config = ReturnType<typeof readControlPlaneConfig>

@@ -1,36 +1,75 @@
-/** Every setting of the host agent. The README's table lists them for people. */
+/** The settings of the host agent. `npm run docs` lists them in docs/configuration.md. */
 import { createHash } from 'node:crypto'
 import { totalmem } from 'node:os'
 import path from 'node:path'
-import { choice, integer, list, readConfig, text } from '@warren/kit/config'
+import { integer, list, readConfig, text } from '@warren/kit/config'
+import {
+  CACHE_DIR,
+  DATA_DIR,
+  DEFAULT_ROOTFS,
+  HOST_SOCKET,
+  LISTENERS,
+  LOGGING,
+  REGION,
+} from '@warren/kit/shared-settings'
 
-const SETTINGS = {
-  dataDir: text('WARREN_DATA_DIR', ''),
-  cacheDir: text('WARREN_CACHE_DIR', ''),
-  socket: text('WARREN_HOST_SOCKET', ''),
-  hostId: text('WARREN_HOST_ID', '127.0.0.1'),
-  region: choice('WARREN_REGION', 'eu', ['eu', 'us']),
-  /** Empty: the first block of 100.64.0.0/10 that is free (choose-network.ts). */
-  cidr: text('WARREN_SANDBOX_CIDR', ''),
-  /** Private blocks that egress rules of sandboxes may open, such as 10.20.0.0/16; none when empty. */
-  egressPrivateCidrs: list('WARREN_EGRESS_PRIVATE_CIDRS'),
-  /** 0: what the machine has, less what it needs itself. */
-  memMib: integer('WARREN_HOST_MEM_MIB', 0, { min: 0, max: 100_000_000 }),
-  /** For bodies that wait for a create; -1: a tenth of the above, at most 2 GiB. */
-  poolMib: integer('WARREN_POOL_MIB', -1, { min: -1, max: 1_000_000 }),
-  /** For bodies of sandboxes that were paused lately; -1: as for the pool. */
-  standbyMib: integer('WARREN_STANDBY_MIB', -1, { min: -1, max: 1_000_000 }),
-  defaultRootfs: text('WARREN_DEFAULT_ROOTFS', 'debian:13'),
-  /** Built in the background after the default; `none` builds no more. */
-  backgroundImages: list('WARREN_BACKGROUND_IMAGES'),
-  /** Where guests may also reach the API, if it listens beyond loopback. */
-  apiPort: integer('WARREN_PORT', 8080, { min: 0, max: 65_535 }),
-  logLevel: choice('WARREN_LOG_LEVEL', 'info', ['trace', 'debug', 'info', 'warn', 'error', 'fatal']),
-  logFormat: choice('WARREN_LOG_FORMAT', 'auto', ['auto', 'json', 'pretty']),
+export const SETTINGS = {
+  dataDir: DATA_DIR,
+  cacheDir: CACHE_DIR,
+  socket: HOST_SOCKET,
+  hostId: text('WARREN_HOST_ID', {
+    default: '127.0.0.1',
+    description: 'Id of this host in the control plane.',
+    internal: true,
+  }),
+  region: REGION,
+  // choose-network.ts finds the free block.
+  cidr: text('WARREN_SANDBOX_CIDR', {
+    default: '',
+    defaultText: 'first free /16 of 100.64.0.0/10',
+    description: 'Address block of the sandboxes.',
+  }),
+  egressPrivateCidrs: list('WARREN_EGRESS_PRIVATE_CIDRS', {
+    defaultText: 'none',
+    description:
+      'Private address blocks, separated by commas, that egress rules may open, such as `10.20.0.0/16`. ' +
+      'All other private addresses stay closed.',
+  }),
+  memMib: integer('WARREN_HOST_MEM_MIB', {
+    default: 0,
+    min: 0,
+    max: 100_000_000,
+    defaultText: "the machine's memory less 2 GiB",
+    description: 'Memory in MiB that running sandboxes may reserve together.',
+  }),
+  poolMib: integer('WARREN_POOL_MIB', {
+    default: -1,
+    min: -1,
+    max: 1_000_000,
+    defaultText: 'a tenth of WARREN_HOST_MEM_MIB, at most 2048',
+    description: 'Memory in MiB for the warm pool of VMs that wait for a create. `0` turns the pool off.',
+  }),
+  standbyMib: integer('WARREN_STANDBY_MIB', {
+    default: -1,
+    min: -1,
+    max: 1_000_000,
+    defaultText: 'a tenth of WARREN_HOST_MEM_MIB, at most 2048',
+    description:
+      'Memory in MiB for VMs of recently paused sandboxes, which make a resume within ten minutes faster. ' +
+      '`0` turns standby off.',
+  }),
+  defaultRootfs: DEFAULT_ROOTFS,
+  backgroundImages: list('WARREN_BACKGROUND_IMAGES', {
+    defaultText: 'devbox:1',
+    description: 'Images, separated by commas, that are built in the background after the start. `none` builds none.',
+  }),
+  // Guests may reach the API on this port if it listens beyond loopback.
+  apiPort: LISTENERS.port,
+  ...LOGGING,
 }
 
-/** For the kernel, the page cache, PostgreSQL and ourselves. */
-const HOST_NEEDS_MIB = 2048
+/** Memory for the kernel, the page cache, PostgreSQL and Warren itself. */
+const HOST_RESERVED_MIB = 2048
 
 export type Config = ReturnType<typeof readHostConfig>
 
@@ -39,21 +78,21 @@ export function readHostConfig(env: Record<string, string | undefined>) {
   const dataDir = path.resolve(config.dataDir || '.warren')
   const home = env.HOME || '/root'
   const cacheDir = config.cacheDir || path.join(env.XDG_CACHE_HOME || path.join(home, '.cache'), 'warren')
-  /** Tells this instance's namespaces, interfaces, cgroups and users from those of others on the machine. */
+  /** Part of the names of namespaces, interfaces, cgroups and users, so that instances on one machine do not clash. */
   const instance = createHash('sha256').update(dataDir).digest('hex').slice(0, 8)
-  const memMib = config.memMib || Math.max(Math.floor(totalmem() / 1024 ** 2) - HOST_NEEDS_MIB, 512)
-  const tenth = Math.min(Math.floor(memMib / 10), 2048)
+  const memMib = config.memMib || Math.max(Math.floor(totalmem() / 1024 ** 2) - HOST_RESERVED_MIB, 512)
+  const tenthMib = Math.min(Math.floor(memMib / 10), 2048)
   return {
     ...config,
     dataDir,
     cacheDir,
     instance,
     socket: config.socket || path.join(dataDir, 'host.sock'),
-    /** Sockets of VMs: on a file system where a path is short and a user of QEMU may pass. */
+    /** For sockets of VMs: socket paths must be short, and QEMU's unprivileged user must be able to reach them. */
     runDir: `/run/warren-${instance}`,
     memMib,
-    poolMib: config.poolMib >= 0 ? config.poolMib : tenth,
-    standbyMib: config.standbyMib >= 0 ? config.standbyMib : tenth,
+    poolMib: config.poolMib >= 0 ? config.poolMib : tenthMib,
+    standbyMib: config.standbyMib >= 0 ? config.standbyMib : tenthMib,
     backgroundImages:
       config.backgroundImages.length > 0 ? config.backgroundImages.filter((name) => name !== 'none') : ['devbox:1'],
   }

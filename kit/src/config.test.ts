@@ -3,22 +3,22 @@ import { test } from 'node:test'
 import { ConfigError, choice, flag, integer, list, readConfig, text, url } from './config.ts'
 
 const SETTINGS = {
-  port: integer('PORT', 8080, { min: 0, max: 65_535 }),
-  level: choice('LEVEL', 'info', ['info', 'debug']),
-  name: text('NAME', 'warren'),
-  open: flag('OPEN', false),
-  names: list('NAMES'),
-  url: url('URL'),
+  port: integer('PORT', { default: 8080, min: 0, max: 65_535, description: 'Port.' }),
+  level: choice('LEVEL', { default: 'info', choices: ['info', 'debug'], description: 'Log level.' }),
+  name: text('NAME', { default: 'warren', description: 'Name.' }),
+  open: flag('OPEN', { default: false, description: 'Open to all.' }),
+  names: list('NAMES', { description: 'Names.', defaultText: 'none' }),
+  url: url('URL', { description: 'Address.' }),
 }
 
-test('what is not set, or set to nothing, has its default', () => {
+test('a setting that is absent or empty has its default', () => {
   const defaults = { port: 8080, level: 'info', name: 'warren', open: false, names: [], url: undefined }
 
   assert.deepEqual(readConfig(SETTINGS, {}), defaults)
   assert.deepEqual(readConfig(SETTINGS, { PORT: '', LEVEL: '', NAMES: '', URL: '' }), defaults)
 })
 
-test('what is set is parsed', () => {
+test('a value is parsed by the type of its setting', () => {
   const env = { PORT: '0', LEVEL: 'debug', NAME: 'x', OPEN: 'yes', NAMES: 'a, b,,c', URL: 'http://x.test/path/' }
 
   assert.deepEqual(readConfig(SETTINGS, env), {
@@ -31,7 +31,7 @@ test('what is set is parsed', () => {
   })
 })
 
-test('every wrong setting is named in one message, with what it should be', () => {
+test('one error names every wrong setting and the values it accepts', () => {
   const env = { PORT: '80x', LEVEL: 'loud', OPEN: 'perhaps', URL: 'ftp://x' }
 
   assert.throws(
@@ -45,4 +45,11 @@ test('every wrong setting is named in one message, with what it should be', () =
   for (const port of ['-1', '65536', '1e3', '0x10', ' 80']) {
     assert.throws(() => readConfig(SETTINGS, { PORT: port }), ConfigError, port)
   }
+})
+
+test('a setting carries its default as text, for the documentation', () => {
+  assert.deepEqual(
+    Object.values(SETTINGS).map(({ defaultText }) => defaultText),
+    ['8080', 'info', 'warren', 'off', 'none', ''],
+  )
 })

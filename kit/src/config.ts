@@ -1,59 +1,84 @@
-/** Settings come from the environment, are parsed once at start, and every wrong one is named in one message. */
+/**
+ * Settings are declared as a table, read from environment variables once at start, and checked together: one error
+ * names every setting with a wrong value. `npm run docs` writes docs/configuration.md from the same tables.
+ */
 
 export class ConfigError extends Error {
   override name = 'ConfigError'
 }
 
 type Env = Record<string, string | undefined>
-type Setting<T> = { name: string; read: (text: string | undefined) => T }
 
-/** An empty value is the same as none: that is what `VAR= command` means to people. */
-const setting = <T>(name: string, fallback: T, parse: (text: string) => T): Setting<T> => ({
-  name,
-  read: (text) => (text === undefined || text === '' ? fallback : parse(text)),
-})
+export type Setting<T> = {
+  /** The environment variable. */
+  name: string
+  /** One sentence for docs/configuration.md. */
+  description: string
+  /** The default as docs/configuration.md shows it. */
+  defaultText: string
+  /** Set by `warren start` or by tests for the processes that they start; left out of docs/configuration.md. */
+  internal: boolean
+  read: (text: string | undefined) => T
+}
 
-export const text = <T extends string | undefined>(name: string, fallback: T) =>
-  setting<string | T>(name, fallback, (value) => value)
+type Documentation = { description: string; defaultText?: string; internal?: boolean }
 
-export const integer = (name: string, fallback: number, range: { min: number; max: number }) =>
-  setting(name, fallback, (value) => {
+export const text = <T extends string | undefined>(name: string, options: { default: T } & Documentation) =>
+  setting<string | T>(name, options, (value) => value)
+
+export const integer = (name: string, options: { default: number; min: number; max: number } & Documentation) =>
+  setting(name, options, (value) => {
     const number = Number(value)
-    if (!/^-?\d+$/.test(value) || number < range.min || number > range.max) {
-      throw new Error(`must be a whole number from ${range.min} to ${range.max}, not "${value}"`)
+    if (!/^-?\d+$/.test(value) || number < options.min || number > options.max) {
+      throw new Error(`must be a whole number from ${options.min} to ${options.max}, not "${value}"`)
     }
     return number
   })
 
-export const choice = <const T extends string>(name: string, fallback: T, choices: readonly T[]) =>
-  setting<T>(name, fallback, (value) => {
-    const found = choices.find((one) => one === value)
-    if (found === undefined) throw new Error(`must be one of ${choices.join(', ')}, not "${value}"`)
+export const choice = <const T extends string>(
+  name: string,
+  options: { default: T; choices: readonly T[] } & Documentation,
+) =>
+  setting<T>(name, options, (value) => {
+    const found = options.choices.find((one) => one === value)
+    if (found === undefined) throw new Error(`must be one of ${options.choices.join(', ')}, not "${value}"`)
     return found
   })
 
-export const flag = (name: string, fallback: boolean) =>
-  setting(name, fallback, (value) => {
+export const flag = (name: string, options: { default: boolean } & Documentation) =>
+  setting(name, { defaultText: options.default ? 'on' : 'off', ...options }, (value) => {
     if (['1', 'true', 'yes', 'on'].includes(value)) return true
     if (['0', 'false', 'no', 'off'].includes(value)) return false
     throw new Error(`must be true or false, not "${value}"`)
   })
 
-export const list = (name: string) =>
-  setting<string[]>(name, [], (value) =>
+/** A comma-separated list. */
+export const list = (name: string, options: Documentation) =>
+  setting<string[]>(name, { default: [], ...options }, (value) =>
     value
       .split(',')
       .map((one) => one.trim())
       .filter((one) => one !== ''),
   )
 
-export const url = (name: string) =>
-  setting<string | undefined>(name, undefined, (value) => {
+export const url = (name: string, options: Documentation) =>
+  setting<string | undefined>(name, { default: undefined, ...options }, (value) => {
     if (!URL.canParse(value) || !/^https?:$/.test(new URL(value).protocol)) {
       throw new Error('must be an http or https URL')
     }
     return value.replace(/\/+$/, '')
   })
+
+/** An empty value means the default, because that is what people mean by `VAR= command`. */
+function setting<T>(name: string, options: { default: T } & Documentation, parse: (text: string) => T): Setting<T> {
+  return {
+    name,
+    description: options.description,
+    defaultText: options.defaultText ?? String(options.default ?? ''),
+    internal: options.internal ?? false,
+    read: (value) => (value === undefined || value === '' ? options.default : parse(value)),
+  }
+}
 
 type Values<T extends Record<string, Setting<unknown>>> = { [K in keyof T]: T[K] extends Setting<infer V> ? V : never }
 
@@ -67,6 +92,6 @@ export function readConfig<T extends Record<string, Setting<unknown>>>(settings:
       return [key, undefined]
     }
   })
-  if (faults.length > 0) throw new ConfigError(`these settings cannot be used:\n${faults.join('\n')}`)
+  if (faults.length > 0) throw new ConfigError(`these settings are invalid:\n${faults.join('\n')}`)
   return Object.fromEntries(values) as Values<T>
 }

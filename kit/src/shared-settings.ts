@@ -1,0 +1,85 @@
+/** Settings that more than one program reads, declared once so that their defaults agree. */
+import { choice, flag, integer, text } from './config.ts'
+
+const PORT = { min: 0, max: 65_535 }
+
+export const DATA_DIR = text('WARREN_DATA_DIR', {
+  default: '',
+  defaultText: '.warren in the repository',
+  description: 'Directory of all state: database, sandboxes, snapshots, API key, logs.',
+})
+
+export const CACHE_DIR = text('WARREN_CACHE_DIR', {
+  default: '',
+  defaultText: '~/.cache/warren, or warren in XDG_CACHE_HOME',
+  description: 'Directory of images and guest kernels. Everything in it can be built again.',
+})
+
+export const DATABASE_URL = text('DATABASE_URL', {
+  default: '',
+  defaultText: 'the embedded PostgreSQL',
+  description: 'URL of another PostgreSQL server, version 16 or newer.',
+})
+
+export const LISTENERS = {
+  host: text('WARREN_HOST', { default: '127.0.0.1', description: 'Address that the API listens on.' }),
+  port: integer('WARREN_PORT', { default: 8080, ...PORT, description: 'Port that the API listens on.' }),
+  metricsHost: text('WARREN_METRICS_HOST', {
+    default: '127.0.0.1',
+    description: 'Address that the Prometheus endpoint `/metrics` listens on.',
+  }),
+  metricsPort: integer('WARREN_METRICS_PORT', {
+    default: 9464,
+    ...PORT,
+    description: 'Port that the Prometheus endpoint `/metrics` listens on.',
+  }),
+  ingress: flag('WARREN_INGRESS', { default: true, description: 'Serve HTTP and HTTPS to sandboxes by host name.' }),
+  ingressHost: text('WARREN_INGRESS_HOST', {
+    default: '',
+    defaultText: 'the value of WARREN_HOST',
+    description: 'Address that ingress listens on.',
+  }),
+  ingressPort: integer('WARREN_INGRESS_PORT', {
+    default: 8443,
+    ...PORT,
+    description: 'Port that ingress listens on, for HTTP and HTTPS.',
+  }),
+}
+
+/** Empty in the control plane means the API's own default; `warren start` passes a folder of the data directory. */
+export const INGRESS_CA_DIR = text('WARREN_INGRESS_CA_DIR', {
+  default: '',
+  defaultText: 'ingress in the data directory',
+  description: 'Directory of the local certificate authority that signs ingress certificates.',
+})
+
+export const HOST_SOCKET = text('WARREN_HOST_SOCKET', {
+  default: '',
+  description: "Socket of this machine's host agent. Without it the control plane cannot create sandboxes.",
+  internal: true,
+})
+
+export const REGION = choice('WARREN_REGION', {
+  default: 'eu',
+  choices: ['eu', 'us'],
+  description: 'Region that this installation reports: `eu` or `us`.',
+})
+
+export const DEFAULT_ROOTFS = text('WARREN_DEFAULT_ROOTFS', {
+  default: 'debian:13',
+  description: 'Image of a sandbox whose create request names none.',
+})
+
+export const LOGGING = {
+  logLevel: choice('WARREN_LOG_LEVEL', {
+    default: 'info',
+    choices: ['trace', 'debug', 'info', 'warn', 'error', 'fatal'],
+    defaultText: 'warn under npm start, info for a program started alone',
+    description: '`trace`, `debug`, `info`, `warn`, `error` or `fatal`.',
+  }),
+  logFormat: choice('WARREN_LOG_FORMAT', {
+    default: 'auto',
+    choices: ['auto', 'json', 'pretty'],
+    description: '`json`, `pretty`, or `auto`: pretty on a terminal, JSON elsewhere.',
+  }),
+}
