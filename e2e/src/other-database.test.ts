@@ -41,7 +41,10 @@ test('a database that cannot be reached is named, without its password', async (
   const { code, output } = await failToStart(dataDir, { env: { DATABASE_URL: 'postgres://me:hush@127.0.0.1:1/mine' } })
 
   assert.equal(code, 1)
-  assert.match(output, /warren: cannot use the database of DATABASE_URL \(me@127\.0\.0\.1:1\/mine\): .*ECONNREFUSED/)
+  assert.match(
+    output,
+    /warren: cannot connect to the database of DATABASE_URL \(me@127\.0\.0\.1:1\/mine\): .*ECONNREFUSED/,
+  )
   assert.doesNotMatch(output, /hush/)
 })
 

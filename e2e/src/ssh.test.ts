@@ -149,7 +149,7 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
 
     assert.match(noServer.stderr, /^warren: .*port 22.*openssh-server\n$/)
     assert.equal(noSandbox.stderr, 'warren: you have no sandbox named nobody\n')
-    assert.equal(noPort.stderr, 'warren: http is no port\n')
+    assert.equal(noPort.stderr, 'warren: http is not a port number\n')
     for (const { code, stdout } of [noServer, noSandbox, noPort]) assert.deepEqual([code, stdout], [1, ''])
     await destroy(it, bare.id)
   })

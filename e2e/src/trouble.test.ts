@@ -78,7 +78,7 @@ test('settings that make no sense are all named at once', async (t) => {
   assert.equal(code, 1)
   assert.equal(
     output.trim(),
-    'warren: these settings cannot be used:\n' +
+    'warren: these settings are invalid:\n' +
       '  WARREN_PORT must be a whole number from 0 to 65535, not "http"\n' +
       '  WARREN_METRICS_PORT must be a whole number from 0 to 65535, not "70000"',
   )
@@ -102,7 +102,10 @@ test('a data directory that is a file is refused in words', async (t) => {
   const { code, output } = await failToStart(path.join(dataDir, 'below'))
 
   assert.equal(code, 1)
-  assert.match(output, /^\n?warren: cannot use the data directory \S+ \(WARREN_DATA_DIR chooses another\): ENOTDIR/)
+  assert.match(
+    output,
+    /^\n?warren: cannot use the data directory \S+ \(set WARREN_DATA_DIR to choose another\): ENOTDIR/,
+  )
 })
 
 test('a data directory that may not be written is refused in words', { skip: !isRoot && 'needs root' }, async (t) => {
@@ -116,7 +119,7 @@ test('a data directory that may not be written is refused in words', { skip: !is
   })
 
   assert.equal(code, 1)
-  assert.match(output, /warren: cannot use the data directory \S+ \(WARREN_DATA_DIR chooses another\): EACCES/)
+  assert.match(output, /warren: cannot use the data directory \S+ \(set WARREN_DATA_DIR to choose another\): EACCES/)
 })
 
 test('a full disk is named', { skip: !canMount() && 'needs a mount namespace' }, async (t) => {
@@ -132,7 +135,7 @@ test('a full disk is named', { skip: !canMount() && 'needs a mount namespace' },
 
   assert.equal(code, 1)
   assert.match(output, /PostgreSQL … failed\n/)
-  assert.match(output, /The disk of \S+ is full \(\d+ MiB free\)\. Make room and start again\.\n/)
+  assert.match(output, /The disk of \S+ is full \(\d+ MiB free\)\. Free some space and start again\.\n/)
   assert.deepEqual(processesOf(dataDir), [])
 })
 

@@ -1,11 +1,13 @@
-/** `warren ca`: for `curl --cacert`, or for whoever wants to trust it. */
+/** `warren ca`: prints the certificate of the local authority, for `curl --cacert` or a trust store. */
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
-import { readBox } from './config.ts'
+import { readInstanceConfig } from './config.ts'
 
-export async function printAuthority(): Promise<void> {
-  const folder = process.env.WARREN_INGRESS_CA_DIR || readBox().caDir
-  const pem = await readFile(path.join(folder, 'ca.pem'), 'utf8').catch(() => undefined)
-  if (pem === undefined) throw new Error(`there is no local authority in ${folder} yet; npm start makes it`)
+export async function printCaCertificate(): Promise<void> {
+  const { caDir } = readInstanceConfig()
+  const pem = await readFile(path.join(caDir, 'ca.pem'), 'utf8').catch(() => undefined)
+  if (pem === undefined) {
+    throw new Error(`there is no certificate authority in ${caDir} yet; start Warren with npm start, which creates it`)
+  }
   process.stdout.write(pem)
 }

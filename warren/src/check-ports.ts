@@ -1,19 +1,16 @@
-/**
- * Are the ports free? Asked before anything starts: it is what newcomers stumble over most, and they get a sentence
- * instead of a stack.
- */
+/** Checks that the ports are free before anything starts, so that a taken port gives one clear sentence. */
 import { once } from 'node:events'
 import { createServer } from 'node:net'
-import type { Doors } from './config.ts'
+import type { Listeners } from './config.ts'
 
-export async function checkDoors(doors: Doors): Promise<void> {
-  await checkDoor(doors.host, doors.port, 'WARREN_HOST', 'WARREN_PORT')
-  await checkDoor(doors.metricsHost, doors.metricsPort, 'WARREN_METRICS_HOST', 'WARREN_METRICS_PORT')
-  if (!doors.ingress) return
-  await checkDoor(doors.ingressHost || doors.host, doors.ingressPort, 'WARREN_INGRESS_HOST', 'WARREN_INGRESS_PORT')
+export async function checkPorts(listeners: Listeners): Promise<void> {
+  const { host, port, metricsHost, metricsPort, ingress, ingressHost, ingressPort } = listeners
+  await checkPort(host, port, 'WARREN_HOST', 'WARREN_PORT')
+  await checkPort(metricsHost, metricsPort, 'WARREN_METRICS_HOST', 'WARREN_METRICS_PORT')
+  if (ingress) await checkPort(ingressHost || host, ingressPort, 'WARREN_INGRESS_HOST', 'WARREN_INGRESS_PORT')
 }
 
-async function checkDoor(host: string, port: number, hostName: string, portName: string): Promise<void> {
+async function checkPort(host: string, port: number, hostSetting: string, portSetting: string): Promise<void> {
   const server = createServer()
   try {
     server.listen(port, host)
@@ -22,15 +19,15 @@ async function checkDoor(host: string, port: number, hostName: string, portName:
     const { code } = error as NodeJS.ErrnoException
     if (code === 'EADDRINUSE') {
       throw new Error(
-        `another program listens on port ${port} of ${host}. Stop it, or choose another port: ${portName}=${port + 1} npm start`,
+        `another program listens on port ${port} of ${host}. Stop it, or choose another port: ${portSetting}=${port + 1} npm start`,
       )
     }
     if (code === 'EACCES') {
       throw new Error(
-        `only root may listen on port ${port}. Choose one above 1023: ${portName}=${port + 8000} npm start`,
+        `only root may listen on port ${port}. Choose one above 1023: ${portSetting}=${port + 8000} npm start`,
       )
     }
-    throw new Error(`cannot listen on ${host}, the value of ${hostName}`, { cause: error })
+    throw new Error(`cannot listen on ${host}, the value of ${hostSetting}`, { cause: error })
   } finally {
     server.close()
   }

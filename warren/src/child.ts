@@ -1,9 +1,11 @@
 /**
- * A part as a child: in a session of its own, so that Ctrl-C reaches only us and the order of stopping is ours; with a
- * channel that closes when we die, upon which it stops by itself.
+ * Starts a service as a child process and waits until it reports that it is ready.
  *
- * Its log goes where ours goes. What it says outside the log (a setting it cannot use, a crash of Node itself) is held
- * back while it starts, to be told after the line that people are waiting on.
+ * The child runs in its own session, so Ctrl-C reaches only this process, which then stops the services in order. The
+ * IPC channel between them closes when this process dies; the child then stops automatically.
+ *
+ * The child writes its log to our stdout. Its stderr, used for an invalid setting or a crash of Node, is buffered while
+ * it starts, so that it appears after the line of the step that is being printed.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import type { Readable } from 'node:stream'
@@ -13,16 +15,16 @@ type Message<Ready> = (Ready & { ready: true }) | { failed: string } | { progres
 export type Child<Ready> = Ready & { exited: Promise<string>; stop(): Promise<void> }
 
 export type ChildSettings = {
-  /** As people are told: "the control plane". */
+  /** As messages name it: "the control plane". */
   name: string
   command: string
   args: string[]
   env: NodeJS.ProcessEnv
   startLimitMs: number
   stopLimitMs: number
-  /** Told as soon as there is a process, long before it is ready. */
-  spawned: (pid: number) => Promise<void>
-  progress?: (text: string) => void
+  /** Called as soon as the process exists, long before it is ready. */
+  onSpawn: (pid: number) => Promise<void>
+  onProgress?: (text: string) => void
 }
 
 export async function startChild<Ready extends object>(
@@ -36,57 +38,57 @@ export async function startChild<Ready extends object>(
     child.once('close', (code, name) => resolve(name ? `ended by ${name}` : `exit status ${code}`))
   })
   const stop = () => stopChild(child, exited, settings.stopLimitMs)
-  const complaints = hold(child.stderr!) // A pipe, as asked for above.
+  const stderr = bufferStream(child.stderr!) // Not null: stdio asks for a pipe.
   try {
-    const ready = untilReady<Ready>(child, settings, exited, complaints, signal)
-    await Promise.all([ready, child.pid && settings.spawned(child.pid)])
+    const ready = waitUntilReady<Ready>(child, settings, exited, stderr, signal)
+    await Promise.all([ready, child.pid && settings.onSpawn(child.pid)])
     return { ...(await ready), exited, stop }
   } catch (error) {
     await stop()
     throw error
   } finally {
-    complaints.release()
+    stderr.release()
   }
 }
 
-async function untilReady<Ready extends object>(
+async function waitUntilReady<Ready extends object>(
   child: ChildProcess,
-  { name, startLimitMs, progress = () => {} }: ChildSettings,
+  { name, startLimitMs, onProgress = () => {} }: ChildSettings,
   exited: Promise<string>,
-  complaints: { text(): string },
+  stderr: { take(): string },
   signal: AbortSignal,
 ): Promise<Ready> {
   const limit = AbortSignal.any([signal, AbortSignal.timeout(startLimitMs)])
   const { promise, resolve, reject } = Promise.withResolvers<Ready>()
   child.on('message', (message: Message<Ready>) => {
-    if ('progress' in message) progress(message.progress)
+    if ('progress' in message) onProgress(message.progress)
     else if ('failed' in message) reject(new Error(`${name} did not start: ${message.failed}`))
     else resolve(message)
   })
-  void exited.then((how) => reject(new Error(`${name} did not start (${how})\n${complaints.text()}`.trim())))
+  void exited.then((reason) => reject(new Error(`${name} did not start (${reason})\n${stderr.take()}`.trim())))
   limit.addEventListener('abort', () =>
     reject(signal.aborted ? signal.reason : new Error(`${name} did not start within ${startLimitMs / 1000} s`)),
   )
   return promise
 }
 
-/** Keeps what comes until it is released; what was neither taken nor passed on by then is passed on. */
-function hold(stream: Readable): { text(): string; release(): void } {
-  let held = ''
-  const keep = (chunk: string) => {
-    held += chunk
+/** Buffers a stream until `release`, which writes the rest of the buffer and all later output to our stderr. */
+function bufferStream(stream: Readable): { take(): string; release(): void } {
+  let buffered = ''
+  const append = (chunk: string) => {
+    buffered += chunk
   }
-  stream.setEncoding('utf8').on('data', keep)
+  stream.setEncoding('utf8').on('data', append)
   return {
-    text() {
-      const text = held
-      held = ''
+    take() {
+      const text = buffered
+      buffered = ''
       return text
     },
     release() {
-      stream.off('data', keep)
+      stream.off('data', append)
       stream.on('data', (chunk) => process.stderr.write(chunk))
-      setImmediate(() => process.stderr.write(held))
+      setImmediate(() => process.stderr.write(buffered))
     },
   }
 }

@@ -1,64 +1,67 @@
-/** What the box itself is told; everything else passes through to its parts. */
+/** The settings that the `warren` command itself reads; all others pass through to the services it starts. */
 import { homedir } from 'node:os'
 import path from 'node:path'
-import { flag, integer, readConfig, text } from '@warren/kit/config'
+import { flag, readConfig, text } from '@warren/kit/config'
+import { DATA_DIR, DATABASE_URL, INGRESS_CA_DIR, LISTENERS } from '@warren/kit/shared-settings'
 
 export const ROOT = path.resolve(import.meta.dirname, '../..')
 
-/** What can be rebuilt, shared by clones. */
+/** Files that can be built again, shared by all clones of a user. */
 export const CACHE_DIR = path.join(process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache'), 'warren')
 
-export type Box = {
+export const SETTINGS = {
+  dataDir: DATA_DIR,
+  databaseUrl: DATABASE_URL,
+  caDir: INGRESS_CA_DIR,
+  // tools/setup.sh reads it too: with `off` it installs nothing for virtual machines.
+  vms: flag('WARREN_VMS', {
+    default: true,
+    description: 'Run virtual machines. They need root and x86-64; without them Warren serves the rest of the API.',
+  }),
+  ...LISTENERS,
+}
+
+/** Read by the commands that use the API: ssh and tunnel. WARREN_BASE_URL is a setting of the control plane as well. */
+export const CLIENT_SETTINGS = {
+  apiKey: text('WARREN_API_KEY', {
+    default: '',
+    defaultText: 'the local key, for the Warren that runs here',
+    description: 'API key that `warren ssh` and `warren tunnel` use, together with `WARREN_BASE_URL`.',
+  }),
+}
+
+export type InstanceConfig = {
   dataDir: string
-  /** Set when somebody else runs the database. */
+  /** Set when the operator runs the database. */
   databaseUrl: string | undefined
   keyFile: string
   logDir: string
   instanceFile: string
-  /** Of the local authority for https to sandboxes. */
+  /** Holds the local certificate authority of ingress. */
   caDir: string
 }
 
-export function readBox(env: NodeJS.ProcessEnv = process.env): Box {
-  const config = readConfig({ dataDir: text('WARREN_DATA_DIR', ''), databaseUrl: text('DATABASE_URL', undefined) }, env)
-  // Relative to where the user typed the command, which npm remembers; the default belongs to the clone.
+export function readInstanceConfig(env: NodeJS.ProcessEnv = process.env): InstanceConfig {
+  const { dataDir: wanted, databaseUrl, caDir } = SETTINGS
+  const config = readConfig({ dataDir: wanted, databaseUrl, caDir }, env)
+  // A relative path is relative to where the user typed the command, which npm passes in INIT_CWD.
   const from = env.INIT_CWD ?? process.cwd()
-  const home = config.dataDir.replace(/^~(?=\/|$)/, homedir())
-  const dataDir = home === '' ? path.join(ROOT, '.warren') : path.resolve(from, home)
+  const expanded = config.dataDir.replace(/^~(?=\/|$)/, homedir())
+  const dataDir = expanded === '' ? path.join(ROOT, '.warren') : path.resolve(from, expanded)
   return {
     dataDir,
-    databaseUrl: config.databaseUrl,
+    databaseUrl: config.databaseUrl || undefined,
     keyFile: path.join(dataDir, 'local.key'),
     logDir: path.join(dataDir, 'log'),
     instanceFile: path.join(dataDir, 'instance.json'),
-    caDir: path.join(dataDir, 'ingress'),
+    caDir: config.caDir || path.join(dataDir, 'ingress'),
   }
 }
 
-export type Doors = {
-  host: string
-  port: number
-  metricsHost: string
-  metricsPort: number
-  ingress: boolean
-  ingressHost: string
-  ingressPort: number
-}
+export type Listeners = ReturnType<typeof readListeners>
 
-const PORT = { min: 0, max: 65_535 }
+/** The addresses and ports on which the control plane will listen. */
+export const readListeners = (env: NodeJS.ProcessEnv = process.env) => readConfig(LISTENERS, env)
 
-/** Where the control plane will listen, by the settings and defaults it has itself. */
-export function readDoors(env: NodeJS.ProcessEnv = process.env): Doors {
-  return readConfig(
-    {
-      host: text('WARREN_HOST', '127.0.0.1'),
-      port: integer('WARREN_PORT', 8080, PORT),
-      metricsHost: text('WARREN_METRICS_HOST', '127.0.0.1'),
-      metricsPort: integer('WARREN_METRICS_PORT', 9464, PORT),
-      ingress: flag('WARREN_INGRESS', true),
-      ingressHost: text('WARREN_INGRESS_HOST', ''),
-      ingressPort: integer('WARREN_INGRESS_PORT', 8443, PORT),
-    },
-    env,
-  )
-}
+export const areVmsEnabled = (env: NodeJS.ProcessEnv = process.env): boolean =>
+  readConfig({ vms: SETTINGS.vms }, env).vms

@@ -1,4 +1,4 @@
-/** The control plane, without root's powers. */
+/** Starts the control plane without the privileges of root. */
 import path from 'node:path'
 import { unprivileged } from '@warren/kit/unprivileged'
 import { type Child, startChild } from './child.ts'
@@ -12,15 +12,15 @@ export type ControlPlane = Child<{
 }>
 
 const START_LIMIT_MS = 60_000
-/** With what the others may take after it, under the 10 s for everything. */
+/** The services stop one after the other, all within 10 s; this leaves time for the rest. */
 const STOP_LIMIT_MS = 4_500
 
 export function startControlPlane(
   env: NodeJS.ProcessEnv,
-  spawned: (pid: number) => Promise<void>,
+  onSpawn: (pid: number) => Promise<void>,
   signal: AbortSignal,
 ): Promise<ControlPlane> {
   const [command, args] = unprivileged(process.execPath, [path.join(ROOT, 'control-plane/src/main.ts')])
   const limits = { startLimitMs: START_LIMIT_MS, stopLimitMs: STOP_LIMIT_MS }
-  return startChild({ name: 'the control plane', command, args, env, spawned, ...limits }, signal)
+  return startChild({ name: 'the control plane', command, args, env, onSpawn, ...limits }, signal)
 }

@@ -1,23 +1,22 @@
-/** The database: PostgreSQL from npm on the data directory with a database called `warren` in it, or somebody else's. */
+/** Starts the embedded PostgreSQL on the data directory, or checks the server that DATABASE_URL names. */
 import path from 'node:path'
 import { startPostgres } from '@warren/kit/postgres/server'
 import pg from 'pg'
-import type { Box } from './config.ts'
-import type { Part } from './kept.ts'
+import type { InstanceConfig } from './config.ts'
+import type { Service } from './supervisor.ts'
 
-export type EmbeddedDatabase = Part & { databaseUrl: string }
+export type EmbeddedDatabase = Service & { databaseUrl: string }
 
-/** 16 is the oldest we promise to run on. */
 const OLDEST_VERSION = 16
 
-export async function startDatabase(box: Box, signal: AbortSignal): Promise<EmbeddedDatabase> {
-  const options = { dir: path.join(box.dataDir, 'postgres'), logFile: path.join(box.logDir, 'postgres.log') }
+export async function startDatabase(config: InstanceConfig, signal: AbortSignal): Promise<EmbeddedDatabase> {
+  const options = { dir: path.join(config.dataDir, 'postgres'), logFile: path.join(config.logDir, 'postgres.log') }
   const server = await startPostgres(options, signal)
   try {
     await withClient(server.url, createDatabase)
   } catch (error) {
     await server.stop()
-    throw new Error('could not create the database', { cause: error })
+    throw new Error('failed to create the database "warren"', { cause: error })
   }
   return {
     databaseUrl: server.url.replace('/postgres?', '/warren?'),
@@ -26,7 +25,7 @@ export async function startDatabase(box: Box, signal: AbortSignal): Promise<Embe
   }
 }
 
-/** The server of DATABASE_URL answers and is new enough; otherwise people learn it here, before anything starts. */
+/** Throws unless the server of DATABASE_URL responds and is new enough. Runs before anything is started. */
 export async function checkDatabase(databaseUrl: string): Promise<void> {
   if (!/^postgres(ql)?:\/\//.test(databaseUrl)) {
     throw new Error('DATABASE_URL must begin with postgres:// or postgresql://')
@@ -40,14 +39,16 @@ export async function checkDatabase(databaseUrl: string): Promise<void> {
       return rows[0]!.number
     })
   } catch (error) {
-    throw new Error(`cannot use the database of DATABASE_URL (${describeDatabase(databaseUrl)})`, { cause: error })
+    throw new Error(`cannot connect to the database of DATABASE_URL (${describeDatabase(databaseUrl)})`, {
+      cause: error,
+    })
   }
   if (version < OLDEST_VERSION) {
     throw new Error(`the database of DATABASE_URL is PostgreSQL ${version}; Warren needs ${OLDEST_VERSION} or newer`)
   }
 }
 
-/** Where it is, without the password. */
+/** The address of the database without its password. */
 export function describeDatabase(databaseUrl: string): string {
   try {
     const { user, host, port, database } = new pg.Client({ connectionString: databaseUrl })
@@ -64,7 +65,7 @@ async function createDatabase(client: pg.Client): Promise<void> {
 
 async function withClient<T>(url: string, work: (client: pg.Client) => Promise<T>): Promise<T> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 5_000 })
-  client.on('error', () => {}) // A connection that breaks fails its query, which is told.
+  client.on('error', () => {}) // A broken connection also fails the query, which reports the error.
   await client.connect()
   try {
     return await work(client)

@@ -1,4 +1,4 @@
-/** `warren env`: for scripts, so nothing but the two lines on stdout. */
+/** `warren env`: prints two lines that a shell can evaluate, and nothing else. */
 import { getLocalApi } from './api.ts'
 
 export async function printEnv(): Promise<void> {

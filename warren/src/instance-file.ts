@@ -1,47 +1,54 @@
 /**
- * Which Warren runs on a data directory: a small file with the launcher's pid, and what others need to reach it.
- * A pid alone may be anybody's after a crash or a reboot; together with its start time it is one process only.
+ * The instance file in the data directory: which Warren runs on it, and how other commands reach it.
+ *
+ * Processes are identified by pid and start time, because after a crash or a reboot the pid alone may belong to another
+ * program.
  */
 import { readFileSync } from 'node:fs'
 import { readFile, rm } from 'node:fs/promises'
 import { writeFileDurably } from '@warren/kit/files'
-import type { Box } from './config.ts'
+import type { InstanceConfig } from './config.ts'
 
-export type ProcessMark = { pid: number; startedAt: string }
+export type ProcessIdentity = {
+  pid: number
+  /** Field 22 of /proc/PID/stat: clock ticks from boot to the start of the process. */
+  startedAt: string
+}
 
-export type Instance = ProcessMark & {
-  /** The control plane, so that one left behind by a killed launcher can be ended. */
-  children: ProcessMark[]
-  /** Absent until it is ready. */
+/** The launcher is identified by the fields of the instance itself. */
+export type Instance = ProcessIdentity & {
+  /** The services, so that the next start can stop those that a killed launcher left running. */
+  children: ProcessIdentity[]
+  /** Absent until the API is ready. */
   baseUrl?: string
   databaseUrl?: string
 }
 
-export async function readInstance(box: Box): Promise<Instance | undefined> {
-  const text = await readFile(box.instanceFile, 'utf8').catch(() => undefined)
+export async function readInstanceFile(config: InstanceConfig): Promise<Instance | undefined> {
+  const text = await readFile(config.instanceFile, 'utf8').catch(() => undefined)
   if (text === undefined) return undefined
   try {
     return JSON.parse(text) as Instance
   } catch {
-    return undefined // Written whole or not at all, so this is not ours; a start replaces it.
+    return undefined // Warren replaces the file atomically, so it did not write this one. A start overwrites it.
   }
 }
 
-export const writeInstance = (box: Box, instance: Instance): Promise<void> =>
-  writeFileDurably(box.instanceFile, `${JSON.stringify(instance, null, 2)}\n`)
+export const writeInstanceFile = (config: InstanceConfig, instance: Instance): Promise<void> =>
+  writeFileDurably(config.instanceFile, `${JSON.stringify(instance, null, 2)}\n`)
 
-export const removeInstance = (box: Box): Promise<void> => rm(box.instanceFile, { force: true })
+export const removeInstanceFile = (config: InstanceConfig): Promise<void> => rm(config.instanceFile, { force: true })
 
-/** Field 22 of /proc/PID/stat: ticks since boot when it started. Gone or a zombie: undefined. */
-export function markOf(pid: number): ProcessMark | undefined {
+/** Undefined for a process that has exited, zombies included. */
+export function findProcess(pid: number): ProcessIdentity | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
     const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
     if (fields[0] === 'Z') return undefined
-    return { pid, startedAt: fields[19]! }
+    return { pid, startedAt: fields[19]! } // Always present in /proc/PID/stat.
   } catch {
     return undefined
   }
 }
 
-export const isAlive = (mark: ProcessMark): boolean => markOf(mark.pid)?.startedAt === mark.startedAt
+export const isAlive = ({ pid, startedAt }: ProcessIdentity): boolean => findProcess(pid)?.startedAt === startedAt

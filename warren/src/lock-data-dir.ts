@@ -1,54 +1,66 @@
 /**
- * A data directory has one Warren at a time.
+ * Makes sure that only one Warren runs on a data directory.
  *
- * The claim is a socket whose name stands for the directory. The kernel lets one process have it and takes it back
- * when that process ends, however it ends, so two starts at the same moment cannot both win and no crash leaves a
- * lock behind. The instance file only tells people and programs who it is.
+ * The lock is an abstract Unix socket whose name is made from the directory's device and inode. The kernel gives it to
+ * one process and frees it when that process ends, for whatever reason. So of two simultaneous starts one wins, and a
+ * crash leaves no lock behind. The instance file is only information for people and other commands.
  */
 import { once } from 'node:events'
 import { constants } from 'node:fs'
 import { access, mkdir, stat } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
-import type { Box } from './config.ts'
-import { type Instance, isAlive, markOf, type ProcessMark, readInstance, writeInstance } from './instance.ts'
+import type { InstanceConfig } from './config.ts'
+import {
+  findProcess,
+  type Instance,
+  isAlive,
+  type ProcessIdentity,
+  readInstanceFile,
+  writeInstanceFile,
+} from './instance-file.ts'
 
-/** A control plane that lost its launcher stops by itself; it has 7 s to do so. */
-const LEFTOVER_LIMIT_MS = 8_000
+/** A service that loses its launcher stops automatically; it has 7 s to do so. */
+const ORPHAN_LIMIT_MS = 8_000
 
-export async function claimDataDir(box: Box): Promise<Instance> {
+/** Also stops the services that a killed predecessor left running. Returns the new content of the instance file. */
+export async function lockDataDir(config: InstanceConfig): Promise<Instance> {
+  const { dataDir } = config
   try {
-    await mkdir(box.dataDir, { recursive: true, mode: 0o700 })
-    await access(box.dataDir, constants.R_OK | constants.W_OK | constants.X_OK)
+    await mkdir(dataDir, { recursive: true, mode: 0o700 })
+    await access(dataDir, constants.R_OK | constants.W_OK | constants.X_OK)
   } catch (error) {
-    throw new Error(`cannot use the data directory ${box.dataDir} (WARREN_DATA_DIR chooses another)`, { cause: error })
+    throw new Error(`cannot use the data directory ${dataDir} (set WARREN_DATA_DIR to choose another)`, {
+      cause: error,
+    })
   }
-  await lock(box)
-  const found = await readInstance(box)
-  for (const child of found?.children ?? []) await endLeftover(child)
-  const instance: Instance = { ...markOf(process.pid)!, children: [] }
-  await writeInstance(box, instance)
+  await acquireLock(config)
+  const previous = await readInstanceFile(config)
+  for (const child of previous?.children ?? []) await stopOrphan(child)
+  const self = findProcess(process.pid)! // This process is running.
+  const instance: Instance = { ...self, children: [] }
+  await writeInstanceFile(config, instance)
   return instance
 }
 
-async function lock(box: Box): Promise<void> {
-  const { dev, ino } = await stat(box.dataDir, { bigint: true })
+async function acquireLock(config: InstanceConfig): Promise<void> {
+  const { dev, ino } = await stat(config.dataDir, { bigint: true })
   const server = createServer((socket) => socket.destroy())
   try {
-    // The leading NUL makes it a name without a file.
+    // The leading NUL makes it an abstract socket, which has no file.
     server.listen({ path: `\0warren-${dev}-${ino}` })
     await once(server, 'listening')
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') throw error
-    const found = await readInstance(box)
-    const who = found && isAlive(found) ? ` (pid ${found.pid}${found.baseUrl ? `, ${found.baseUrl}` : ''})` : ''
-    throw new Error(`Warren already runs on ${box.dataDir}${who}`)
+    const found = await readInstanceFile(config)
+    const holder = found && isAlive(found) ? ` (pid ${found.pid}${found.baseUrl ? `, ${found.baseUrl}` : ''})` : ''
+    throw new Error(`Warren already runs on ${config.dataDir}${holder}`)
   }
   server.unref()
 }
 
-async function endLeftover(child: ProcessMark): Promise<void> {
+async function stopOrphan(child: ProcessIdentity): Promise<void> {
   if (isAlive(child)) process.kill(child.pid, 'SIGTERM')
-  for (let waitedMs = 0; isAlive(child) && waitedMs < LEFTOVER_LIMIT_MS; waitedMs += 20) await delay(20)
+  for (let waitedMs = 0; isAlive(child) && waitedMs < ORPHAN_LIMIT_MS; waitedMs += 20) await delay(20)
   if (isAlive(child)) process.kill(child.pid, 'SIGKILL')
 }

@@ -1,42 +1,43 @@
-/** What people see while they wait. */
+/** What `warren start` prints on the terminal. */
 import { errorText } from '@warren/kit/text'
 
-export function say(text: string): void {
+export function print(text: string): void {
   process.stdout.write(`${text}\n`)
 }
 
-/** On a terminal one line that changes; in a file a line for each. */
-function renderProgress(name: string, text: string, seconds: string): string {
-  if (!process.stdout.isTTY) return `\n    ${text}`
-  const line = `  ${name} … ${seconds} s: ${text}`
-  return `\r\x1b[K${line.slice(0, (process.stdout.columns || 80) - 1)}`
-}
-
-/** Something went wrong: what, and why. */
-export function complain(text: string, error: unknown): void {
+/** `text` says what failed; empty when the error says it already. */
+export function printError(text: string, error: unknown): void {
   process.stderr.write(`warren: ${text === '' ? '' : `${text}: `}${errorText(error)}\n`)
 }
 
-/** Names what is being done before it is done, what it is at while it lasts, and how long it took after. */
-export async function step<T>(name: string, work: (progress: (text: string) => void) => Promise<T>): Promise<T> {
+/** Prints the name of a step before it runs, its progress while it runs, and the time it took. */
+export async function printStep<T>(name: string, work: (progress: (text: string) => void) => Promise<T>): Promise<T> {
   const startedAt = performance.now()
   const seconds = () => ((performance.now() - startedAt) / 1000).toFixed(1)
   process.stdout.write(`  ${name} …`)
-  let told = false
+  let hasProgress = false
   let phase = ''
   try {
     const result = await work((text) => {
-      told = true
-      // In a file only what is done counts, not each package of it.
+      hasProgress = true
+      // "installing: libc6" is the phase "installing"; a log file gets one line per phase, not one per package.
       const [next = ''] = text.split(': ')
       if (process.stdout.isTTY || next !== phase) process.stdout.write(renderProgress(name, text, seconds()))
       phase = next
     })
-    process.stdout.write(told && process.stdout.isTTY ? `\r\x1b[K  ${name} … ${seconds()} s\n` : ` ${seconds()} s\n`)
+    const overwrite = hasProgress && process.stdout.isTTY
+    process.stdout.write(overwrite ? `\r\x1b[K  ${name} … ${seconds()} s\n` : ` ${seconds()} s\n`)
     return result
   } catch (error) {
-    // A stop that was asked for has its own line.
+    // An abort means that Warren is stopping, which has been printed already.
     if ((error as Error).name !== 'AbortError') process.stdout.write(' failed\n')
     throw error
   }
+}
+
+/** On a terminal the line is overwritten; a file gets a new line. */
+function renderProgress(name: string, text: string, seconds: string): string {
+  if (!process.stdout.isTTY) return `\n    ${text}`
+  const line = `  ${name} … ${seconds} s: ${text}`
+  return `\r\x1b[K${line.slice(0, (process.stdout.columns || 80) - 1)}`
 }

@@ -1,18 +1,18 @@
 /**
- * `warren ssh <sandbox>`: OpenSSH through a tunnel, so that a sandbox needs no reachable address. Its own keys decide
- * who gets in: those of `ssh_pubkeys`, and the one of --add-key.
+ * `warren ssh <sandbox>`: runs OpenSSH through a tunnel, so the sandbox needs no reachable address. The sandbox
+ * accepts the keys of `ssh_pubkeys` and the one added with --add-key.
  *
- * Host keys are not remembered. That it is the right machine at the other end says the API, by the id and over a
- * connection of its own; a name may belong to another machine tomorrow, and ssh would call that an attack.
+ * Host keys are not checked or stored. The tunnel already leads to the right sandbox: the API authenticates it by id. A
+ * sandbox name can belong to another machine tomorrow, and ssh would then warn of an attack.
  */
 import { spawn } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { SshPubkeysView } from '@warren/protocol'
-import { ask, getApi, getSandboxId } from './api.ts'
+import { callApi, getApi, getSandboxId } from './api.ts'
 import { ROOT } from './config.ts'
 
-/** `ssh box.warren`, with what `warren ssh --config` prints in ~/.ssh/config. */
+/** Host names in ~/.ssh/config end in this suffix: `ssh my-sandbox.warren`. */
 export const SSH_SUFFIX = /\.warren$/
 const HOST_KEY_OPTIONS = ['StrictHostKeyChecking=no', 'UserKnownHostsFile=/dev/null', 'LogLevel=ERROR']
 
@@ -20,16 +20,16 @@ type Options = { addKey?: string; config?: true }
 
 export async function runSsh(target: string | undefined, args: string[], options: Options): Promise<void> {
   if (options.config) return void process.stdout.write(renderSshConfig())
-  if (target === undefined) throw new Error('which sandbox? warren ssh --help says more')
+  if (target === undefined) throw new Error('the name or id of a sandbox is missing; see warren ssh --help')
   const [sandbox = '', user = 'root'] = target.split('@').reverse()
   const api = await getApi()
   const id = await getSandboxId(api, sandbox.replace(SSH_SUFFIX, ''))
   if (options.addKey !== undefined) {
     const keys = (await readFile(options.addKey, 'utf8')).split('\n').filter((line) => line.trim() !== '')
-    await ask<SshPubkeysView>(api, 'POST', `/v1/sandboxes/${id}/ssh-pubkeys`, { keys })
+    await callApi<SshPubkeysView>(api, 'POST', `/v1/sandboxes/${id}/ssh-pubkeys`, { keys })
   }
   const settings = [`ProxyCommand=${proxyCommand(id)}`, `User=${user}`, ...HOST_KEY_OPTIONS]
-  // OpenSSH takes options behind the name as well, so that all of the caller's arguments may stay together.
+  // OpenSSH accepts options after the host name too, so the caller's arguments can be passed unchanged.
   const child = spawn('ssh', [...settings.flatMap((one) => ['-o', one]), id, ...args], {
     stdio: 'inherit',
     env: { ...process.env, WARREN_BASE_URL: api.baseUrl, WARREN_API_KEY: api.key },
@@ -49,7 +49,7 @@ export function renderSshConfig(): string {
   return `Host *.warren\n${options.map((option) => `  ${option}\n`).join('')}`
 }
 
-/** For the shell that ssh runs it with; ssh itself reads every `%`. */
+/** Quoted for the shell that runs it. ssh expands `%` first, so a literal one is doubled. */
 function proxyCommand(sandbox: string): string {
   const quote = (text: string) => `'${text.replaceAll("'", "'\\''").replaceAll('%', '%%')}'`
   return `${quote(process.execPath)} ${quote(path.join(ROOT, 'warren/src/main.ts'))} tunnel ${sandbox} 22`

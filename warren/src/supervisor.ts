@@ -1,12 +1,12 @@
 /**
- * A part that is kept running: when it ends by itself another is started, ever more slowly while that fails. A stop
- * also ends a start that is under way, so nothing that was begun outlives us.
+ * Keeps one service running. When the service ends unexpectedly, another is started, with growing pauses while that
+ * fails. `stop` also aborts a start in progress, so nothing that was started outlives this process.
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import { complain, say } from './say.ts'
+import { print, printError } from './output.ts'
 
-export type Part = {
-  /** Settles when it has ended, with how if that is known. */
+export type Service = {
+  /** Resolves when the service has ended, with the reason if it is known. */
   exited: Promise<string | undefined>
   stop(): Promise<void>
 }
@@ -14,61 +14,62 @@ export type Part = {
 const RETRY_MIN_MS = 500
 const RETRY_MAX_MS = 10_000
 
-export class Kept<P extends Part> {
+export class Supervisor<S extends Service> {
   readonly #name: string
-  readonly #start: (before: P | undefined, signal: AbortSignal) => Promise<P>
+  readonly #start: (previous: S | undefined, signal: AbortSignal) => Promise<S>
   readonly #stopping = new AbortController()
-  #current: P | undefined
+  #current: S | undefined
   #work: Promise<unknown> | undefined
 
-  /** `start` gets the one before, if there was one. It must leave nothing behind when it fails or is aborted. */
-  constructor(name: string, start: (before: P | undefined, signal: AbortSignal) => Promise<P>) {
+  /** `start` receives the previous service, if there was one. If it fails or is aborted, it must leave nothing behind. */
+  constructor(name: string, start: (previous: S | undefined, signal: AbortSignal) => Promise<S>) {
     this.#name = name
     this.#start = start
   }
 
-  async start(): Promise<P> {
-    const first = this.#startOne()
+  async start(): Promise<S> {
+    const first = this.#startOnce()
     this.#work = first
-    const part = await first
-    this.#work = this.#keep(part)
-    return part
+    const service = await first
+    this.#work = this.#restartWheneverItEnds(service)
+    return service
   }
 
   async stop(): Promise<void> {
     this.#stopping.abort()
     await this.#current?.stop()
-    await this.#work?.catch(() => {}) // A start that was aborted; whoever asked for it knows.
+    // A start that was aborted rejects; the caller of `start` handles that.
+    await this.#work?.catch(() => {})
   }
 
-  async #keep(part: P): Promise<void> {
-    for (let current: P | undefined = part; current !== undefined; current = await this.#startAgain()) {
-      const how = await current.exited
+  async #restartWheneverItEnds(service: S): Promise<void> {
+    for (let current: S | undefined = service; current !== undefined; current = await this.#restart()) {
+      const reason = await current.exited
       if (this.#stopping.signal.aborted) return
-      say(`${this.#name} ended${how === undefined ? '' : ` (${how})`}, starting it again`)
+      print(`${this.#name} ended${reason === undefined ? '' : ` (${reason})`}, starting it again`)
     }
   }
 
-  async #startAgain(): Promise<P | undefined> {
+  async #restart(): Promise<S | undefined> {
     for (let waitMs = RETRY_MIN_MS; !this.#stopping.signal.aborted; waitMs = Math.min(waitMs * 2, RETRY_MAX_MS)) {
       try {
-        return await this.#startOne()
+        return await this.#startOnce()
       } catch (error) {
         if (this.#stopping.signal.aborted) return undefined
-        complain(`${this.#name} does not start, trying again in ${waitMs / 1000} s`, error)
+        printError(`failed to restart ${this.#name}, trying again in ${waitMs / 1000} s`, error)
         await delay(waitMs, undefined, { signal: this.#stopping.signal }).catch(() => {})
       }
     }
     return undefined
   }
 
-  async #startOne(): Promise<P> {
-    const part = await this.#start(this.#current, this.#stopping.signal)
-    this.#current = part
+  async #startOnce(): Promise<S> {
+    const service = await this.#start(this.#current, this.#stopping.signal)
+    this.#current = service
     if (this.#stopping.signal.aborted) {
-      await part.stop()
+      await service.stop()
       this.#stopping.signal.throwIfAborted()
     }
-    return part
+    return service
   }
 }
