@@ -3,15 +3,15 @@ import type { Log } from '@warren/kit/log'
 import type { Cgroups } from './cgroups/cgroups.ts'
 import type { Config } from './config.ts'
 import type { ImageStore, Initramfs, Kernel } from './images/index.ts'
+import type { createLimiter } from './limiter.ts'
 import type { Network } from './net/open.ts'
+import type { Pool } from './pool/pool.ts'
 import type { SnapshotStore } from './snapshots/store.ts'
 import type { Workers } from './snapshots/workers.ts'
-import type { Compactor } from './vms/compact.ts'
-import type { createGate } from './vms/gate.ts'
-import type { Pool } from './vms/pool.ts'
-import type { Machine } from './vms/qemu/args.ts'
+import type { Standby } from './standby/standby.ts'
+import type { Machine } from './vmm/args.ts'
+import type { Compactor } from './vmm/disk/compact.ts'
 import type { Registry } from './vms/registry.ts'
-import type { Standby } from './vms/standby.ts'
 
 export type Deps = {
   config: Config
@@ -33,6 +33,6 @@ export type Deps = {
   uidOf(slot: number): number
   /** Fires when we stop: what nobody waits for ends. */
   stopping: AbortSignal
-  restoreGate: ReturnType<typeof createGate>
-  heavyGate: ReturnType<typeof createGate>
+  restoreLimiter: ReturnType<typeof createLimiter>
+  buildLimiter: ReturnType<typeof createLimiter>
 }

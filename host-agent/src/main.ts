@@ -14,24 +14,24 @@ import { createLog, type Log, logFormat } from '@warren/kit/log'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
 import { errorText } from '@warren/kit/text'
 import { createHostApp } from './app.ts'
+import { pruneBases } from './bases/prune.ts'
 import { openCgroups } from './cgroups/cgroups.ts'
 import { findCgroupLayout } from './cgroups/layout.ts'
 import { chooseNetwork, networkStateOf } from './choose-network.ts'
 import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
 import { openImageStore } from './images/index.ts'
+import { createLimiter } from './limiter.ts'
+import { createPool } from './pool/pool.ts'
 import { prepareAll } from './prepare.ts'
 import { pruneImages } from './prune-images.ts'
 import { openSnapshotStore } from './snapshots/store.ts'
 import { startWorkers } from './snapshots/workers.ts'
+import { createStandby } from './standby/standby.ts'
+import { createCompactor } from './vmm/disk/compact.ts'
+import { detectMachine } from './vmm/machine.ts'
 import { adoptAll } from './vms/adopt.ts'
-import { createCompactor } from './vms/compact.ts'
-import { createGate } from './vms/gate.ts'
-import { createPool } from './vms/pool.ts'
-import { pruneBases } from './vms/prune-bases.ts'
-import { detectMachine } from './vms/qemu/machine.ts'
 import { openRegistry } from './vms/registry.ts'
-import { createStandby } from './vms/standby.ts'
 import { Vms } from './vms/vms.ts'
 
 const STOP_LIMIT_MS = 2_000
@@ -106,8 +106,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     compactor: createCompactor(() => deps),
     uidOf: (slot) => FIRST_UID + (Number.parseInt(config.instance.slice(0, 3), 16) << 16) + (slot & 0xffff),
     stopping: stopping.signal,
-    restoreGate: createGate(availableParallelism()),
-    heavyGate: createGate(1),
+    restoreLimiter: createLimiter(availableParallelism()),
+    buildLimiter: createLimiter(1),
   }
   const vms = new Vms(deps)
   const found = await adoptAll(deps, vms)

@@ -1,8 +1,8 @@
 /** What is nice to have before anybody asks: bases of the default image, then the other images. One thing at a time. */
 import { errorText } from '@warren/kit/text'
 import { findShape } from '@warren/protocol'
+import { ensureBase } from './bases/base.ts'
 import type { Deps } from './deps.ts'
-import { ensureBase } from './vms/base.ts'
 
 /** The shapes people start with, and how many bodies always wait for one; any other gets its base at its first create. */
 const FIRST_SHAPES = { 's-1vcpu-1gb': 2, 's-1vcpu-256mb': 1, 's-2vcpu-2gb': 1 }

@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { openImageStore, readCacheDir } from '../../../host-agent/src/images/index.ts'
 import type { Parts } from '../../../host-agent/src/testing/bare-vm.ts'
-import { detectMachine } from '../../../host-agent/src/vms/qemu/machine.ts'
+import { detectMachine } from '../../../host-agent/src/vmm/machine.ts'
 import { ROOT } from '../child.ts'
 import type { Fixture } from '../row.ts'
 

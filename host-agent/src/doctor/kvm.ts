@@ -1,5 +1,5 @@
 /** Whether guests run on the CPU or are emulated. Both work, so this never fails; it only says how fast. */
-import { type KvmProbe, probeKvm } from '../vms/qemu/probe.ts'
+import { type KvmProbe, probeKvm } from '../vmm/kvm-probe/probe.ts'
 import type { Check, CheckResult } from './check.ts'
 
 export const kvmChecks = (): Check[] => [

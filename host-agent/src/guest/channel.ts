@@ -14,7 +14,7 @@ import http2, {
 } from 'node:http2'
 import type net from 'node:net'
 import { GUEST_HELLO_TIMEOUT_MS, guestHello, guestHelloAnswer } from '@warren/protocol'
-import { connectWhenThere } from '../vms/qemu/qmp.ts'
+import { connectWhenThere } from '../vmm/qmp.ts'
 
 export type GuestChannel = { session: ClientHttp2Session; closed: Promise<void>; close(): void }
 

@@ -42,7 +42,7 @@ export async function ensureKernel(store: Store, options: BuildOptions = {}): Pr
   )
 }
 
-/** The newest of the suite. Whatever was booted with another is booted anew (vms/base.ts). */
+/** The newest of the suite. Whatever was booted with another is booted anew (bases/base.ts). */
 export async function rebuildKernel(store: Store, options: BuildOptions = {}): Promise<Kernel> {
   const suite = suiteForQemu(await readQemuVersion())
   const find = await findNewer(() => findKernel(store, suite))

@@ -6,7 +6,7 @@ import { mkdir, writeFile } from 'node:fs/promises'
 import { GuestReady } from '@warren/protocol'
 import { askGuest } from '../guest/client.ts'
 import { type BareVm, cloneBareVm, makeBareSnapshot, type Parts } from '../testing/bare-vm.ts'
-import { detectMachine } from '../vms/qemu/machine.ts'
+import { detectMachine } from '../vmm/machine.ts'
 import { INNER, type InsideResult } from './outer.ts'
 
 const [resultFile = '/root/result.json'] = process.argv.slice(2)

@@ -17,8 +17,8 @@ import { findMirror } from '../images/mirror.ts'
 import { BOOT_MODULES, findModules, orderModules, readNeeds } from '../images/modules.ts'
 import { runOrThrow } from '../run.ts'
 import type { Parts } from '../testing/bare-vm.ts'
-import type { Machine } from '../vms/qemu/args.ts'
-import { detectMachine } from '../vms/qemu/machine.ts'
+import type { Machine } from '../vmm/args.ts'
+import { detectMachine } from '../vmm/machine.ts'
 
 export type InsideResult = { machine: Machine; why: string; clones: { kvm: boolean; clocksource: string }[] }
 

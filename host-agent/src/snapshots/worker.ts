@@ -2,7 +2,7 @@
 import { closeSync, fdatasyncSync, openSync } from 'node:fs'
 import path from 'node:path'
 import { parentPort } from 'node:worker_threads'
-import { mergeLayers } from '../vms/qemu/qcow2/merge.ts'
+import { mergeLayers } from '../vmm/disk/qcow2/merge.ts'
 import { loadMemory } from './memory/load.ts'
 import { saveMemory } from './memory/save.ts'
 import { checkFile, type Sums, sumFile } from './sums.ts'

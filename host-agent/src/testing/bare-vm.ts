@@ -22,9 +22,9 @@ import {
   type Shape,
   SOCKETS,
   STATE_FILE,
-} from '../vms/qemu/args.ts'
-import { createOverlay } from '../vms/qemu/qcow2/overlay.ts'
-import { Qmp } from '../vms/qemu/qmp.ts'
+} from '../vmm/args.ts'
+import { createOverlay } from '../vmm/disk/qcow2/overlay.ts'
+import { Qmp } from '../vmm/qmp.ts'
 
 export type BareVm = {
   pid: number

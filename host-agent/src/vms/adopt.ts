@@ -15,13 +15,13 @@ import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { errorText } from '@warren/kit/text'
 import type { Deps } from '../deps.ts'
-import { Body, bodyHomeOf, endBody, releaseBody } from './body.ts'
-import { keepFlows } from './flows.ts'
-import { socketDirOf } from './launch.ts'
-import { keepCounts } from './network.ts'
-import { endProcess, isAlive, markProcess, type ProcessMark } from './process.ts'
-import { SOCKETS } from './qemu/args.ts'
-import { Qmp } from './qemu/qmp.ts'
+import { SOCKETS } from '../vmm/args.ts'
+import { socketDirOf } from '../vmm/launch.ts'
+import { findProcess, isAlive, killProcess, type ProcessHandle } from '../vmm/process.ts'
+import { Qmp } from '../vmm/qmp.ts'
+import { releaseVmm, stopVmm, Vmm, vmmFolderOf } from '../vmm/vmm.ts'
+import { saveCounts } from './counts.ts'
+import { saveFlows } from './flows.ts'
 import type { VmRecord } from './registry.ts'
 import type { Vms } from './vms.ts'
 
@@ -47,7 +47,7 @@ export async function adoptAll(deps: Deps, vms: Vms): Promise<Record<Found | 're
     }),
   )
   for (const [record, error] of dead) {
-    await mourn(deps, vms, record, error)
+    await markDead(deps, vms, record, error)
     found.dead++
   }
   await removeStrays(deps, vms.records())
@@ -79,15 +79,15 @@ async function adoptOne(deps: Deps, vms: Vms, record: VmRecord): Promise<Found> 
   if (record.state === 'dead') throw new Error(record.reason ?? 'it died before')
   const monitor = path.join(socketDirOf(deps, body.id), SOCKETS.monitor)
   const qmp = await connectWhileAlive(monitor, body.qemu)
-  const adopted = new Body(deps, body, qmp)
-  if ((await adopted.status()) !== 'running') await adopted.go()
+  const adopted = new Vmm(deps, body, qmp)
+  if ((await adopted.status()) !== 'running') await adopted.resumeCpus()
   deps.network.slots.adopt(body.slot, record.ip)
   vms.adopt(record, adopted)
   return 'running'
 }
 
 /** A machine that is busy answers late; only one whose QEMU is gone is lost. */
-async function connectWhileAlive(monitor: string, qemu: ProcessMark): Promise<Qmp> {
+async function connectWhileAlive(monitor: string, qemu: ProcessHandle): Promise<Qmp> {
   for (const deadline = Date.now() + MONITOR_LIMIT_MS; ; ) {
     if (!isAlive(qemu)) throw new Error('its QEMU ended while nobody watched')
     try {
@@ -98,13 +98,13 @@ async function connectWhileAlive(monitor: string, qemu: ProcessMark): Promise<Qm
   }
 }
 
-async function mourn(deps: Deps, vms: Vms, record: VmRecord, error: unknown): Promise<void> {
+async function markDead(deps: Deps, vms: Vms, record: VmRecord, error: unknown): Promise<void> {
   const { body } = record
   if (body) {
     if (deps.network.slots.taken.includes(body.slot)) body.slotGone = true
-    await keepCounts(deps, record, body)
-    await keepFlows(deps, record, body)
-    await releaseBody(deps, body)
+    await saveCounts(deps, record, body)
+    await saveFlows(deps, record, body)
+    await releaseVmm(deps, body)
   }
   Object.assign(record, { state: 'dead', reason: errorText(error) })
   await deps.registry.write(record)
@@ -117,11 +117,11 @@ async function finishPause(deps: Deps, vms: Vms, record: VmRecord, generation: n
   delete record.reason
   Object.assign(record, { state: 'paused', generation })
   if (body) {
-    await keepCounts(deps, record, body)
-    await keepFlows(deps, record, body)
+    await saveCounts(deps, record, body)
+    await saveFlows(deps, record, body)
   }
   await deps.registry.write(record)
-  if (body) await endBody(deps, body)
+  if (body) await stopVmm(deps, body)
   vms.adopt(record)
   return 'paused'
 }
@@ -130,18 +130,18 @@ async function removeStrays(deps: Deps, records: VmRecord[]): Promise<void> {
   const bodies = new Set(records.flatMap(({ body }) => body?.id ?? []))
   const alive = new Set(records.flatMap(({ body }) => (body && !body.released ? body.id : [])))
   for (const { pid, id } of await findQemus(deps)) {
-    const mark = markProcess(pid)
-    if (mark && !alive.has(id)) await endProcess(mark)
+    const mark = findProcess(pid)
+    if (mark && !alive.has(id)) await killProcess(mark)
   }
   for (const id of await readdir(deps.config.runDir)) {
     const isOfBody = /^([0-9a-f]{16}|(base|proof)-.*)$/.test(id)
     if (isOfBody && !alive.has(id)) await rm(path.join(deps.config.runDir, id), { recursive: true, force: true })
   }
   for (const name of await deps.cgroups.list()) if (!alive.has(name)) await deps.cgroups.remove(name)
-  const homes = path.dirname(bodyHomeOf(deps, 'any'))
+  const homes = path.dirname(vmmFolderOf(deps, 'any'))
   await mkdir(homes, { recursive: true, mode: 0o700 })
   for (const id of await readdir(homes)) {
-    if (!bodies.has(id)) await rm(bodyHomeOf(deps, id), { recursive: true, force: true })
+    if (!bodies.has(id)) await rm(vmmFolderOf(deps, id), { recursive: true, force: true })
   }
   const known = new Set(records.map((record) => record.id))
   for (const id of [...deps.snapshots.all().keys()]) if (!known.has(id)) await deps.snapshots.deleteAll(id)

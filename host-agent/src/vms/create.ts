@@ -4,26 +4,26 @@
  */
 import type { Undo } from '@warren/kit/undo'
 import type { HostVmCreateBody, HostVmCreated } from '@warren/protocol'
+import { type Base, ensureBase } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
-import { type Base, ensureBase } from './base.ts'
-import { type Body, bodyHomeOf, endBody, newBodyId } from './body.ts'
-import { startBody } from './start-body.ts'
-import { growDisk, wakeGuest } from './wake.ts'
+import { applyIdentity, growDisk } from '../vmm/apply-identity.ts'
+import { startVmm } from '../vmm/start.ts'
+import { newVmmId, stopVmm, type Vmm, vmmFolderOf } from '../vmm/vmm.ts'
 
 /** What is left of a create's time after a boot must be enough for a clone on a busy machine. */
 const CLONE_NEEDS_MS = 5_000
 
-export type Born = { body: Body; created: HostVmCreated }
+export type CreatedVm = { body: Vmm; created: HostVmCreated }
 
 /** `note` writes down whose body it is; it takes its time on disk while the guest takes its own. */
 export async function createVm(
   deps: Deps,
   body: HostVmCreateBody,
-  note: (body: Body) => Promise<void>,
+  note: (body: Vmm) => Promise<void>,
   undo: Undo,
   signal: AbortSignal,
-): Promise<Born> {
+): Promise<CreatedVm> {
   const startedAt = performance.now()
   const image = await deps.images.find(body.image)
   if (!image) throw new HostError('image_not_ready', await describeImage(deps, body.image))
@@ -41,10 +41,10 @@ export async function createVm(
 
   const pooled = deps.pool.take(base)
   if (pooled) {
-    undo.add('body', () => endBody(deps, pooled.record, pooled))
+    undo.add('body', () => stopVmm(deps, pooled.record, pooled))
     await settleBoth(serve(deps, pooled, base, body, signal), note(pooled))
   }
-  const made = pooled ?? (await deps.restoreGate(() => makeClone(deps, base, body, note, undo, signal), signal))
+  const made = pooled ?? (await deps.restoreLimiter(() => makeClone(deps, base, body, note, undo, signal), signal))
   const spawn_ms = Math.round((performance.now() - startedAt) * 10) / 10
   return { body: made, created: { spawn_ms, how: pooled ? 'pool' : 'clone' } }
 }
@@ -53,14 +53,14 @@ async function makeClone(
   deps: Deps,
   base: Base,
   body: HostVmCreateBody,
-  note: (body: Body) => Promise<void>,
+  note: (body: Vmm) => Promise<void>,
   undo: Undo,
   signal: AbortSignal,
-): Promise<Body> {
+): Promise<Vmm> {
   signal.throwIfAborted()
-  const id = newBodyId()
-  const plan = { id, home: bodyHomeOf(deps, id), base, layers: [], diskMib: base.diskMib, lasting: true }
-  const made = await startBody(deps, plan, undo, signal)
+  const id = newVmmId()
+  const plan = { id, home: vmmFolderOf(deps, id), base, layers: [], diskMib: base.diskMib, lasting: true }
+  const made = await startVmm(deps, plan, undo, signal)
   await settleBoth(serve(deps, made, base, body, signal), note(made))
   return made
 }
@@ -72,15 +72,15 @@ async function settleBoth(one: Promise<void>, other: Promise<void>): Promise<voi
 
 async function serve(
   deps: Deps,
-  made: Body,
+  made: Vmm,
   base: Base,
   { ip, network, hostname, envs, ssh_pubkeys, disk_mib, cpu_quota_pct }: HostVmCreateBody,
   signal: AbortSignal,
 ): Promise<void> {
   await deps.network.slots.give(made.record.slot, ip, network)
-  await made.go()
+  await made.resumeCpus()
   if (disk_mib > base.diskMib) await growDisk(made, disk_mib, signal)
-  await wakeGuest(made, { hostname, envs, ssh_pubkeys }, { born: true }, signal)
+  await applyIdentity(made, { hostname, envs, ssh_pubkeys }, { born: true }, signal)
   // Only now: a start held to a quarter of a core would take four times as long.
   await deps.cgroups.limitCpu(made.record.id, cpu_quota_pct)
 }

@@ -4,13 +4,13 @@
  */
 import type { Socket } from 'node:net'
 import { HostError } from '../host-error.ts'
-import type { Body } from './body.ts'
+import type { Vmm } from '../vmm/vmm.ts'
 import type { VmRecord } from './registry.ts'
 
 type Operation = { name: string; fence: number; abort: AbortController; done: Promise<object> }
 export type Entry = {
   record: VmRecord
-  body?: Body
+  body?: Vmm
   doing?: Operation
   /** Of a body that was paused: until it is kept on standby, or gone. */
   settling?: Promise<void>
@@ -67,7 +67,7 @@ export class Entries {
     if (fence <= seen) throw new HostError('fence_lost', `${id} is past ${fence}`)
   }
 
-  bury(id: string, fence: number): void {
+  addTombstone(id: string, fence: number): void {
     this.#tombstones.set(id, Math.max(fence, this.#tombstones.get(id) ?? 0))
     setTimeout(() => this.#tombstones.delete(id), TOMBSTONE_MS).unref()
   }
@@ -108,7 +108,7 @@ export function checkFence({ id, fence: at }: VmRecord, fence: number): void {
   if (fence < at) throw new HostError('fence_lost', `${id} is at ${at}`)
 }
 
-export function mustRun({ record, body }: Entry): Body {
+export function mustRun({ record, body }: Entry): Vmm {
   if (!body || record.state !== 'running') throw wrongState(record, 'running')
   return body
 }

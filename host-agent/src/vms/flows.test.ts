@@ -1,12 +1,12 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { EgressFlow, HostVmNetworkReport } from '@warren/protocol'
-import { addFlows, type KeptFlows, withFlows } from './flows.ts'
+import { addFlows, type SavedFlows, withFlows } from './flows.ts'
 
 const HOUR_MS = 60 * 60_000
 const NOW = 100 * HOUR_MS
 const flow = (destination: string, count: number): EgressFlow => ({ destination, protocol: 'tcp', port: 443, count })
-const kept = (body: string, hoursAgo: number, ...flows: EgressFlow[]): KeptFlows => ({
+const kept = (body: string, hoursAgo: number, ...flows: EgressFlow[]): SavedFlows => ({
   body,
   at: NOW - hoursAgo * HOUR_MS,
   flows,
@@ -34,7 +34,7 @@ test('a body that goes on with its slot is not counted twice, and after a day it
 })
 
 test('a sandbox that is paused all day keeps a bounded list that misses nothing', () => {
-  let flows: KeptFlows[] = []
+  let flows: SavedFlows[] = []
   for (let n = 0; n < 500; n++) flows = addFlows(flows, kept(`body-${n}`, 0, flow('a.test', 1)))
 
   assert.ok(flows.length <= 8)

@@ -4,10 +4,10 @@
  */
 import type { EgressFlow, HostVmNetworkReport } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
-import type { BodyRecord } from './body.ts'
+import type { VmmRecord } from '../vmm/vmm.ts'
 import type { VmRecord } from './registry.ts'
 
-export type KeptFlows = { body: string; at: number; flows: EgressFlow[] }
+export type SavedFlows = { body: string; at: number; flows: EgressFlow[] }
 
 const DAY_MS = 24 * 60 * 60_000
 const FLOWS_MAX = 1_000
@@ -17,7 +17,7 @@ const BODIES_MAX = 8
 const KEPT_MAX = 200
 
 /** Before its slot is released; whether there are any. Nothing fails for their sake. */
-export async function keepFlows(deps: Deps, record: VmRecord, body: BodyRecord): Promise<boolean> {
+export async function saveFlows(deps: Deps, record: VmRecord, body: VmmRecord): Promise<boolean> {
   if (body.released || body.slotGone) return false
   try {
     const flows = (await deps.network.slots.flows(body.slot)).slice(0, KEPT_MAX)
@@ -29,11 +29,11 @@ export async function keepFlows(deps: Deps, record: VmRecord, body: BodyRecord):
   }
 }
 
-export function addFlows(kept: readonly KeptFlows[], more: KeptFlows): KeptFlows[] {
+export function addFlows(kept: readonly SavedFlows[], more: SavedFlows): SavedFlows[] {
   const recent = kept.filter(({ body, at }) => body !== more.body && more.at - at < DAY_MS)
   const all = [...recent, more]
   if (all.length <= BODIES_MAX) return all
-  const [oldest, next, ...rest] = all as [KeptFlows, KeptFlows, ...KeptFlows[]]
+  const [oldest, next, ...rest] = all as [SavedFlows, SavedFlows, ...SavedFlows[]]
   return [{ ...next, flows: sum([...oldest.flows, ...next.flows]).slice(0, KEPT_MAX) }, ...rest]
 }
 

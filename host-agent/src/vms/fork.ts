@@ -12,11 +12,11 @@ import { crashPoint } from '@warren/kit/crash-point'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import { objectsOf } from '../snapshots/manifest.ts'
-import { type Body, workOf } from './body.ts'
-import { diskFile } from './qemu/args.ts'
+import { addDisk } from '../standby/standby.ts'
+import { diskFile } from '../vmm/args.ts'
+import { type Draft, type Saved, saveVmm } from '../vmm/save.ts'
+import { type Vmm, workFolderOf } from '../vmm/vmm.ts'
 import type { VmRecord } from './registry.ts'
-import { type Draft, type Saved, saveBody } from './save.ts'
-import { addDisk } from './standby.ts'
 
 /** Every child's first. */
 export const FIRST_GENERATION = 1
@@ -47,9 +47,9 @@ export async function addChild(deps: Deps, source: Saved, child: { id: string; f
   return record
 }
 
-export async function captureLive(deps: Deps, record: VmRecord, body: Body): Promise<Draft & { stopped_ms: number }> {
+export async function captureLive(deps: Deps, record: VmRecord, body: Vmm): Promise<Draft & { stopped_ms: number }> {
   const next = (await body.newestDisk()) + 1
-  await rm(path.join(workOf(deps, body.record.id), diskFile(next)), { force: true }) // Of a try that failed.
+  await rm(path.join(workFolderOf(deps, body.record.id), diskFile(next)), { force: true }) // Of a try that failed.
   await addDisk(deps, body, next, record.disk_mib)
 
   let stoppedAt = 0
@@ -57,16 +57,16 @@ export async function captureLive(deps: Deps, record: VmRecord, body: Body): Pro
   let standing = true
   const goOn = async (disk: number) => {
     await body.freezeDisk(disk)
-    await body.go()
+    await body.resumeCpus()
     standing = false
     stopped_ms = Math.round((performance.now() - stoppedAt) * 10) / 10
   }
   try {
     stoppedAt = performance.now()
-    await body.stop()
+    await body.pauseCpus()
     await crashPoint('host.fork.stopped')
-    return { ...(await saveBody(deps, record, body, goOn)), stopped_ms }
+    return { ...(await saveVmm(deps, record, body, goOn)), stopped_ms }
   } finally {
-    if (standing) await body.go()
+    if (standing) await body.resumeCpus()
   }
 }

@@ -15,15 +15,15 @@ import { errorText } from '@warren/kit/text'
 import type { HostVmPaused } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
-import type { Body } from './body.ts'
+import { type Saved, saveVmm } from '../vmm/save.ts'
+import type { Vmm } from '../vmm/vmm.ts'
 import type { VmRecord } from './registry.ts'
-import { type Saved, saveBody } from './save.ts'
 
 /** Step 5 is the caller's. `memory`: the object the memory was saved as. */
 export async function pauseVm(
   deps: Deps,
   record: VmRecord,
-  body: Body,
+  body: Vmm,
   limitMs: number,
 ): Promise<{ paused: HostVmPaused; memory: string }> {
   const startedAt = performance.now()
@@ -32,9 +32,9 @@ export async function pauseVm(
   try {
     await body.closeChannel()
     await crashPoint('host.pause.closed')
-    await body.stop()
+    await body.pauseCpus()
     await crashPoint('host.pause.stopped')
-    const draft = await saveBody(deps, record, body)
+    const draft = await saveVmm(deps, record, body)
     saved = draft.saved
     try {
       await crashPoint('host.pause.saved')
@@ -45,7 +45,7 @@ export async function pauseVm(
     }
   } catch (error) {
     // A body that cannot go on is dead, and its watcher says so.
-    await body.go().catch((cause) => deps.log.error({ err: cause, sandbox: record.id }, 'could not go on'))
+    await body.resumeCpus().catch((cause) => deps.log.error({ err: cause, sandbox: record.id }, 'could not go on'))
     throw new HostError('pause_failed', `nothing was saved: ${errorText(error)}`, { cause: error })
   }
   await crashPoint('host.pause.committed')

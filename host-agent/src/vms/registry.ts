@@ -9,8 +9,8 @@ import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { writeFileDurably } from '@warren/kit/files'
 import type { HostCounts, HostVmSignal } from '@warren/protocol'
-import type { BodyRecord } from './body.ts'
-import type { KeptFlows } from './flows.ts'
+import type { VmmRecord } from '../vmm/vmm.ts'
+import type { SavedFlows } from './flows.ts'
 
 export type VmRecord = {
   id: string
@@ -28,9 +28,9 @@ export type VmRecord = {
   signal?: HostVmSignal
   /** Of its network, when its last body gave up its slot. */
   counts?: HostCounts
-  flows?: KeptFlows[]
+  flows?: SavedFlows[]
   /** While it runs; of a dead one only what its disk needs. */
-  body?: BodyRecord
+  body?: VmmRecord
   /** The last operation that was done, and what was said about it: asked again, the answer is the same. */
   done?: { operation: string; fence: number; answer: object }
 }

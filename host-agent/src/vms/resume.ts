@@ -19,28 +19,28 @@ import { crashPoint } from '@warren/kit/crash-point'
 import { errorText } from '@warren/kit/text'
 import { Undo } from '@warren/kit/undo'
 import type { HostVmResumeBody, HostVmResumed } from '@warren/protocol'
+import { findBase } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import { type Manifest, objectsOf } from '../snapshots/manifest.ts'
 import type { Reservation } from '../snapshots/objects.ts'
-import { findBase } from './base.ts'
-import { type Body, bodyHomeOf, endBody, newBodyId } from './body.ts'
-import { rescueDisk } from './boot.ts'
-import { refuse } from './needs.ts'
-import { withCounts } from './network.ts'
+import { applyIdentity, IdentityNotConfirmed } from '../vmm/apply-identity.ts'
+import { refuse } from '../vmm/compatibility.ts'
+import { Damage, startVmm, type VmmPlan } from '../vmm/start.ts'
+import { newVmmId, stopVmm, type Vmm, vmmFolderOf } from '../vmm/vmm.ts'
+import { withCounts } from './counts.ts'
+import { recoverDisk } from './recover-disk.ts'
 import type { VmRecord } from './registry.ts'
-import { type BodyPlan, Damage, startBody } from './start-body.ts'
-import { NotConfirmed, wakeGuest } from './wake.ts'
 
-export type Risen = { body: Body; resumed: HostVmResumed }
-type Source = { plan: Omit<BodyPlan, 'id' | 'home' | 'lasting'>; manifest?: Manifest; reservation?: Reservation }
+export type ResumedVm = { body: Vmm; resumed: HostVmResumed }
+type Source = { plan: Omit<VmmPlan, 'id' | 'home' | 'lasting'>; manifest?: Manifest; reservation?: Reservation }
 
 export async function resumeVm(
   deps: Deps,
   record: VmRecord,
   request: HostVmResumeBody,
   signal: AbortSignal,
-): Promise<Risen> {
+): Promise<ResumedVm> {
   const startedAt = performance.now()
   const source = await chooseSource(deps, record)
   try {
@@ -57,7 +57,7 @@ async function resumeFrom(
   request: HostVmResumeBody,
   startedAt: number,
   signal: AbortSignal,
-): Promise<Risen> {
+): Promise<ResumedVm> {
   const kept = await takeStandby(deps, record, source, request, signal)
   if (kept && source.manifest) {
     const { generation, saved_at } = source.manifest
@@ -66,7 +66,7 @@ async function resumeFrom(
   }
   const undo = new Undo()
   try {
-    const body = await deps.restoreGate(() => restore(deps, record, source, request, undo, signal), signal)
+    const body = await deps.restoreLimiter(() => restore(deps, record, source, request, undo, signal), signal)
     const { manifest } = source
     const took_ms = Math.round((performance.now() - startedAt) * 10) / 10
     if (!manifest) return { body, resumed: { took_ms, how: 'boot' } }
@@ -84,7 +84,7 @@ async function takeStandby(
   { manifest }: Source,
   request: HostVmResumeBody,
   signal: AbortSignal,
-): Promise<Body | undefined> {
+): Promise<Vmm | undefined> {
   const body = manifest && !record.unborn ? deps.standby.take(manifest.memory.id, request.ip) : undefined
   if (!body) return undefined
   try {
@@ -92,12 +92,12 @@ async function takeStandby(
     if (manifest) body.record.from = manifest.generation
     // It still has its slot, and with it the kernel's own counts.
     await deps.network.slots.change(body.record.slot, request.network)
-    await body.go()
+    await body.resumeCpus()
     await wake(deps, record, body, request, signal)
     return body
   } catch (error) {
     deps.log.warn({ err: error, sandbox: record.id }, 'a body on standby did not wake; resuming from disk')
-    await endBody(deps, body.record, body)
+    await stopVmm(deps, body.record, body)
     return undefined
   }
 }
@@ -105,18 +105,18 @@ async function takeStandby(
 async function wake(
   deps: Deps,
   record: VmRecord,
-  body: Body,
+  body: Vmm,
   { hostname, envs, ssh_pubkeys, cpu_quota_pct }: HostVmResumeBody,
   signal: AbortSignal,
 ): Promise<void> {
-  await wakeGuest(body, { hostname, envs, ssh_pubkeys }, { born: record.unborn === true }, signal)
+  await applyIdentity(body, { hostname, envs, ssh_pubkeys }, { born: record.unborn === true }, signal)
   await crashPoint('host.resume.awake')
   await deps.cgroups.limitCpu(body.record.id, cpu_quota_pct)
 }
 
 async function chooseSource(deps: Deps, record: VmRecord): Promise<Source> {
   const newest = deps.snapshots.newest(record.id)
-  if (!newest) return rescueDisk(deps, record)
+  if (!newest) return recoverDisk(deps, record)
   const { manifest } = newest
   const why = refuse(deps, manifest.needs)
   if (why) throw new HostError('snapshot_incompatible', why)
@@ -137,21 +137,21 @@ async function restore(
   request: HostVmResumeBody,
   undo: Undo,
   signal: AbortSignal,
-): Promise<Body> {
+): Promise<Vmm> {
   signal.throwIfAborted()
-  const id = newBodyId()
+  const id = newVmmId()
   if (manifest) checkPresence(deps, manifest)
   const checked = manifest ? checkObjects(deps, manifest) : Promise.resolve()
   checked.catch(() => {}) // Awaited below, unless the body fails first.
-  const plain = { id, home: bodyHomeOf(deps, id), ...plan, lasting: true }
-  const body = await startBody(deps, plain, undo, signal).catch(async (error) => {
+  const plain = { id, home: vmmFolderOf(deps, id), ...plan, lasting: true }
+  const body = await startVmm(deps, plain, undo, signal).catch(async (error) => {
     await checked // QEMU may stumble over what is damaged before we have read it.
     throw error
   })
   await checked
   await crashPoint('host.resume.loaded')
   await deps.network.slots.give(body.record.slot, request.ip, withCounts(request.network, record))
-  await body.go()
+  await body.resumeCpus()
   await wake(deps, record, body, request, signal)
   return body
 }
@@ -162,7 +162,7 @@ function checkPresence(deps: Deps, manifest: Manifest): void {
   if (missing.length > 0) throw new Damage(`${missing.length} of its files are missing`)
 }
 
-/** The memory is checked while it is loaded (start-body.ts). */
+/** The memory is checked while it is loaded (vmm/start.ts). */
 async function checkObjects(deps: Deps, manifest: Manifest): Promise<void> {
   for (const object of objectsOf(manifest)) {
     if (object === manifest.memory) continue
@@ -174,7 +174,7 @@ async function checkObjects(deps: Deps, manifest: Manifest): Promise<void> {
 async function explain(deps: Deps, record: VmRecord, { manifest }: Source, error: unknown): Promise<HostError> {
   if (error instanceof HostError) return error
   // Only a child that is nobody yet may be thrown away for it; anybody else is still all there on disk.
-  if (error instanceof NotConfirmed && record.unborn) {
+  if (error instanceof IdentityNotConfirmed && record.unborn) {
     return new HostError('identity_failed', error.message, { cause: error })
   }
   if (!manifest || !(error instanceof Damage)) {

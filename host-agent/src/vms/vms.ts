@@ -21,17 +21,17 @@ import type {
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import type { Manifest } from '../snapshots/manifest.ts'
-import { type Body, type BodyRecord, endBody } from './body.ts'
+import type { Draft } from '../vmm/save.ts'
+import { stopVmm, type Vmm, type VmmRecord } from '../vmm/vmm.ts'
+import { countAll, saveCounts } from './counts.ts'
 import { createVm } from './create.ts'
 import { answeredBefore, checkFence, Entries, mustRun, operate, wrongState } from './entries.ts'
-import { keepFlows, withFlows } from './flows.ts'
+import { saveFlows, withFlows } from './flows.ts'
 import { addChild, captureLive, FIRST_GENERATION, findForkSource } from './fork.ts'
-import { countAll, keepCounts } from './network.ts'
 import { pauseVm } from './pause.ts'
 import { connectToPort } from './port.ts'
 import type { VmRecord } from './registry.ts'
 import { resumeVm } from './resume.ts'
-import type { Draft } from './save.ts'
 import { watch } from './watch.ts'
 
 /** To the ports of one sandbox, by anybody who knows its name. */
@@ -64,7 +64,7 @@ export class Vms {
   }
 
   /** The body of one that runs. */
-  get(id: string): Body {
+  get(id: string): Vmm {
     const { record, body } = this.#entries.find(id)
     if (!body || record.state !== 'running') throw new HostError('guest_unreachable', `${id} is ${record.state}`)
     return body
@@ -81,7 +81,7 @@ export class Vms {
       try {
         const limit = AbortSignal.any([signal, abort, AbortSignal.timeout(request.limit_ms)])
         // It says `running` before the guest does, but to nobody: a create that never answered is deleted by who asked.
-        const note = (made: Body) => this.#deps.registry.write({ ...record, state: 'running', body: made.record })
+        const note = (made: Vmm) => this.#deps.registry.write({ ...record, state: 'running', body: made.record })
         const { body, created } = await createVm(this.#deps, request, note, undo, limit)
         Object.assign(record, { state: 'running', body: body.record } satisfies Partial<VmRecord>)
         entry.revision = request.network.revision
@@ -111,7 +111,7 @@ export class Vms {
       try {
         for (const connection of entry.connections) connection.destroy()
         const { paused, memory } = await pauseVm(this.#deps, record, body, limit_ms)
-        await keepCounts(this.#deps, record, body.record)
+        await saveCounts(this.#deps, record, body.record)
         if (record.counts) paused.counts = record.counts
         body.ending = true
         delete entry.revision
@@ -156,7 +156,7 @@ export class Vms {
         try {
           await this.#deps.registry.write(risen)
         } catch (error) {
-          await endBody(this.#deps, body.record, body)
+          await stopVmm(this.#deps, body.record, body)
           throw error
         }
         for (const key of ['reason', 'unborn', 'signal'] as const) delete record[key]
@@ -224,7 +224,7 @@ export class Vms {
   async delete(id: string, fence: number): Promise<void> {
     const entry = this.#entries.get(id)
     if (entry) checkFence(entry.record, fence)
-    this.#entries.bury(id, fence)
+    this.#entries.addTombstone(id, fence)
     if (!entry) return
     entry.record.fence = fence
     if (entry.doing) {
@@ -237,7 +237,7 @@ export class Vms {
     const { record } = entry
     const memory = this.#deps.snapshots.newest(id)?.manifest.memory.id
     if (memory !== undefined && record.state === 'paused') await this.#deps.standby.drop(memory)
-    if (record.body) await endBody(this.#deps, record.body, entry.body)
+    if (record.body) await stopVmm(this.#deps, record.body, entry.body)
     await crashPoint('host.delete.ended')
     await this.#deps.registry.remove(id)
     await crashPoint('host.delete.unrecorded')
@@ -281,14 +281,14 @@ export class Vms {
   }
 
   /** Found at start: with a body that lives, saved, or dead. */
-  adopt(record: VmRecord, body?: Body): void {
+  adopt(record: VmRecord, body?: Vmm): void {
     const entry = this.#entries.add(record)
     if (body) watch(this.#deps, entry, body)
   }
 
-  async #standBy(record: VmRecord, body: Body, memory: string, dirtyBytes: number): Promise<void> {
+  async #standBy(record: VmRecord, body: Vmm, memory: string, dirtyBytes: number): Promise<void> {
     const { id, ip, disk_mib: diskMib } = record
-    if (await keepFlows(this.#deps, record, body.record)) {
+    if (await saveFlows(this.#deps, record, body.record)) {
       void this.#deps.registry
         .write(record)
         .catch((error) => this.#deps.log.warn({ err: error, sandbox: id }, 'could not write what a sandbox reached'))
@@ -312,8 +312,8 @@ export class Vms {
   }
 
   /** Of a sandbox that has another body by now. */
-  async #forget(dead: BodyRecord): Promise<void> {
-    await endBody(this.#deps, dead).catch((error) =>
+  async #forget(dead: VmmRecord): Promise<void> {
+    await stopVmm(this.#deps, dead).catch((error) =>
       this.#deps.log.error({ err: error, body: dead.id }, 'what is left of a dead body could not be removed'),
     )
   }

@@ -1,12 +1,12 @@
 /** A body that runs is listened to, and missed when it dies. */
 import type { Deps } from '../deps.ts'
 import { listenToSignals } from '../guest/signals.ts'
-import { type Body, releaseBody } from './body.ts'
+import { releaseVmm, type Vmm } from '../vmm/vmm.ts'
+import { saveCounts } from './counts.ts'
 import type { Entry } from './entries.ts'
-import { keepFlows } from './flows.ts'
-import { keepCounts } from './network.ts'
+import { saveFlows } from './flows.ts'
 
-export function watch(deps: Deps, entry: Entry, body: Body): void {
+export function watch(deps: Deps, entry: Entry, body: Vmm): void {
   entry.body = body
   const quiet = new AbortController()
   entry.quiet = quiet
@@ -19,19 +19,19 @@ export function watch(deps: Deps, entry: Entry, body: Body): void {
     quiet.signal,
   )
   void body.qmp.closed.then(() => quiet.abort())
-  void body.untilDead(deps).then((reason) => (body.ending ? undefined : mourn(deps, entry, body, reason)))
+  void body.untilDead(deps).then((reason) => (body.ending ? undefined : markDead(deps, entry, body, reason)))
 }
 
 /** Its process is ended for certain before it counts as dead: its disk may be started from then. */
-async function mourn(deps: Deps, entry: Entry, body: Body, reason: string): Promise<void> {
+async function markDead(deps: Deps, entry: Entry, body: Vmm, reason: string): Promise<void> {
   const { record } = entry
   deps.log.warn({ sandbox: record.id, reason }, 'a sandbox died')
   // Nothing answers them any more, and the address may be somebody else's soon.
   for (const connection of entry.connections) connection.destroy()
   try {
-    await keepCounts(deps, record, body.record)
-    await keepFlows(deps, record, body.record)
-    await releaseBody(deps, body.record, body)
+    await saveCounts(deps, record, body.record)
+    await saveFlows(deps, record, body.record)
+    await releaseVmm(deps, body.record, body)
     delete entry.revision
     if (entry.body !== body) return
     delete entry.body

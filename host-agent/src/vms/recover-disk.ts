@@ -4,26 +4,26 @@
  */
 import { readdir } from 'node:fs/promises'
 import path from 'node:path'
+import { findBase } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
-import { findBase } from './base.ts'
-import { workOf } from './body.ts'
-import { diskFile } from './qemu/args.ts'
+import { diskFile } from '../vmm/args.ts'
+import { diskObject } from '../vmm/save.ts'
+import type { VmmPlan } from '../vmm/start.ts'
+import { workFolderOf } from '../vmm/vmm.ts'
 import type { VmRecord } from './registry.ts'
-import { diskObject } from './save.ts'
-import type { BodyPlan } from './start-body.ts'
 
-export async function rescueDisk(
+export async function recoverDisk(
   deps: Deps,
   record: VmRecord,
-): Promise<{ plan: Omit<BodyPlan, 'id' | 'home' | 'lasting'> }> {
+): Promise<{ plan: Omit<VmmPlan, 'id' | 'home' | 'lasting'> }> {
   const { body } = record
   if (!body) throw new HostError('snapshot_missing', `nothing of ${record.id} is left to start from`)
   const base = await findBase(deps, body)
   const layers = [...body.layers]
   // All of them, also those that a generation has: that one is not what we start from.
-  for (const n of await listDisks(workOf(deps, body.id))) {
-    const file = path.join(workOf(deps, body.id), diskFile(n))
+  for (const n of await listDisks(workFolderOf(deps, body.id))) {
+    const file = path.join(workFolderOf(deps, body.id), diskFile(n))
     const object = diskObject(body.id, n)
     // Held by the dead body, as its other layers are, until the record lets go of it.
     deps.snapshots.hold(body.id, [object])

@@ -9,10 +9,10 @@ import type { Deps } from '../deps.ts'
 import { openGuestChannel } from '../guest/channel.ts'
 import { askGuest } from '../guest/client.ts'
 import { runInGuest } from '../guest/exec.ts'
+import { diskFile, inWork, STATE_FILE } from '../vmm/args.ts'
+import { createOverlay } from '../vmm/disk/qcow2/overlay.ts'
+import { launchQemu, socketDirOf, socketsIn } from '../vmm/launch.ts'
 import type { Base } from './base.ts'
-import { launchQemu, socketDirOf, socketsIn } from './launch.ts'
-import { diskFile, inWork, STATE_FILE } from './qemu/args.ts'
-import { createOverlay } from './qemu/qcow2/overlay.ts'
 
 const BOOT_LIMIT_MS = 40_000
 

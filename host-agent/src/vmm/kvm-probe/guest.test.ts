@@ -10,7 +10,7 @@ import {
   stageCode,
   startRegs,
   startSregs,
-} from './kvm-probe-guest.ts'
+} from './guest.ts'
 
 const B = stageCode('B')
 

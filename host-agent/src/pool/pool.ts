@@ -11,13 +11,13 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Undo } from '@warren/kit/undo'
+import type { Base } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import { runInGuest } from '../guest/exec.ts'
-import type { Base } from './base.ts'
-import { type Body, bodyHomeOf, endBody, newBodyId } from './body.ts'
-import { shortOfMemory } from './memory-pressure.ts'
-import { startBody } from './start-body.ts'
-import { wakeGuest } from './wake.ts'
+import { shortOfMemory } from '../memory-pressure.ts'
+import { applyIdentity } from '../vmm/apply-identity.ts'
+import { startVmm } from '../vmm/start.ts'
+import { newVmmId, stopVmm, type Vmm, vmmFolderOf } from '../vmm/vmm.ts'
 
 /** What one costs beside the pages it shares with its base; measured after it was woken and used. */
 const BODY_MIB = 64
@@ -28,7 +28,7 @@ const WATCH_MS = 2_000
 const BURST_MS = 10_000
 const REMEMBERED_MS = 10 * 60_000
 
-type Line = { base: Base; bodies: Body[]; asked: number[]; atLeast: number }
+type Line = { base: Base; bodies: Vmm[]; asked: number[]; atLeast: number }
 
 export type Pool = ReturnType<typeof createPool>
 
@@ -79,12 +79,12 @@ export function createPool(getDeps: () => Deps, budgetMib: number) {
     for (const line of lines.values()) while (line.bodies.length > 0) await end(line.bodies.pop()!)
   }
 
-  const end = (body: Body) =>
-    endBody(getDeps(), body.record, body).catch((error) => getDeps().log.error({ err: error }, 'a body would not end'))
+  const end = (body: Vmm) =>
+    stopVmm(getDeps(), body.record, body).catch((error) => getDeps().log.error({ err: error }, 'a body would not end'))
 
   return {
     /** One that is ready, or nothing: nobody waits for the pool. */
-    take(base: Base): Body | undefined {
+    take(base: Base): Vmm | undefined {
       const line = lineOf(base)
       line.asked.push(Date.now())
       nudge()
@@ -142,25 +142,25 @@ function mostWanted(lines: ReadonlyMap<string, Line>): Line | undefined {
 }
 
 /** What every sandbox does first, done here, and then it stands still until somebody takes it. */
-async function warmOne(deps: Deps, base: Base, signal: AbortSignal): Promise<Body> {
+async function warmOne(deps: Deps, base: Base, signal: AbortSignal): Promise<Vmm> {
   const undo = new Undo()
   try {
-    const id = newBodyId()
-    const plan = { id, home: bodyHomeOf(deps, id), base, layers: [], diskMib: base.diskMib, lasting: true }
-    const body = await startBody(deps, plan, undo, signal)
+    const id = newVmmId()
+    const plan = { id, home: vmmFolderOf(deps, id), base, layers: [], diskMib: base.diskMib, lasting: true }
+    const body = await startVmm(deps, plan, undo, signal)
     await deps.cgroups.setBackground(id, true)
-    await body.go()
-    await wakeGuest(body, { hostname: 'warren', envs: {}, ssh_pubkeys: [] }, { born: true }, signal)
+    await body.resumeCpus()
+    await applyIdentity(body, { hostname: 'warren', envs: {}, ssh_pubkeys: [] }, { born: true }, signal)
     const { session } = await body.channel(signal)
     for (let i = 0; i < 2; i++) await runInGuest(session, { cmd: 'true' }, signal)
-    await wakeGuest(body, { hostname: 'warren', envs: {}, ssh_pubkeys: [] }, { born: true }, signal)
-    await body.stop()
+    await applyIdentity(body, { hostname: 'warren', envs: {}, ssh_pubkeys: [] }, { born: true }, signal)
+    await body.pauseCpus()
     await deps.cgroups.setBackground(id, false)
     body.pooled = true
     void body.qmp.closed.then(async () => {
       if (!body.pooled || body.ending) return
       body.ending = true // take() passes it over.
-      await endBody(deps, body.record, body).catch((error) => deps.log.error({ err: error }, 'a body would not end'))
+      await stopVmm(deps, body.record, body).catch((error) => deps.log.error({ err: error }, 'a body would not end'))
     })
     return body
   } catch (error) {

@@ -1,17 +1,13 @@
 /** What the sandboxes of this host sent and received, also over the ends of their bodies. */
 import type { HostCounts, HostNetworks, HostVmNetwork } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
-import type { Body, BodyRecord } from './body.ts'
+import type { Vmm, VmmRecord } from '../vmm/vmm.ts'
 import type { VmRecord } from './registry.ts'
 
-type Counted = { record: VmRecord; body?: Body; revision?: number }
+type Counted = { record: VmRecord; body?: Vmm; revision?: number }
 
 /** Before its slot is released: the counters go with it. A pause or an end does not fail for their sake. */
-export async function keepCounts(
-  deps: Deps,
-  record: VmRecord,
-  { slot, slotGone, released }: BodyRecord,
-): Promise<void> {
+export async function saveCounts(deps: Deps, record: VmRecord, { slot, slotGone, released }: VmmRecord): Promise<void> {
   if (released || slotGone) return
   try {
     const usage = (await deps.network.slots.usage([slot])).get(slot)

@@ -1,5 +1,5 @@
 /**
- * One stage of the KVM probe, in a process of its own: `node kvm-probe-child.ts A|B` prints one StageReport as JSON.
+ * One stage of the KVM probe, in a process of its own: `node main.ts A|B` prints one StageReport as JSON.
  *
  * It calls ioctl and mmap by FFI, where a mistake kills the process. So nobody imports this file: probe.ts starts it,
  * and kills it when its time is up. Descriptors and mappings are left to the end of the process.
@@ -16,7 +16,7 @@ import {
   type Stage,
   startRegs,
   startSregs,
-} from './kvm-probe-guest.ts'
+} from './guest.ts'
 import type { StageReport } from './probe.ts'
 
 const KVM = {
@@ -61,7 +61,7 @@ class Refused extends Error {
 
 alarm(ALARM_SECONDS)
 const stage = STAGES.find((one) => one === process.argv[2])
-if (stage === undefined) throw new Error(`usage: kvm-probe-child.ts ${STAGES.join('|')}`)
+if (stage === undefined) throw new Error(`usage: main.ts ${STAGES.join('|')}`)
 process.stdout.write(JSON.stringify(report(stage)))
 
 function report(stage: Stage): StageReport {

@@ -3,9 +3,9 @@ import path from 'node:path'
 import { Undo } from '@warren/kit/undo'
 import type { Deps } from '../deps.ts'
 import { runInGuest } from '../guest/exec.ts'
+import { applyIdentity } from '../vmm/apply-identity.ts'
+import { startVmm } from '../vmm/start.ts'
 import type { Base } from './base.ts'
-import { startBody } from './start-body.ts'
-import { wakeGuest } from './wake.ts'
 
 const PROOF_LIMIT_MS = 20_000
 
@@ -15,9 +15,9 @@ export async function proveBase(deps: Deps, base: Base): Promise<void> {
   try {
     const home = path.join(base.folder, 'proof')
     const plan = { id: `proof-${base.key}`, home, base, layers: [], diskMib: base.diskMib, lasting: false }
-    const body = await startBody(deps, plan, undo, signal)
-    await body.go()
-    await wakeGuest(body, { hostname: 'proof' }, { born: true }, signal)
+    const body = await startVmm(deps, plan, undo, signal)
+    await body.resumeCpus()
+    await applyIdentity(body, { hostname: 'proof' }, { born: true }, signal)
     const { session } = await body.channel(signal)
     const script = 'test "$(hostname)" = proof || test "$(cat /etc/hostname)" = proof'
     const code = await runInGuest(session, { cmd: '/bin/sh', args: ['-c', script] }, signal)

@@ -11,27 +11,27 @@ import path from 'node:path'
 import type { Deps } from '../deps.ts'
 import type { Manifest, StoredObject } from '../snapshots/manifest.ts'
 import type { Expected, Reservation } from '../snapshots/objects.ts'
-import { type Body, workOf } from './body.ts'
-import { describeNeeds } from './needs.ts'
+import type { VmRecord } from '../vms/registry.ts'
+import { diskFile, FDS, STATE_FILE } from './args.ts'
+import { describeNeeds } from './compatibility.ts'
 import { isAlive } from './process.ts'
-import { diskFile, FDS, STATE_FILE } from './qemu/args.ts'
-import type { VmRecord } from './registry.ts'
+import { type Vmm, workFolderOf } from './vmm.ts'
 
 export type Saved = Omit<Manifest, 'sandbox' | 'generation'>
 /** The objects stay as long as they are reserved: until a manifest names them, or nobody will. */
 export type Draft = { saved: Saved; reservation: Reservation }
 
-export async function saveBody(
+export async function saveVmm(
   deps: Deps,
   record: VmRecord,
-  body: Body,
+  body: Vmm,
   goOn?: (newestDisk: number) => Promise<void>,
 ): Promise<Draft> {
   const { id, over, qemu } = body.record
   const stamp = Date.now().toString(36)
   const memoryId = `${id}-m${stamp}`
   const stateId = `${id}-s${stamp}`
-  const work = workOf(deps, id)
+  const work = workFolderOf(deps, id)
   const newestDisk = await body.newestDisk()
   const firstDisk = body.record.firstDisk ?? 0
   const ownDisks = Array.from({ length: newestDisk + 1 - firstDisk }, (_, i) => firstDisk + i)
@@ -80,7 +80,7 @@ const STATE_MAX_BYTES = 64 * MIB
  * What lies under the disk it writes to: the layers of the generation it was resumed from. They may have been merged
  * since, and say the same; without one, those it was started with.
  */
-function layersUnder(deps: Deps, record: VmRecord, body: Body): string[] {
+function layersUnder(deps: Deps, record: VmRecord, body: Vmm): string[] {
   const { from: number } = body.record
   const from = number === undefined ? undefined : deps.snapshots.find(record.id, number)
   if (from?.manifest) return from.manifest.disk.map((layer) => layer.id)
@@ -89,7 +89,7 @@ function layersUnder(deps: Deps, record: VmRecord, body: Body): string[] {
   return body.record.layers
 }
 
-function saveMemory(deps: Deps, body: Body, memoryId: string, sync: boolean) {
+function saveMemory(deps: Deps, body: Vmm, memoryId: string, sync: boolean) {
   const { qemu, shape } = body.record
   const file = deps.snapshots.fileOf(memoryId)
   return deps.workers.run('saveMemory', {
@@ -101,7 +101,7 @@ function saveMemory(deps: Deps, body: Body, memoryId: string, sync: boolean) {
   })
 }
 
-async function saveState(body: Body, work: string): Promise<void> {
+async function saveState(body: Vmm, work: string): Promise<void> {
   await rm(path.join(work, STATE_FILE), { force: true })
   await body.saveDevices()
 }

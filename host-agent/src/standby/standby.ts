@@ -11,11 +11,11 @@ import { chmod, link, readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { within } from '@warren/kit/stop'
 import type { Deps } from '../deps.ts'
-import { type Body, endBody, workOf } from './body.ts'
-import { shortOfMemory } from './memory-pressure.ts'
-import { diskFile } from './qemu/args.ts'
-import { putOver } from './qemu/disks.ts'
-import { createOverlay } from './qemu/qcow2/overlay.ts'
+import { shortOfMemory } from '../memory-pressure.ts'
+import { diskFile } from '../vmm/args.ts'
+import { replaceBacking } from '../vmm/disk/block-nodes.ts'
+import { createOverlay } from '../vmm/disk/qcow2/overlay.ts'
+import { stopVmm, type Vmm, workFolderOf } from '../vmm/vmm.ts'
 
 /** What one costs beside its own pages: QEMU, and the code it has translated. */
 const BODY_MIB = 48
@@ -27,7 +27,7 @@ const COVERS_MAX = 8
 const COVER_LIMIT_MS = 20_000
 
 type About = { sandbox: string; ip: string; dirtyBytes: number; diskMib: number }
-type Kept = { body: Body; ip: string; mib: number; since: number }
+type Kept = { body: Vmm; ip: string; mib: number; since: number }
 
 export type Standby = ReturnType<typeof createStandby>
 
@@ -54,12 +54,12 @@ export function createStandby(getDeps: () => Deps, budgetMib: number) {
     for (const memory of [...kept.keys()]) await drop(memory)
   }
 
-  const end = (body: Body) =>
-    endBody(getDeps(), body.record, body).catch((error) => getDeps().log.error({ err: error }, 'a body would not end'))
+  const end = (body: Vmm) =>
+    stopVmm(getDeps(), body.record, body).catch((error) => getDeps().log.error({ err: error }, 'a body would not end'))
 
   return {
     /** Keeps it or ends it; settles when either is done. */
-    async add(memory: string, body: Body, about: About): Promise<void> {
+    async add(memory: string, body: Vmm, about: About): Promise<void> {
       const mib = BODY_MIB + Math.ceil(about.dirtyBytes / 1024 / 1024)
       if (closed || mib > budgetMib || shortOfMemory()) return end(body)
       try {
@@ -73,7 +73,7 @@ export function createStandby(getDeps: () => Deps, budgetMib: number) {
       for (const oldest of [...kept.keys()]) if (used() > budgetMib) await drop(oldest)
     },
     /** The body that has just this memory and address, if there still is one. From now on it is the caller's. */
-    take(memory: string, ip: string): Body | undefined {
+    take(memory: string, ip: string): Vmm | undefined {
       const one = kept.get(memory)
       if (!one) return undefined
       if (one.ip !== ip) {
@@ -93,7 +93,7 @@ export function createStandby(getDeps: () => Deps, budgetMib: number) {
   }
 }
 
-async function coverDisk(deps: Deps, body: Body, { sandbox, diskMib }: About): Promise<void> {
+async function coverDisk(deps: Deps, body: Vmm, { sandbox, diskMib }: About): Promise<void> {
   const { record } = body
   const disk = await body.newestDisk()
   await addDisk(deps, body, disk + 1, diskMib)
@@ -110,21 +110,21 @@ async function coverDisk(deps: Deps, body: Body, { sandbox, diskMib }: About): P
  * says the same with a handful of them, merged in the background (compact.ts): the newest layer, still empty, is put
  * over those.
  */
-async function shorten(deps: Deps, sandbox: string, body: Body): Promise<void> {
+async function shorten(deps: Deps, sandbox: string, body: Vmm): Promise<void> {
   const { record } = body
   const newest = await body.newestDisk()
   const layers = deps.snapshots.newest(sandbox)?.manifest.disk.map((layer) => layer.id)
   if (!layers) throw new Error('its generation is gone')
   // In the same breath as they were looked up.
   deps.snapshots.hold(record.id, layers)
-  const work = workOf(deps, record.id)
+  const work = workFolderOf(deps, record.id)
   const files = layers.map((_, i) => `under-${newest}-${i}.qcow2`)
   for (const [i, layer] of layers.entries()) {
     const file = deps.snapshots.fileOf(layer)
     await chmod(file, 0o444) // One that was merged is root's alone, and lies where only root comes.
     await link(file, path.join(work, files[i]!))
   }
-  await putOver(body.qmp, newest, files)
+  await replaceBacking(body.qmp, newest, files)
   const kept = new Set([...files, diskFile(newest)])
   for (const name of await readdir(work)) {
     if (/^(disk|under)-/.test(name) && !kept.has(name)) await rm(path.join(work, name))
@@ -138,9 +138,9 @@ async function shorten(deps: Deps, sandbox: string, body: Body): Promise<void> {
 }
 
 /** An empty layer in the body's own folder, for when the disk under it is frozen. */
-export async function addDisk(deps: Deps, body: Body, n: number, diskMib: number): Promise<void> {
+export async function addDisk(deps: Deps, body: Vmm, n: number, diskMib: number): Promise<void> {
   const { id, uid } = body.record
-  const work = workOf(deps, id)
+  const work = workFolderOf(deps, id)
   const backing = { file: path.join(work, diskFile(n - 1)), format: 'qcow2' as const }
   await createOverlay(path.join(work, diskFile(n)), { sizeMib: diskMib, backing, owner: uid })
 }

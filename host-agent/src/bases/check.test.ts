@@ -6,7 +6,7 @@ import { after, type TestContext, test } from 'node:test'
 import { makeFolder } from '../images/testing.ts'
 import { startWorkers } from '../snapshots/workers.ts'
 import type { Base } from './base.ts'
-import { findDamage, sumBase } from './base-check.ts'
+import { findDamage, sumBase } from './check.ts'
 
 const workers = startWorkers(1)
 after(() => workers.close())

@@ -3,19 +3,19 @@ import { randomBytes } from 'node:crypto'
 import type { ClientHttp2Session } from 'node:http2'
 import { GuestClockAnswer, GuestGrowAnswer, type GuestIdentityBody, GuestWakeAnswer } from '@warren/protocol'
 import { askGuest } from '../guest/client.ts'
-import type { Body } from './body.ts'
-import { diskNode } from './qemu/args.ts'
+import { diskNode } from './args.ts'
+import type { Vmm } from './vmm.ts'
 
 const CLOCK_TRIP_MAX_MS = 50
 const CLOCK_TRIES = 5
 
-export class NotConfirmed extends Error {
-  override name = 'NotConfirmed'
+export class IdentityNotConfirmed extends Error {
+  override name = 'IdentityNotConfirmed'
 }
 
 /** `born`: it was a copy of somebody until now, and gets what must be nobody else's. */
-export async function wakeGuest(
-  body: Body,
+export async function applyIdentity(
+  body: Vmm,
   identity: GuestIdentityBody & { hostname: string },
   { born }: { born: boolean },
   signal: AbortSignal,
@@ -45,7 +45,9 @@ export async function wakeGuest(
     seen?.hostname === identity.hostname &&
     (!born || (seen.machine_id === machineId && seen.ssh_host_keys_left === 0))
   if (!confirmed) {
-    throw new NotConfirmed(`the guest did not become ${identity.hostname}: ${JSON.stringify(answer).slice(0, 500)}`)
+    throw new IdentityNotConfirmed(
+      `the guest did not become ${identity.hostname}: ${JSON.stringify(answer).slice(0, 500)}`,
+    )
   }
   if (performance.now() - askedAt > CLOCK_TRIP_MAX_MS) await setClock(session, signal)
 }
@@ -63,7 +65,7 @@ async function setClock(session: ClientHttp2Session, signal: AbortSignal): Promi
 }
 
 /** A base has a disk of one size; whoever asked for more gets it once the guest runs. */
-export async function growDisk(body: Body, diskMib: number, signal: AbortSignal): Promise<void> {
+export async function growDisk(body: Vmm, diskMib: number, signal: AbortSignal): Promise<void> {
   const bytes = diskMib * 1024 * 1024
   await body.qmp.run('block_resize', { 'node-name': diskNode(await body.newestDisk()), size: bytes })
   const { session } = await body.channel(signal)

@@ -6,9 +6,9 @@ import { chown, lstat, mkdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Undo } from '@warren/kit/undo'
 import type { Deps } from '../deps.ts'
-import { endProcess, markProcess, type ProcessMark } from './process.ts'
-import { FDS, renderArgs, type Shape, SOCKETS, type Start } from './qemu/args.ts'
-import { Qmp } from './qemu/qmp.ts'
+import { FDS, renderArgs, type Shape, SOCKETS, type Start } from './args.ts'
+import { findProcess, killProcess, type ProcessHandle } from './process.ts'
+import { Qmp } from './qmp.ts'
 
 /** A file QEMU gets as a descriptor; `sealed` hands out a copy in memory that nobody can write to. */
 export type VmFile = { path: string; flags: 'r' | 'r+' | 'w' | 'sealed' }
@@ -31,7 +31,7 @@ export type Launch = {
   lasting: boolean
 }
 
-export type Launched = { qemu: ProcessMark; qmp: Qmp }
+export type Launched = { qemu: ProcessHandle; qmp: Qmp }
 
 export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal: AbortSignal): Promise<Launched> {
   const socketDir = socketDirOf(deps, launch.id)
@@ -59,11 +59,11 @@ export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal:
     stderrPath: launch.logFile,
     cgroupProcs: launch.cgroups,
   })
-  const qemu = markProcess(pid)
-  if (!qemu) throw new Error(`QEMU ended at once: ${await lastWords(launch.logFile)}`)
-  undo.add('QEMU', () => endProcess(qemu))
+  const qemu = findProcess(pid)
+  if (!qemu) throw new Error(`QEMU ended at once: ${await readLogTail(launch.logFile)}`)
+  undo.add('QEMU', () => killProcess(qemu))
   const qmp = await connectMonitor(socketDir, qemu, signal).catch(async (error) => {
-    throw new Error(`no monitor: ${await lastWords(launch.logFile)}`, { cause: error })
+    throw new Error(`no monitor: ${await readLogTail(launch.logFile)}`, { cause: error })
   })
   undo.add('monitor', () => qmp.close())
   await lockSockets(socketDir)
@@ -79,10 +79,10 @@ async function lockSockets(socketDir: string): Promise<void> {
 }
 
 /** Gives up at once when QEMU is gone: nobody would ever make the socket. */
-async function connectMonitor(socketDir: string, qemu: ProcessMark, signal: AbortSignal): Promise<Qmp> {
+async function connectMonitor(socketDir: string, qemu: ProcessHandle, signal: AbortSignal): Promise<Qmp> {
   const ended = new AbortController()
   const watch = setInterval(() => {
-    if (!markProcess(qemu.pid)) ended.abort(new Error('QEMU ended while it started'))
+    if (!findProcess(qemu.pid)) ended.abort(new Error('QEMU ended while it started'))
   }, 20)
   try {
     return await Qmp.connect(path.join(socketDir, SOCKETS.monitor), AbortSignal.any([signal, ended.signal]))
@@ -92,7 +92,7 @@ async function connectMonitor(socketDir: string, qemu: ProcessMark, signal: Abor
 }
 
 /** What QEMU said last, on one line. */
-export async function lastWords(logFile: string): Promise<string> {
+export async function readLogTail(logFile: string): Promise<string> {
   const lines = (await readFile(logFile, 'utf8').catch(() => '')).trim().split('\n')
   return lines.slice(-3).join(' | ').slice(-500) || 'it said nothing'
 }

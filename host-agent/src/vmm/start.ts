@@ -8,15 +8,15 @@
 import { chown, mkdir, rm, truncate, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { Undo } from '@warren/kit/undo'
+import type { Base } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import type { Manifest } from '../snapshots/manifest.ts'
-import type { Base } from './base.ts'
-import { Body, type BodyRecord } from './body.ts'
+import { diskFile, FDS, INCOMING_STATE } from './args.ts'
+import { createOverlay } from './disk/qcow2/overlay.ts'
 import { type LaunchFiles, launchQemu } from './launch.ts'
-import { diskFile, FDS, INCOMING_STATE } from './qemu/args.ts'
-import { createOverlay } from './qemu/qcow2/overlay.ts'
+import { Vmm, type VmmRecord } from './vmm.ts'
 
-export type BodyPlan = {
+export type VmmPlan = {
   id: string
   home: string
   base: Base
@@ -38,7 +38,7 @@ export class Damage extends Error {
 /** Beside the guest's memory: translated code, device buffers, QEMU itself. */
 const QEMU_NEEDS_MIB = 512
 
-export async function startBody(deps: Deps, plan: BodyPlan, undo: Undo, signal: AbortSignal): Promise<Body> {
+export async function startVmm(deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSignal): Promise<Vmm> {
   const { id, home, base, layers } = plan
   const slot = await deps.network.slots.take()
   undo.add('slot', () => deps.network.slots.release(slot))
@@ -79,9 +79,9 @@ export async function startBody(deps: Deps, plan: BodyPlan, undo: Undo, signal: 
   )
   const over = plan.boot || plan.from?.memory.over === 'zeros' ? 'zeros' : 'base'
   const from = plan.from && { from: plan.from.generation }
-  const about = { base: base.key, baseId: base.id, over, shape: base.shape, type, layers } satisfies Partial<BodyRecord>
-  const record: BodyRecord = { id, slot, uid, qemu, ...about, ...from }
-  const body = new Body(deps, record, qmp)
+  const about = { base: base.key, baseId: base.id, over, shape: base.shape, type, layers } satisfies Partial<VmmRecord>
+  const record: VmmRecord = { id, slot, uid, qemu, ...about, ...from }
+  const body = new Vmm(deps, record, qmp)
   undo.add('connections', () => body.close())
   if (plan.from) await fillMemory(deps, plan.from.memory, qemu.pid)
   if (!plan.boot) await body.loadDevices(INCOMING_STATE, signal)
@@ -100,7 +100,7 @@ async function createCgroup(deps: Deps, id: string, memMib: number, undo: Undo):
   return (await deps.cgroups.create(id, { memoryBytes })).procs
 }
 
-async function filesOf(deps: Deps, plan: BodyPlan, uid: number): Promise<LaunchFiles> {
+async function filesOf(deps: Deps, plan: VmmPlan, uid: number): Promise<LaunchFiles> {
   const { base, from } = plan
   const disks = {
     image: { path: base.files.image, flags: 'r' },
@@ -119,7 +119,7 @@ async function filesOf(deps: Deps, plan: BodyPlan, uid: number): Promise<LaunchF
 }
 
 /** Empty memory to map privately: a file without a single block, of its own since QEMU may want to write to it. */
-async function createZeros(plan: BodyPlan, uid: number): Promise<string> {
+async function createZeros(plan: VmmPlan, uid: number): Promise<string> {
   const file = path.join(plan.home, 'zeros')
   await writeFile(file, '', { mode: 0o600 })
   await truncate(file, plan.base.shape.mem_mib * 1024 * 1024)

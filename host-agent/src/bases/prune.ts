@@ -6,8 +6,8 @@ import { readdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import type { Deps } from '../deps.ts'
+import type { VmRecord } from '../vms/registry.ts'
 import { DAMAGED } from './base.ts'
-import type { VmRecord } from './registry.ts'
 
 type Pruning = Pick<Deps, 'config' | 'images' | 'initramfs' | 'kernel' | 'log' | 'machine' | 'snapshots'>
 

@@ -8,7 +8,7 @@
 import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { type RunOptions, runOrThrow } from '../../run.ts'
-import { RESULT_PORT, STAGE_VALUE, STAGES, type Stage } from './kvm-probe-guest.ts'
+import { RESULT_PORT, STAGE_VALUE, STAGES, type Stage } from './guest.ts'
 
 export type KvmProbe = { usable: true } | { usable: false; reason: string }
 
@@ -27,7 +27,7 @@ const STAGE_LIMIT_MS = 3_000
 /** A CPU makes the million turns of stage B in about one millisecond; PVM's emulator was seen to take 1400. */
 const GUEST_CPU_MAX_MS = 200
 
-const CHILD = fileURLToPath(new URL('./kvm-probe-child.ts', import.meta.url))
+const CHILD = fileURLToPath(new URL('./main.ts', import.meta.url))
 
 const STAGE_GUEST = { A: 'a real-mode guest', B: 'a 64-bit guest' } as const satisfies Record<Stage, string>
 

@@ -2,11 +2,11 @@
  * The layers of disk that a running QEMU has open. Only the newest is written to; each has the name of its number
  * (args.ts), and its file, too.
  */
-import { diskFile, diskNode, inWork } from './args.ts'
-import type { Qmp } from './qmp.ts'
+import { diskFile, diskNode, inWork } from '../args.ts'
+import type { Qmp } from '../qmp.ts'
 
 /** The number of the disk it writes to. */
-export async function askNewestDisk(qmp: Qmp): Promise<number> {
+export async function queryActiveDisk(qmp: Qmp): Promise<number> {
   const devices = await qmp.run<{ inserted?: { 'node-name'?: string } }[]>('query-block')
   for (const { inserted } of devices) {
     const [, n] = /^d(\d{1,6})$/.exec(inserted?.['node-name'] ?? '') ?? []
@@ -34,7 +34,7 @@ export async function freezeDisk(qmp: Qmp, n: number): Promise<void> {
 }
 
 /** Puts disk n over other layers that say the same as those under it, oldest first, and closes what it lay over. */
-export async function putOver(qmp: Qmp, n: number, files: readonly string[]): Promise<void> {
+export async function replaceBacking(qmp: Qmp, n: number, files: readonly string[]): Promise<void> {
   const before = await listLayers(qmp)
   const names = files.map((_, i) => `u${n}-${i}`)
   for (const [i, name] of files.entries()) {

@@ -2,12 +2,12 @@
 import { readFileSync } from 'node:fs'
 import type { Deps } from '../deps.ts'
 import type { Needs } from '../snapshots/manifest.ts'
-import type { BodyRecord } from './body.ts'
-import { renderArgs, type Shape } from './qemu/args.ts'
+import { renderArgs, type Shape } from './args.ts'
+import type { VmmRecord } from './vmm.ts'
 
-type Body = Pick<BodyRecord, 'base' | 'baseId' | 'shape' | 'type'>
+type Vmm = Pick<VmmRecord, 'base' | 'baseId' | 'shape' | 'type'>
 
-export function describeNeeds(deps: Deps, { base, baseId, shape, type }: Body): Needs {
+export function describeNeeds(deps: Deps, { base, baseId, shape, type }: Vmm): Needs {
   const { version, accel, cpu } = deps.machine
   const flags = accel === 'kvm' ? { cpu_flags: readCpuFlags() } : {}
   return { base, baseId, machine: { version, type, accel, cpu }, ...flags, devices: devicesOf(deps, shape), shape }

@@ -34,10 +34,10 @@ import { Undo } from '@warren/kit/undo'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import type { Image } from '../images/index.ts'
-import { bootAndSave } from './base-boot.ts'
-import { findDamage, sumBase } from './base-check.ts'
-import { proveBase } from './base-proof.ts'
-import { renderArgs, type Shape } from './qemu/args.ts'
+import { renderArgs, type Shape } from '../vmm/args.ts'
+import { bootAndSave } from './boot.ts'
+import { findDamage, sumBase } from './check.ts'
+import { proveBase } from './prove.ts'
 
 export type Base = {
   key: string
@@ -140,7 +140,7 @@ async function build(deps: Deps, base: Base, image: Image, facts: object): Promi
   let last: unknown
   for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
     try {
-      await deps.heavyGate(() => buildOnce(deps, base, image, facts))
+      await deps.buildLimiter(() => buildOnce(deps, base, image, facts))
       deps.log.info(
         { base: base.key, image: image.name, shape: base.shape, ms: Date.now() - startedAt },
         'base is ready',

@@ -1,9 +1,9 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { createGate } from './gate.ts'
+import { createLimiter } from './limiter.ts'
 
 test('no more are inside than the gate is wide, and they enter in order', async () => {
-  const gate = createGate(2)
+  const gate = createLimiter(2)
   const order: number[] = []
   let inside = 0
   let most = 0
@@ -23,7 +23,7 @@ test('no more are inside than the gate is wide, and they enter in order', async 
 })
 
 test('work that fails lets the next one in', async () => {
-  const gate = createGate(1)
+  const gate = createLimiter(1)
 
   await assert.rejects(
     gate(async () => {
@@ -35,7 +35,7 @@ test('work that fails lets the next one in', async () => {
 })
 
 test('one that gave up while it waited does not hold up those behind it', async () => {
-  const gate = createGate(1)
+  const gate = createLimiter(1)
   const first = Promise.withResolvers<void>()
   const abort = new AbortController()
   const running = gate(() => first.promise)

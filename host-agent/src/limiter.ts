@@ -1,5 +1,5 @@
 /** Lets a few in at a time, in the order they came: more restores at once than cores make all of them slower. */
-export function createGate(width: number): <T>(work: () => Promise<T>, signal?: AbortSignal) => Promise<T> {
+export function createLimiter(width: number): <T>(work: () => Promise<T>, signal?: AbortSignal) => Promise<T> {
   let inside = 0
   const waiting: (() => void)[] = []
 

@@ -10,17 +10,17 @@ import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Deps } from '../deps.ts'
 import { type GuestChannel, openGuestChannel } from '../guest/channel.ts'
-import { lastWords, socketDirOf, socketsIn } from './launch.ts'
-import { endProcess, isAlive, type ProcessMark } from './process.ts'
-import { inWork, type Shape, STATE_FILE } from './qemu/args.ts'
-import { askNewestDisk, freezeDisk } from './qemu/disks.ts'
-import type { Qmp } from './qemu/qmp.ts'
+import { inWork, type Shape, STATE_FILE } from './args.ts'
+import { freezeDisk, queryActiveDisk } from './disk/block-nodes.ts'
+import { readLogTail, socketDirOf, socketsIn } from './launch.ts'
+import { isAlive, killProcess, type ProcessHandle } from './process.ts'
+import type { Qmp } from './qmp.ts'
 
-export type BodyRecord = {
+export type VmmRecord = {
   id: string
   slot: number
   uid: number
-  qemu: ProcessMark
+  qemu: ProcessHandle
   /** What lies under its memory and disk, and which build of it. */
   base: string
   baseId: string
@@ -45,12 +45,12 @@ const CHANNEL_LIMIT_MS = 5_000
 const LOAD_POLL_MS = 1
 const ROOM_POLL_MS = 500
 
-export const newBodyId = (): string => randomBytes(8).toString('hex')
-export const bodyHomeOf = (deps: Deps, id: string): string => path.join(deps.config.dataDir, 'bodies', id)
-export const workOf = (deps: Deps, id: string): string => path.join(bodyHomeOf(deps, id), 'work')
+export const newVmmId = (): string => randomBytes(8).toString('hex')
+export const vmmFolderOf = (deps: Deps, id: string): string => path.join(deps.config.dataDir, 'bodies', id)
+export const workFolderOf = (deps: Deps, id: string): string => path.join(vmmFolderOf(deps, id), 'work')
 
-export class Body {
-  readonly record: BodyRecord
+export class Vmm {
+  readonly record: VmmRecord
   readonly qmp: Qmp
   readonly #sockets: { agent: string; hello: string }
   #channel: Promise<GuestChannel> | undefined
@@ -62,7 +62,7 @@ export class Body {
   /** Set when we end it ourselves: its death is then no news. */
   ending = false
 
-  constructor(deps: Deps, record: BodyRecord, qmp: Qmp) {
+  constructor(deps: Deps, record: VmmRecord, qmp: Qmp) {
     this.record = record
     this.qmp = qmp
     this.#sockets = socketsIn(socketDirOf(deps, record.id))
@@ -77,7 +77,7 @@ export class Body {
     try {
       do {
         await new Promise((resolve) => setTimeout(resolve, ROOM_POLL_MS))
-        if ((await this.status()) === 'io-error') await this.go()
+        if ((await this.status()) === 'io-error') await this.resumeCpus()
       } while ((await this.status()) === 'io-error')
     } catch {
       // It ended; whoever watches it says so.
@@ -116,11 +116,11 @@ export class Body {
   }
 
   /** Memory, processors and disk are one instant from here on, and the disk's own tables are in its file. */
-  async stop(): Promise<void> {
+  async pauseCpus(): Promise<void> {
     await this.qmp.run('stop')
   }
 
-  async go(): Promise<void> {
+  async resumeCpus(): Promise<void> {
     await this.qmp.run('cont')
     this.#still = false
   }
@@ -147,7 +147,7 @@ export class Body {
 
   /** The number of the disk it writes to: it began with 0, and each that was frozen began the next. */
   async newestDisk(): Promise<number> {
-    this.#disk ??= await askNewestDisk(this.qmp)
+    this.#disk ??= await queryActiveDisk(this.qmp)
     return this.#disk
   }
 
@@ -171,19 +171,19 @@ export class Body {
     for (let waited = 0; isAlive(this.record.qemu) && waited < 2_000; waited += 20) {
       await new Promise((resolve) => setTimeout(resolve, 20))
     }
-    return `its QEMU ended: ${await lastWords(logOf(deps, this.record.id))}`
+    return `its QEMU ended: ${await readLogTail(logOf(deps, this.record.id))}`
   }
 }
 
-export const logOf = (deps: Deps, id: string): string => path.join(bodyHomeOf(deps, id), 'qemu.log')
+export const logOf = (deps: Deps, id: string): string => path.join(vmmFolderOf(deps, id), 'qemu.log')
 
-const releases = new WeakMap<BodyRecord, Promise<void>>()
+const releases = new WeakMap<VmmRecord, Promise<void>>()
 
 /**
  * QEMU, slot with its rules, cgroup, sockets. The disk stays: of a body that died it is all there is. Once: the number
  * of its slot is somebody else's a moment later.
  */
-export function releaseBody(deps: Deps, record: BodyRecord, body?: Body): Promise<void> {
+export function releaseVmm(deps: Deps, record: VmmRecord, body?: Vmm): Promise<void> {
   if (body) body.ending = true
   if (record.released) return Promise.resolve()
   let work = releases.get(record)
@@ -196,8 +196,8 @@ export function releaseBody(deps: Deps, record: BodyRecord, body?: Body): Promis
   return work
 }
 
-async function releaseOnce(deps: Deps, record: BodyRecord, body?: Body): Promise<void> {
-  await endProcess(record.qemu)
+async function releaseOnce(deps: Deps, record: VmmRecord, body?: Vmm): Promise<void> {
+  await killProcess(record.qemu)
   body?.close()
   // The rules of a slot go after its QEMU: no packet of it can follow.
   if (!record.slotGone) await deps.network.slots.release(record.slot)
@@ -207,8 +207,8 @@ async function releaseOnce(deps: Deps, record: BodyRecord, body?: Body): Promise
   record.released = true
 }
 
-export async function endBody(deps: Deps, record: BodyRecord, body?: Body): Promise<void> {
-  await releaseBody(deps, record, body)
+export async function stopVmm(deps: Deps, record: VmmRecord, body?: Vmm): Promise<void> {
+  await releaseVmm(deps, record, body)
   await deps.snapshots.release(record.id)
-  await rm(bodyHomeOf(deps, record.id), { recursive: true, force: true })
+  await rm(vmmFolderOf(deps, record.id), { recursive: true, force: true })
 }

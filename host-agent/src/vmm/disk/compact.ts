@@ -8,8 +8,8 @@
  * that runs on the old ones keeps them open; its next pause takes up the new ones (pause.ts).
  */
 import { randomBytes } from 'node:crypto'
-import type { Deps } from '../deps.ts'
-import type { StoredObject } from '../snapshots/manifest.ts'
+import type { Deps } from '../../deps.ts'
+import type { StoredObject } from '../../snapshots/manifest.ts'
 
 export type Compactor = ReturnType<typeof createCompactor>
 

@@ -4,8 +4,8 @@ import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import type { Deps } from '../deps.ts'
 import { makeFolder } from '../images/testing.ts'
-import { pruneBases } from './prune-bases.ts'
-import type { VmRecord } from './registry.ts'
+import type { VmRecord } from '../vms/registry.ts'
+import { pruneBases } from './prune.ts'
 
 const CURRENT = { machine: { version: '7.2' }, kernel: 'k2', initramfs: 'i2', image: 'debian' }
 

@@ -1,7 +1,7 @@
 /** Which machine this host can run: found by asking QEMU and the kernel, never by the name of a distribution. */
-import { runOrThrow } from '../../run.ts'
+import { runOrThrow } from '../run.ts'
 import type { Machine } from './args.ts'
-import { type ProbeOptions, probeKvm } from './probe.ts'
+import { type ProbeOptions, probeKvm } from './kvm-probe/probe.ts'
 
 const BINARY = 'qemu-system-x86_64'
 
