@@ -12,13 +12,13 @@ import { onStopSignal, StopStack } from '@warren/kit/stop'
 import { errorText } from '@warren/kit/text'
 import { buildApp } from './app.ts'
 import { type Config, readControlPlaneConfig } from './config.ts'
+import { createDeps } from './create-deps.ts'
 import { connectDatabase } from './db/connect.ts'
 import { migrate } from './db/migrate.ts'
-import { createDeps } from './deps.ts'
 import { watchHosts } from './hosts/heartbeat.ts'
 import { CredentialCache } from './http/credential-cache.ts'
-import { hearCredentialChanges } from './http/hear-credentials.ts'
-import { openIngress } from './ingress/main.ts'
+import { watchCredentialChanges } from './http/watch-credentials.ts'
+import { startIngress } from './ingress/start.ts'
 import { JOBS, SWEEPS } from './jobs/registry.ts'
 import { startWorker } from './jobs/worker.ts'
 import { createMetrics } from './observe/metrics.ts'
@@ -77,12 +77,12 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
   stack.add('operator port', () => operator.close())
 
   const app = await buildApp(deps, tracing)
-  const heard = hearCredentialChanges(deps)
+  const heard = watchCredentialChanges(deps)
   stack.add('credential changes', () => heard.close())
   const worker = await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
   stack.add('worker', () => worker.stop())
 
-  const ingress = config.ingress ? await openIngress(deps) : undefined
+  const ingress = config.ingress ? await startIngress(deps) : undefined
   if (ingress) stack.add('ingress', () => ingress.close())
 
   // Before anybody is let in: a create right after the start must not find that there is no host.
@@ -93,7 +93,9 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
   return {
     baseUrl: config.baseUrl ?? `http://${urlHost(config.host)}:${port}`,
     metricsUrl: `${operator.url}/metrics`,
-    ...(ingress ? { ingressUrl: `https://<id>-<port>.${config.ingressDomain}`, ingressPort: ingress.port } : {}),
+    ...(ingress
+      ? { ingressUrl: `https://<id>-<port>.${deps.ingressAddress.urlDomain}`, ingressPort: ingress.port }
+      : {}),
   }
 }
 

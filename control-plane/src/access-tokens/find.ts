@@ -5,7 +5,7 @@
  */
 import type { Database } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
-import type { Caller } from '../http/callers.ts'
+import type { Caller } from '../http/caller.ts'
 import { type CallerRow, toCallerUser } from '../users/find-by-key.ts'
 
 const FIND = `select encode(t.hash, 'hex') as hash, u.id, u.name, u.external_id, u.plan, u.operator, s.id as sandbox_id

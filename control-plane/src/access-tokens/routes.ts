@@ -1,7 +1,7 @@
 import { AccessTokenSecretView, AccessTokenView, ok, SandboxParams, success } from '@warren/protocol'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
-import { ownSandbox } from '../http/own-sandbox.ts'
+import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
+import type { App } from '../http/server.ts'
 import { createAccessToken } from './create.ts'
 import { deleteAccessToken } from './delete.ts'
 import { getAccessToken } from './get.ts'
@@ -16,7 +16,7 @@ export function accessTokenRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/access-token',
     {
       config,
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Issue the access token of a sandbox; it is shown this once',
         tags,
@@ -31,7 +31,7 @@ export function accessTokenRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/access-token',
     {
       config,
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Whether there is an access token, and a hint to tell it by',
         tags,
@@ -46,7 +46,7 @@ export function accessTokenRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/access-token/rotate',
     {
       config,
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Replace the access token; the old one is void at once and its streams end',
         tags,
@@ -61,7 +61,7 @@ export function accessTokenRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/access-token',
     {
       config,
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Disable the access token; its streams end; may be repeated',
         tags,

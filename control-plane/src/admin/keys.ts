@@ -1,6 +1,6 @@
 import type { Command } from 'commander'
 import { createApiKey, revokeApiKey } from '../users/keys.ts'
-import type { Admin } from './main.ts'
+import type { Admin } from './options.ts'
 import { getUser } from './users.ts'
 
 export function addKeyCommands(program: Command, admin: Admin): void {

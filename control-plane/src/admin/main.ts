@@ -6,16 +6,11 @@
 import { Failure } from '@warren/kit/failure'
 import { createLog } from '@warren/kit/log'
 import { errorText } from '@warren/kit/text'
-import { Command, InvalidArgumentError, Option } from 'commander'
-import { connectDatabase, type Database } from '../db/connect.ts'
-import { PLAN_NAMES } from '../users/plans.ts'
+import { Command } from 'commander'
+import { connectDatabase } from '../db/connect.ts'
 import { addKeyCommands } from './keys.ts'
+import type { Admin } from './options.ts'
 import { addUserCommands } from './users.ts'
-
-export type Admin = {
-  /** Runs a verb on an open database and prints what it gives. */
-  run(verb: (database: Database) => Promise<unknown>): Promise<void>
-}
 
 const admin: Admin = {
   async run(verb) {
@@ -28,17 +23,6 @@ const admin: Admin = {
       await database.close()
     }
   },
-}
-
-export const planOption = (fallback: string) =>
-  new Option('--plan <plan>', 'plan').choices(PLAN_NAMES).default(fallback)
-
-export function parseCredits(text: string): number {
-  const credits = Number(text)
-  if (!/^-?\d+(\.\d{1,6})?$/.test(text) || Math.abs(credits) > 1e9) {
-    throw new InvalidArgumentError('a number of credits, with at most 6 decimals.')
-  }
-  return credits
 }
 
 const program = new Command('warren admin')

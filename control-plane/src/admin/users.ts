@@ -6,7 +6,7 @@ import { createUser } from '../users/create.ts'
 import { addCredit, MICRO_PER_CREDIT } from '../users/credit.ts'
 import { createApiKey } from '../users/keys.ts'
 import type { PlanName } from '../users/plans.ts'
-import { type Admin, parseCredits, planOption } from './main.ts'
+import { type Admin, parseCredits, planOption } from './options.ts'
 
 export function addUserCommands(program: Command, admin: Admin): void {
   const user = program.command('user').description('users')

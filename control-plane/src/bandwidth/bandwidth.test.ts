@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { followNetworks } from '../networks/follow.ts'
+import { reconcileNetworks } from '../networks/reconcile.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const GIB = 1024 ** 3
@@ -63,7 +63,7 @@ test('a host that is silent, or tells an old count, takes nothing back', async (
   await bandwidthOf(id)
 
   wireOf(id).usedBytes = 400
-  await followNetworks.run(deps)
+  await reconcileNetworks.run(deps)
   assert.equal((await bandwidthOf(id)).used_bytes, 1000)
   await host.stop()
   const silent = await bandwidthOf(id)

@@ -8,7 +8,7 @@ import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { raiseRevisions, tellHosts } from '../networks/host-network.ts'
+import { pushNetworks, raiseRevisions } from '../networks/host-network.ts'
 import { lockUser } from '../sandboxes/caps.ts'
 import { addCredit, MICRO_PER_CREDIT } from '../users/credit.ts'
 import { getBandwidth, viewBandwidth } from './get.ts'
@@ -36,7 +36,7 @@ export async function rechargeBandwidth(
     await commit?.(tx, viewBandwidth(charged))
     return charged
   })
-  await tellHosts(deps, [row.id])
+  await pushNetworks(deps, [row.id])
   return getBandwidth(deps, row)
 }
 

@@ -1,8 +1,8 @@
 import { BandwidthView, ok, RechargeBody, SandboxParams, success } from '@warren/protocol'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
-import { storeAnswer } from '../http/idempotency.ts'
-import { ownSandbox } from '../http/own-sandbox.ts'
+import { storeResponse } from '../http/idempotency.ts'
+import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
+import type { App } from '../http/server.ts'
 import { getBandwidth } from './get.ts'
 import { rechargeBandwidth } from './recharge.ts'
 
@@ -11,7 +11,7 @@ export function bandwidthRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/bandwidth',
     {
       config: { access: 'token' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'What a sandbox sent and received, and what it may still send',
         tags: ['network'],
@@ -26,7 +26,7 @@ export function bandwidthRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/bandwidth/recharge',
     {
       config: { access: 'user', idempotent: true },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Add to the outbound budget of a running sandbox, for credit',
         tags: ['network'],
@@ -39,7 +39,7 @@ export function bandwidthRoutes(app: App, deps: Deps): void {
       const { idempotency: claim } = request
       const render = reply.getSerializationFunction('200')! // Declared above.
       const view = await rechargeBandwidth(deps, request.sandbox, request.body, async (tx, charged) => {
-        if (claim) await storeAnswer(tx, claim, 200, render(ok(charged)))
+        if (claim) await storeResponse(tx, claim, 200, render(ok(charged)))
       })
       return ok(view)
     },

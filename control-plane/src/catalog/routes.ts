@@ -1,7 +1,7 @@
 import { ok, PageQuery, page, RootfsCatalog, SHAPES, ShapeView, success, viewShape } from '@warren/protocol'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
 import { pageOf } from '../http/pagination.ts'
+import type { App } from '../http/server.ts'
 import { readRootfsCatalog } from './rootfs.ts'
 
 export function catalogRoutes(app: App, deps: Deps): void {

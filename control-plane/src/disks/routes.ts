@@ -3,17 +3,17 @@
  * public CLI looks before every push and pull whether the path lies on a disk, and gives up when it is not told.
  */
 import { DiskAttachmentView, ok, PageQuery, page, SandboxParams, success } from '@warren/protocol'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
-import { ownSandbox } from '../http/own-sandbox.ts'
+import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
 import { pageOf } from '../http/pagination.ts'
+import type { App } from '../http/server.ts'
 
 export function diskRoutes(app: App, deps: Deps): void {
   app.get(
     '/v1/sandboxes/:id/disks',
     {
       config: { access: 'user' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'List what a sandbox has mounted',
         tags: ['disk'],

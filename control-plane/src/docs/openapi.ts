@@ -2,7 +2,7 @@
 import swagger from '@fastify/swagger'
 import { ErrorEnvelope, FailEnvelope } from '@warren/protocol'
 import type { FastifyInstance, RouteOptions } from 'fastify'
-import type { Access } from '../http/callers.ts'
+import type { Access } from '../http/caller.ts'
 import { renderPage } from './page.ts'
 
 const SECURITY = {

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { followNetworks } from '../networks/follow.ts'
+import { reconcileNetworks } from '../networks/reconcile.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
@@ -137,7 +137,7 @@ test('a host that could not be told is told later, and keeps the newest of what 
   assert.deepEqual(rulesOf(id), [])
 
   host.hooks = {}
-  await followNetworks.run(deps)
+  await reconcileNetworks.run(deps)
 
   assert.deepEqual(rulesOf(id), ['none'])
 })
@@ -149,7 +149,7 @@ test('a host agent that was restarted is told again', async () => {
   host.vms.get(id)!.network.network = { ...networkOf(id), revision: -1, egress: [] }
 
   await until(async () => {
-    await followNetworks.run(deps)
+    await reconcileNetworks.run(deps)
     return rulesOf(id)[0] === 'none'
   })
 })

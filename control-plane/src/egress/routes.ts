@@ -7,9 +7,9 @@ import {
   SandboxParams,
   success,
 } from '@warren/protocol'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
-import { ownSandbox } from '../http/own-sandbox.ts'
+import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
+import type { App } from '../http/server.ts'
 import { getReport } from './report.ts'
 import { setEgress } from './set.ts'
 
@@ -18,7 +18,7 @@ export function egressRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/egress',
     {
       config: { access: 'user' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'What a sandbox may reach; an empty list is everything',
         tags: ['network'],
@@ -33,7 +33,7 @@ export function egressRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/egress',
     {
       config: { access: 'user' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Replace what a sandbox may reach, at once; null, nothing or an empty list opens it',
         tags: ['network'],
@@ -49,7 +49,7 @@ export function egressRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/egress/decisions',
     {
       config: { access: 'user' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'What a running sandbox was refused of late, and why, newest first',
         tags: ['network'],
@@ -64,7 +64,7 @@ export function egressRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/egress/flows',
     {
       config: { access: 'user' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'What a running sandbox reached within the last day, most used first',
         tags: ['network'],

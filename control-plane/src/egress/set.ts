@@ -6,7 +6,7 @@ import { badField, wrongState } from '@warren/kit/failure'
 import { type EgressPutBody, type EgressView, isTerminal, parseEgressRules, TERMINAL_STATUSES } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { raiseRevisions, tellHosts } from '../networks/host-network.ts'
+import { pushNetworks, raiseRevisions } from '../networks/host-network.ts'
 
 export async function setEgress(deps: Deps, sandbox: SandboxRow, body: EgressPutBody): Promise<EgressView> {
   const egress = body.egress ?? []
@@ -24,6 +24,6 @@ export async function setEgress(deps: Deps, sandbox: SandboxRow, body: EgressPut
     if (!row) throw wrongState('destroyed', 'a living sandbox')
     await raiseRevisions(tx, [sandbox.id])
   })
-  await tellHosts(deps, [sandbox.id])
+  await pushNetworks(deps, [sandbox.id])
   return { id: sandbox.id, egress }
 }

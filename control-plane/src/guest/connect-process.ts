@@ -7,7 +7,7 @@ import { PROCESS_HEARTBEAT_MS, type ProcessFrame } from '@warren/protocol'
 import type { FastifyReply } from 'fastify'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { callerGone } from '../http/caller-gone.ts'
+import { callerDisconnected } from '../http/caller-disconnected.ts'
 import { openNdjson } from '../http/ndjson-reply.ts'
 import { openProcessOutput } from './process-output.ts'
 
@@ -18,7 +18,7 @@ export async function connectProcess(
   after: number,
   reply: FastifyReply,
 ): Promise<void> {
-  const gone = callerGone(reply)
+  const gone = callerDisconnected(reply)
   const output = await openProcessOutput(deps, sandbox, processId, after, gone)
   const lines = openNdjson<ProcessFrame>(reply)
   const beat = setTimeout(() => {
@@ -32,7 +32,7 @@ export async function connectProcess(
     }
     lines.end()
   } catch (error) {
-    lines.cut()
+    lines.abort()
     if (!gone.aborted) deps.log.warn({ err: error, sandbox: sandbox.id }, 'a connect stream was cut')
   } finally {
     clearTimeout(beat)

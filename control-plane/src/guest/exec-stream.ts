@@ -9,7 +9,7 @@ import { EXEC_CHUNK_MAX_BYTES, EXEC_HEARTBEAT_MS, type ExecBody, type ExecFrame,
 import type { FastifyReply } from 'fastify'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { callerGone } from '../http/caller-gone.ts'
+import { callerDisconnected } from '../http/caller-disconnected.ts'
 import { type NdjsonReply, openNdjson } from '../http/ndjson-reply.ts'
 import { ensureRunning } from './ensure-running.ts'
 import { checkCommand, type ExecEvent, limitNotice, runCommand } from './exec.ts'
@@ -17,7 +17,7 @@ import { withGuest } from './failure.ts'
 
 export async function execStream(deps: Deps, sandbox: SandboxRow, body: ExecBody, reply: FastifyReply): Promise<void> {
   checkCommand(sandbox, body)
-  const gone = callerGone(reply)
+  const gone = callerDisconnected(reply)
   const running = await ensureRunning(deps, sandbox, gone)
   await withGuest(
     deps,
@@ -32,7 +32,7 @@ export async function execStream(deps: Deps, sandbox: SandboxRow, body: ExecBody
         await tell(deps, lines, first.value, events)
         lines.end()
       } catch (error) {
-        lines.cut()
+        lines.abort()
         if (!gone.aborted) deps.log.warn({ err: error, sandbox: sandbox.id }, 'an exec stream was cut')
       } finally {
         clearInterval(beat)

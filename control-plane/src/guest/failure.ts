@@ -15,7 +15,7 @@ import { Value } from 'typebox/value'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, type ResponseHeaders, readAll } from '../hosts/client.ts'
-import { CallerGone } from '../http/caller-gone.ts'
+import { CallerDisconnected } from '../http/caller-disconnected.ts'
 import { postponeAutoPause } from './activity.ts'
 
 /** For a sandbox that is full of open connections: somebody has to close one. */
@@ -153,7 +153,7 @@ async function explainTrouble<T>(
   } catch (error) {
     if (error instanceof Failure || error instanceof Fault) throw error
     check(await reload(deps, sandbox))
-    if (caller?.reason instanceof CallerGone) deps.log.debug({ sandbox: sandbox.id }, caller.reason.message)
+    if (caller?.reason instanceof CallerDisconnected) deps.log.debug({ sandbox: sandbox.id }, caller.reason.message)
     else deps.log.warn({ err: error, sandbox: sandbox.id }, 'a guest does not answer')
     throw guestUnreachable(error)
   }

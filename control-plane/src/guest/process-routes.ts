@@ -16,10 +16,10 @@ import {
   SandboxParams,
   success,
 } from '@warren/protocol'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
-import { callerGone } from '../http/caller-gone.ts'
-import { ownSandbox } from '../http/own-sandbox.ts'
+import { callerDisconnected } from '../http/caller-disconnected.ts'
+import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
+import type { App } from '../http/server.ts'
 import { connectProcess } from './connect-process.ts'
 import {
   closeStdin,
@@ -36,7 +36,7 @@ import { startProcess } from './start-process.ts'
 export function processRoutes(app: App, deps: Deps): void {
   const tags = ['processes']
   const config = { access: 'token' } as const
-  const preValidation = ownSandbox(deps)
+  const preValidation = loadOwnSandbox(deps)
 
   app.post(
     '/v1/sandboxes/:id/processes',
@@ -51,7 +51,7 @@ export function processRoutes(app: App, deps: Deps): void {
         response: { 200: success(ProcessView) },
       },
     },
-    async (request, reply) => ok(await startProcess(deps, request.sandbox, request.body, callerGone(reply))),
+    async (request, reply) => ok(await startProcess(deps, request.sandbox, request.body, callerDisconnected(reply))),
   )
 
   app.get(
@@ -134,7 +134,7 @@ export function processRoutes(app: App, deps: Deps): void {
       },
     },
     async (request, reply) =>
-      ok(await waitProcess(deps, request.sandbox, request.params.process_id, request.query, callerGone(reply))),
+      ok(await waitProcess(deps, request.sandbox, request.params.process_id, request.query, callerDisconnected(reply))),
   )
 
   app.post(
@@ -152,7 +152,7 @@ export function processRoutes(app: App, deps: Deps): void {
     },
     async (request, reply) => {
       const { sandbox, params, body } = request
-      return ok(await writeInput(deps, sandbox, params.process_id, body.data_base64, callerGone(reply)))
+      return ok(await writeInput(deps, sandbox, params.process_id, body.data_base64, callerDisconnected(reply)))
     },
   )
 

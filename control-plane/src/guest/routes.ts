@@ -12,11 +12,11 @@ import {
   success,
 } from '@warren/protocol'
 import { Type } from 'typebox'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
 import { acceptRawBodies, limitBytes } from '../http/body.ts'
-import { callerGone } from '../http/caller-gone.ts'
-import { ownSandbox } from '../http/own-sandbox.ts'
+import { callerDisconnected } from '../http/caller-disconnected.ts'
+import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
+import type { App } from '../http/server.ts'
 import { addSshKeys } from './add-ssh-keys.ts'
 import { execBuffered } from './exec-buffered.ts'
 import { execStream } from './exec-stream.ts'
@@ -28,7 +28,7 @@ export function guestRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/exec',
     {
       config: { access: 'token' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Run a command; with `stream` the answer is NDJSON, as it happens',
         tags: ['guest'],
@@ -43,7 +43,7 @@ export function guestRoutes(app: App, deps: Deps): void {
         await execStream(deps, request.sandbox, request.body, reply)
         return reply
       }
-      return ok(await execBuffered(deps, request.sandbox, request.body, callerGone(reply)))
+      return ok(await execBuffered(deps, request.sandbox, request.body, callerDisconnected(reply)))
     },
   )
 
@@ -51,7 +51,7 @@ export function guestRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/files',
     {
       config: { access: 'token' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       // It would read the whole file to throw it away.
       exposeHeadRoute: false,
       schema: {
@@ -63,7 +63,7 @@ export function guestRoutes(app: App, deps: Deps): void {
       },
     },
     async (request, reply) => {
-      const file = await getFile(deps, request.sandbox, request.query.path, callerGone(reply))
+      const file = await getFile(deps, request.sandbox, request.query.path, callerDisconnected(reply))
       reply.type('application/octet-stream')
       if (file.bytes !== undefined) reply.header('content-length', file.bytes)
       return reply.send(file.content as never) // The type knows only of JSON.
@@ -74,7 +74,7 @@ export function guestRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/ssh-pubkeys',
     {
       config: { access: 'user' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Add SSH keys; they open the door at once when the sandbox runs, else when it is resumed',
         tags: ['guest'],
@@ -92,7 +92,7 @@ export function guestRoutes(app: App, deps: Deps): void {
       '/v1/sandboxes/:id/files',
       {
         config: { access: 'token' },
-        preValidation: ownSandbox(deps),
+        preValidation: loadOwnSandbox(deps),
         schema: {
           summary: 'Write a file of up to 10 GiB; missing directories are made',
           tags: ['guest'],
@@ -106,7 +106,7 @@ export function guestRoutes(app: App, deps: Deps): void {
         try {
           const bytes = limitBytes(request.raw, FILE_MAX_BYTES)
           const announced = Number(request.headers['content-length'] ?? 0)
-          await putFile(deps, request.sandbox, path, { bytes, announced }, callerGone(reply))
+          await putFile(deps, request.sandbox, path, { bytes, announced }, callerDisconnected(reply))
         } catch (error) {
           // What is still on its way must be read, or the answer could be lost with the connection.
           request.raw.resume()

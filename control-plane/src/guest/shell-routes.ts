@@ -1,13 +1,13 @@
 import { SandboxParams, ShellWsQuery, TunnelParams } from '@warren/protocol'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
-import { ownSandbox } from '../http/own-sandbox.ts'
+import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
+import type { App } from '../http/server.ts'
 import { openShellWebSocket } from './shell-ws.ts'
 import { openTunnel } from './tunnel.ts'
 
 export function shellRoutes(app: App, deps: Deps): void {
   const tags = ['shell and tunnels']
-  const preValidation = ownSandbox(deps)
+  const preValidation = loadOwnSandbox(deps)
   const response = { 101: { description: 'Switching protocols', type: 'null' } }
 
   app.post(

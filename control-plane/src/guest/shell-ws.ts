@@ -9,8 +9,8 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import { type WebSocket, WebSocketServer } from 'ws'
 import type { Deps } from '../deps.ts'
 import { resetStream } from '../hosts/session.ts'
-import { callerGone } from '../http/caller-gone.ts'
-import { checkUpgrade, takeUpgrade } from '../http/upgrade.ts'
+import { callerDisconnected } from '../http/caller-disconnected.ts'
+import { requireUpgrade, takeUpgrade } from '../http/upgrade.ts'
 import { openPipe, whenClosed } from './pipe.ts'
 
 /** A message holds one or more frames; the largest frame fits with room to spare. */
@@ -33,9 +33,9 @@ const server = new WebSocketServer({
 })
 
 export async function openShellWebSocket(deps: Deps, request: FastifyRequest, reply: FastifyReply): Promise<void> {
-  checkUpgrade(request, 'websocket')
+  requireUpgrade(request, 'websocket')
   checkHandshake(request)
-  const stream = await openPipe(deps, request.sandbox, { route: 'shell' }, callerGone(reply))
+  const stream = await openPipe(deps, request.sandbox, { route: 'shell' }, callerDisconnected(reply))
   const { socket, head } = takeUpgrade(request, reply, 'websocket')
   socket.once('close', () => resetStream(stream))
   server.handleUpgrade(request.raw, socket, head, (peer) => {

@@ -3,8 +3,8 @@ import { TUNNEL_UPGRADE } from '@warren/protocol'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Deps } from '../deps.ts'
 import type { GuestRequest } from '../hosts/client.ts'
-import { callerGone } from '../http/caller-gone.ts'
-import { checkUpgrade, takeUpgrade } from '../http/upgrade.ts'
+import { callerDisconnected } from '../http/caller-disconnected.ts'
+import { requireUpgrade, takeUpgrade } from '../http/upgrade.ts'
 import { joinSocket, openPipe } from './pipe.ts'
 
 /** Taken only once it stands: until then a failure is a JSON answer. What the client sends early waits in its socket. */
@@ -14,8 +14,8 @@ export async function openTunnel(
   reply: FastifyReply,
   to: Pick<GuestRequest, 'route' | 'query'>,
 ): Promise<void> {
-  checkUpgrade(request, TUNNEL_UPGRADE)
-  const stream = await openPipe(deps, request.sandbox, to, callerGone(reply))
+  requireUpgrade(request, TUNNEL_UPGRADE)
+  const stream = await openPipe(deps, request.sandbox, to, callerDisconnected(reply))
   const upgrade = takeUpgrade(request, reply, TUNNEL_UPGRADE)
   upgrade.socket.write(
     `HTTP/1.1 101 Switching Protocols\r\nUpgrade: ${TUNNEL_UPGRADE}\r\nConnection: Upgrade\r\n` +

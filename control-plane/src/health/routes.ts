@@ -1,6 +1,6 @@
 import { Healthz, ok, Readyz, success } from '@warren/protocol'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
+import type { App } from '../http/server.ts'
 import { createReadiness } from './readiness.ts'
 
 export function healthRoutes(app: App, deps: Deps): void {
@@ -9,7 +9,7 @@ export function healthRoutes(app: App, deps: Deps): void {
   app.get(
     '/healthz',
     {
-      config: { access: 'public', unlimited: true },
+      config: { access: 'public', skipRateLimit: true },
       schema: { summary: 'Is the process up?', tags: ['health'], response: { 200: success(Healthz) } },
     },
     async () => ok({ up: true as const }),
@@ -18,7 +18,7 @@ export function healthRoutes(app: App, deps: Deps): void {
   app.get(
     '/readyz',
     {
-      config: { access: 'public', unlimited: true },
+      config: { access: 'public', skipRateLimit: true },
       schema: { summary: 'Can it serve? Asks the database', tags: ['health'], response: { 200: success(Readyz) } },
     },
     async () => {

@@ -1,7 +1,7 @@
 import { HostView, ok, PageQuery, page, success } from '@warren/protocol'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
 import { paged } from '../http/pagination.ts'
+import type { App } from '../http/server.ts'
 import { listHosts } from './list.ts'
 
 export function hostRoutes(app: App, deps: Deps): void {

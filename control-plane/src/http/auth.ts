@@ -12,7 +12,7 @@ import type { Deps } from '../deps.ts'
 import { findKeyCaller } from '../users/find-by-key.ts'
 import { findOauthCaller } from '../users/introspect.ts'
 import { findSessionCaller } from '../users/session.ts'
-import type { Access, Caller, CredentialPlace } from './callers.ts'
+import type { Access, Caller, CredentialPlace } from './caller.ts'
 
 type Kind = 'session' | 'oauth' | 'key' | 'query'
 const HEADERS: [string, Kind, string][] = [

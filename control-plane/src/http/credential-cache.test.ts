@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { Caller } from './callers.ts'
+import type { Caller } from './caller.ts'
 import { CredentialCache } from './credential-cache.ts'
 
 const ada: Caller = { kind: 'user', user: { id: 'usr_ada', plan: 'free', operator: false } }

@@ -5,7 +5,7 @@
  * While nothing can be heard nothing is remembered. A lookup that was under way when something changed is not
  * remembered either: it may have read the old state.
  */
-import type { Caller } from './callers.ts'
+import type { Caller } from './caller.ts'
 
 const TTL_MS = 30_000
 const MAX_ENTRIES = 10_000

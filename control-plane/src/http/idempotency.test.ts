@@ -5,11 +5,11 @@ import { until } from '@warren/kit/testing/until'
 import { ok, success } from '@warren/protocol'
 import { sql } from 'kysely'
 import { Type } from 'typebox'
-import type { App } from '../app.ts'
+import type { App } from '../http/server.ts'
 import { writeHeartbeat } from '../jobs/processes.ts'
 import { createTestApp, reconnect } from '../testing/app.ts'
-import { forgetIdempotencyKeys } from './forget-idempotency-keys.ts'
-import { storeAnswer } from './idempotency.ts'
+import { deleteExpiredIdempotencyKeys } from './delete-expired-idempotency-keys.ts'
+import { storeResponse } from './idempotency.ts'
 
 let runs = 0
 let gate = Promise.resolve()
@@ -156,7 +156,7 @@ test('the sweep forgets keys of the day before', async () => {
   await post('swept')
   await sql`update idempotency_keys set created_at = now() - interval '25 hours' where key = 'swept'`.execute(deps.db)
 
-  await forgetIdempotencyKeys.run(deps)
+  await deleteExpiredIdempotencyKeys.run(deps)
 
   const row = await deps.db.selectFrom('idempotency_keys').selectAll().where('key', '=', 'swept').executeTakeFirst()
   assert.equal(row, undefined)
@@ -171,7 +171,7 @@ test('a verb can store its answer in its own transaction, which then holds or fa
 
   await assert.rejects(
     deps.db.transaction().execute(async (tx) => {
-      await storeAnswer(tx, claim, 200, '{}')
+      await storeResponse(tx, claim, 200, '{}')
       throw new Error('the verb failed after all')
     }),
   )

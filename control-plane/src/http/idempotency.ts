@@ -7,7 +7,7 @@
  * created or charged, so trying again is right. If the process that ran it died, the next request takes over.
  *
  * A verb that must not run twice even if the process dies between its commit and the answer stores the answer in its
- * own transaction, with `storeAnswer`.
+ * own transaction, with `storeResponse`.
  */
 import { createHash } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -17,9 +17,9 @@ import { sql } from 'kysely'
 import type { Db, Tx } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import { DEAD_AFTER_S } from '../jobs/processes.ts'
-import { callerKey } from './callers.ts'
+import { callerKey } from './caller.ts'
 
-export const KEEP_HOURS = 24
+export const RETENTION_HOURS = 24
 /** Clients give up at 60 s (wire 1.4). */
 const WAIT_LIMIT_MS = 50_000
 const POLL_MS = 50
@@ -47,13 +47,13 @@ export function honourIdempotencyKeys(app: FastifyInstance, deps: Deps): void {
     const claim = request.idempotency
     if (!claim) return payload
     if (reply.statusCode >= 300 || typeof payload !== 'string') await forget(deps, claim)
-    else if (!claim.stored) await storeAnswer(deps.db, claim, reply.statusCode, payload)
+    else if (!claim.stored) await storeResponse(deps.db, claim, reply.statusCode, payload)
     return payload
   }
 }
 
 /** `payload` is the exact body that goes out. In a transaction that fails later it was never stored, and nothing is lost. */
-export async function storeAnswer(db: Db | Tx, claim: Claim, status: number, payload: string): Promise<void> {
+export async function storeResponse(db: Db | Tx, claim: Claim, status: number, payload: string): Promise<void> {
   await rowOf(db.updateTable('idempotency_keys').set({ status, answer: payload }), claim).execute()
   claim.stored = true
 }
@@ -93,7 +93,7 @@ async function takeOver(deps: Deps, claim: Claim, requestHash: Buffer): Promise<
     update idempotency_keys set owner = ${deps.processId}, request_hash = ${requestHash},
       status = null, answer = null, created_at = now()
     where caller = ${claim.caller} and key = ${claim.key}
-      and (created_at < now() - make_interval(hours => ${KEEP_HOURS})
+      and (created_at < now() - make_interval(hours => ${RETENTION_HOURS})
         or (status is null and request_hash = ${requestHash} and owner <> ${deps.processId} and not exists (
           select from service_processes
           where id = owner and seen_at > now() - make_interval(secs => ${DEAD_AFTER_S}))))

@@ -1,43 +1,43 @@
-/** An answer of lines, written by hand: its head leaves at once, and each line when there is room for it. */
+/** A streamed NDJSON response, written past Fastify: the head is sent immediately, each line when there is room. */
 import { once } from 'node:events'
 import { encodeLine } from '@warren/protocol'
 import type { FastifyReply } from 'fastify'
 
 export type NdjsonReply<Line> = {
-  /** Resolves when the connection takes more; rejects when it is gone. */
+  /** Resolves when the connection accepts more; rejects when it has closed. */
   write(line: Line): Promise<void>
-  /** Nothing when an earlier line still waits: a reader that does not read needs no heartbeats. */
+  /** Does nothing while an earlier line is still buffered: a client that does not read needs no heartbeats. */
   writeIfIdle(line: Line): void
   end(): void
-  /** An answer that cannot be finished must not look finished. */
-  cut(): void
+  /** Closes the connection in mid-response, so that an incomplete stream cannot be mistaken for a complete one. */
+  abort(): void
 }
 
 export function openNdjson<Line>(reply: FastifyReply): NdjsonReply<Line> {
   const { raw } = reply
   reply.hijack()
   for (const [name, value] of Object.entries(reply.getHeaders())) if (value !== undefined) raw.setHeader(name, value)
-  // The last header keeps proxies from holding lines back.
   raw.writeHead(200, {
     'content-type': 'application/x-ndjson',
     'cache-control': 'no-store',
+    // Keeps reverse proxies from buffering lines.
     'x-accel-buffering': 'no',
   })
   raw.flushHeaders()
-  const broken = new AbortController()
-  raw.once('close', () => broken.abort(new Error('the reader has gone')))
-  raw.on('error', () => {}) // The close that follows says it.
+  const closed = new AbortController()
+  raw.once('close', () => closed.abort(new Error('the client disconnected')))
+  raw.on('error', () => {}) // A `close` event follows and is handled above.
 
   return {
     async write(line) {
-      broken.signal.throwIfAborted()
+      closed.signal.throwIfAborted()
       if (raw.write(encodeLine(line))) return
-      await once(raw, 'drain', { signal: broken.signal })
+      await once(raw, 'drain', { signal: closed.signal })
     },
     writeIfIdle(line) {
-      if (!broken.signal.aborted && !raw.writableNeedDrain) raw.write(encodeLine(line))
+      if (!closed.signal.aborted && !raw.writableNeedDrain) raw.write(encodeLine(line))
     },
     end: () => void raw.end(),
-    cut: () => void raw.destroy(),
+    abort: () => void raw.destroy(),
   }
 }

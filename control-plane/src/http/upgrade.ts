@@ -57,7 +57,7 @@ export function routeUpgrades(
 }
 
 /** For refusals that come before the connection is taken: 426 is told first. */
-export function checkUpgrade(request: FastifyRequest, token: UpgradeToken): Upgrade {
+export function requireUpgrade(request: FastifyRequest, token: UpgradeToken): Upgrade {
   const upgrade = pending.get(request.raw)
   if (upgrade && upgradeToken(request.raw) === token) return upgrade
   throw failure('upgrade_required', `this route needs Connection: Upgrade and Upgrade: ${token}`)
@@ -65,7 +65,7 @@ export function checkUpgrade(request: FastifyRequest, token: UpgradeToken): Upgr
 
 /** Takes the connection out of Fastify's hands, or throws 426 when no upgrade to `token` was asked for. */
 export function takeUpgrade(request: FastifyRequest, reply: FastifyReply, token: UpgradeToken): Upgrade {
-  const upgrade = checkUpgrade(request, token)
+  const upgrade = requireUpgrade(request, token)
   pending.delete(request.raw)
   reply.hijack()
   reply.raw.detachSocket(upgrade.socket as never)

@@ -6,7 +6,7 @@ import net, { type Socket } from 'node:net'
 import { after, test } from 'node:test'
 import tls from 'node:tls'
 import { until } from '@warren/kit/testing/until'
-import { INGRESS_LIMITS } from './clients.ts'
+import { INGRESS_LIMITS } from './client-connections.ts'
 import { createTestIngress, nameOf, readAll, serve, serveRaw } from './testing.ts'
 
 /** Short, so that a test need not wait; only those about time come near them. */

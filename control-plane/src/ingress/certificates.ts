@@ -8,7 +8,7 @@ import { mkdir, readFile, stat, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { createSecureContext, type SecureContext } from 'node:tls'
 import type { Log } from '@warren/kit/log'
-import { type Authority, issueAuthority, issueServer, newKeys } from './certificate.ts'
+import { type Authority, issueAuthority, issueServer, newKeys } from './issue-certificate.ts'
 
 export type Certificates = { contextFor(name: string): SecureContext; close(): void }
 
@@ -20,7 +20,7 @@ export const AUTHORITY_FILE = 'ca.pem'
 const KEY_FILE = 'ca.key'
 
 /** A new one that cannot be used is logged, and the one before stays. */
-export async function openGiven(
+export async function openProvidedCertificate(
   certFile: string,
   keyFile: string,
   log: Pick<Log, 'warn' | 'info'>,
@@ -47,7 +47,7 @@ export async function openGiven(
   return { contextFor: () => context, close: () => clearInterval(timer) }
 }
 
-export async function openLocal(folder: string, domain: string): Promise<Certificates> {
+export async function openLocalAuthority(folder: string, domain: string): Promise<Certificates> {
   const authority = await readAuthority(folder, domain)
   const { privateKey, publicKey } = newKeys()
   const key = privateKey.export({ type: 'pkcs8', format: 'pem' }) as string

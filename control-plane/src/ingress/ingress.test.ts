@@ -9,8 +9,8 @@ import { after, test } from 'node:test'
 import tls from 'node:tls'
 import { until } from '@warren/kit/testing/until'
 import { WebSocket, WebSocketServer } from 'ws'
-import { issueAuthority, issueServer, newKeys } from './certificate.ts'
-import { openGiven } from './certificates.ts'
+import { openProvidedCertificate } from './certificates.ts'
+import { issueAuthority, issueServer, newKeys } from './issue-certificate.ts'
 import { createTestIngress, nameOf, serve } from './testing.ts'
 
 const { host, ingress, ca, folder, owner, ask, newSandbox, reach, send } = await createTestIngress()
@@ -283,7 +283,7 @@ test('a given certificate is shown, and the next one as soon as it is there', as
   }
   assert.match(issueAuthority(authority, 'example.com', 1), /BEGIN CERTIFICATE/)
   await write('one.example.com')
-  const given = await openGiven(cert, key, { warn() {}, info() {} })
+  const given = await openProvidedCertificate(cert, key, { warn() {}, info() {} })
   after(() => given.close())
   const first = given.contextFor('any')
 

@@ -6,18 +6,17 @@
 import { type ClientRequest, type IncomingMessage, request as newRequest, type ServerResponse } from 'node:http'
 import type { Duplex } from 'node:stream'
 import type { Deps } from '../deps.ts'
+import { IngressError } from './error.ts'
 import { passedHeaders, requestHeaders } from './headers.ts'
-import { judgeRequest, judgeUpgrade } from './judge.ts'
-import { findWay, type Way } from './open.ts'
-import { Refusal } from './refusal.ts'
 import type { IngressStreams } from './streams.ts'
-import { domainName } from './target.ts'
-import { mayShare, openOnce, type UpstreamOptions, type Upstreams } from './upstreams.ts'
+import { resolveUpstream, type Upstream } from './upstream.ts'
+import { mayShare, openOnce, type UpstreamAgent, type UpstreamOptions } from './upstream-agent.ts'
+import { validateRequest, validateUpgrade } from './validate-request.ts'
 
 export type Ingress = {
   deps: Deps
   streams: IngressStreams
-  upstreams: Upstreams
+  upstreams: UpstreamAgent
   isTrusted: (ip: string) => boolean
   /** Throws when the address has asked too often. */
   admit: (request: IncomingMessage) => void
@@ -33,8 +32,8 @@ export async function proxyRequest(
   response.once('close', () => gone.abort(new Error('the client went away')))
   try {
     ingress.admit(request)
-    const target = judgeRequest(request, domainOf(ingress))
-    const way = await findWay(ingress.deps, target, gone.signal)
+    const target = validateRequest(request, ingress.deps.ingressAddress.domain)
+    const way = await resolveUpstream(ingress.deps, target, gone.signal)
     const headers = requestHeaders(request, secure, ingress.isTrusted)
     const answered = mayShare(request)
       ? await askShared(ingress, request, way, headers, gone.signal)
@@ -62,8 +61,8 @@ export async function proxyUpgrade(
   const stopWatching = watchForEnd(socket)
   try {
     ingress.admit(request)
-    const target = judgeUpgrade(request, domainOf(ingress))
-    const way = await findWay(ingress.deps, target, gone.signal)
+    const target = validateUpgrade(request, ingress.deps.ingressAddress.domain)
+    const way = await resolveUpstream(ingress.deps, target, gone.signal)
     const headers = requestHeaders(request, secure, ingress.isTrusted)
     headers.push('Connection', 'Upgrade', 'Upgrade', request.headers.upgrade ?? '')
     const stream = await openOnce(ingress.deps, ingress.streams, way, gone.signal)
@@ -96,13 +95,11 @@ function watchForEnd(socket: Duplex): () => void {
   return () => socket.off('readable', look).off('end', leave)
 }
 
-const domainOf = ({ deps }: Ingress): string => domainName(deps.config.ingressDomain)
-
 /** A kept connection may be closed by the sandbox just as it is used; nothing was answered, so it is asked again. */
 async function askShared(
   ingress: Ingress,
   request: IncomingMessage,
-  way: Way,
+  way: Upstream,
   headers: string[],
   gone: AbortSignal,
 ): Promise<IncomingMessage> {
@@ -129,7 +126,7 @@ async function askShared(
 async function askAlone(
   ingress: Ingress,
   request: IncomingMessage,
-  way: Way,
+  way: Upstream,
   headers: string[],
   gone: AbortSignal,
 ): Promise<IncomingMessage> {
@@ -154,21 +151,23 @@ type Answered = { answered: IncomingMessage; inner?: Duplex; early: Buffer }
 async function answerTo(ingress: Ingress, upstream: ClientRequest, { mayUpgrade = false } = {}): Promise<Answered> {
   const { promise, resolve, reject } = Promise.withResolvers<Answered>()
   const hungUp = (cause?: unknown) =>
-    reject(cause instanceof Refusal ? cause : new Refusal(502, 'The program in this sandbox hung up.', { cause }))
+    reject(
+      cause instanceof IngressError ? cause : new IngressError(502, 'The program in this sandbox hung up.', { cause }),
+    )
   upstream.on('error', hungUp)
   upstream.once('close', () => hungUp())
   upstream.once('response', (answered) => resolve({ answered, early: Buffer.alloc(0) }))
   upstream.once('upgrade', (answered, inner, early) => {
     if (mayUpgrade) return resolve({ answered, inner, early })
     inner.destroy()
-    reject(new Refusal(502, 'The program in this sandbox changed the protocol unasked.'))
+    reject(new IngressError(502, 'The program in this sandbox changed the protocol unasked.'))
   })
   const end = ingress.deps.metrics.ingress.upstream.startTimer()
   const { answered, ...rest } = await promise
   end({ connection: upstream.reusedSocket ? 'kept' : 'new' })
   if (isSpeakable(answered)) return { answered, ...rest }
   upstream.destroy()
-  throw new Refusal(502, 'The program in this sandbox does not speak HTTP.')
+  throw new IngressError(502, 'The program in this sandbox does not speak HTTP.')
 }
 
 /** What Node would not let us say, and throw at us instead: a status line can hold anything. */
@@ -212,14 +211,14 @@ function headOf(answered: IncomingMessage, more: string[]): string {
 }
 
 /** Counted here, whatever becomes of it; undefined when there is nobody to tell. */
-function asRefusal({ deps }: Ingress, error: unknown, gone: AbortSignal): Refusal | undefined {
+function asRefusal({ deps }: Ingress, error: unknown, gone: AbortSignal): IngressError | undefined {
   const { requests } = deps.metrics.ingress
   if (gone.aborted) return void requests.inc({ outcome: 'client_gone' })
-  if (!(error instanceof Refusal)) deps.log.error({ err: error }, 'unexpected error of the ingress')
+  if (!(error instanceof IngressError)) deps.log.error({ err: error }, 'unexpected error of the ingress')
   const refusal =
-    error instanceof Refusal
+    error instanceof IngressError
       ? error
-      : new Refusal(503, 'This sandbox cannot be reached at the moment.', { cause: error })
+      : new IngressError(503, 'This sandbox cannot be reached at the moment.', { cause: error })
   requests.inc({ outcome: refusal.outcome })
   return refusal
 }

@@ -8,13 +8,13 @@ import net, { type AddressInfo, type Socket } from 'node:net'
 import type { Deps } from '../deps.ts'
 import { RateLimiter } from '../http/rate-limit.ts'
 import type { Certificates } from './certificates.ts'
-import { Clients, INGRESS_LIMITS, type IngressLimits } from './clients.ts'
+import { ClientConnections, INGRESS_LIMITS, type IngressLimits } from './client-connections.ts'
+import { IngressError } from './error.ts'
 import { clientAddress, trustedBy } from './headers.ts'
+import { parseHostname } from './hostname.ts'
 import { type Ingress, proxyRequest, proxyUpgrade } from './proxy.ts'
-import { Refusal } from './refusal.ts'
 import { createIngressStreams } from './streams.ts'
-import { domainName, parseTarget } from './target.ts'
-import { Upstreams } from './upstreams.ts'
+import { UpstreamAgent } from './upstream-agent.ts'
 
 const TLS_HANDSHAKE = 22
 /** A client that vanished without a word is found out, also behind a WebSocket that is silent for hours. */
@@ -22,18 +22,18 @@ const PROBE_AFTER_MS = 60_000
 
 export type IngressServer = { port: number; close(): Promise<void> }
 
-export async function startIngress(
+export async function startIngressServer(
   deps: Deps,
   certificates: Certificates,
   limits: IngressLimits = INGRESS_LIMITS,
 ): Promise<IngressServer> {
   const { ingress: metrics } = deps.metrics
   const streams = createIngressStreams(deps)
-  const upstreams = new Upstreams(deps, streams)
+  const upstreams = new UpstreamAgent(deps, streams)
   const isTrusted = trustedBy(deps.config.trustedProxies)
-  const clients = new Clients(metrics, limits)
+  const clients = new ClientConnections(metrics, limits)
   const ingress: Ingress = { deps, streams, upstreams, isTrusted, admit: createAdmission(deps, isTrusted) }
-  const domain = () => domainName(deps.config.ingressDomain)
+  const { domain } = deps.ingressAddress
   const options: ServerOptions = {
     requestTimeout: 0,
     keepAliveTimeout: limits.keepAliveMs,
@@ -46,8 +46,8 @@ export async function startIngress(
     ALPNProtocols: ['http/1.1'],
     handshakeTimeout: limits.handshakeMs,
     SNICallback: (name, done) => {
-      const known = parseTarget(name, domain()) !== undefined
-      done(null, certificates.contextFor(known ? name.toLowerCase() : domain()))
+      const known = parseHostname(name, domain) !== undefined
+      done(null, certificates.contextFor(known ? name.toLowerCase() : domain))
     },
   })
   clients.watch(plain, 'connection')
@@ -59,7 +59,7 @@ export async function startIngress(
     clients.countBytes()
     metrics.connections.set({ side: 'client' }, clients.count)
     metrics.connections.set({ side: 'sandbox' }, streams.count)
-    metrics.connections.set({ side: 'kept' }, upstreams.keptCount)
+    metrics.connections.set({ side: 'kept' }, upstreams.idleCount)
   }
   metrics.sources.add(source)
 
@@ -108,11 +108,11 @@ function createAdmission(deps: Deps, isTrusted: (ip: string) => boolean): (reque
   const limiter = new RateLimiter(deps.config.ingressRateLimitPerMinute)
   return (request) => {
     const retryAfterSeconds = limiter.take(clientAddress(request, isTrusted), Date.now())
-    if (retryAfterSeconds !== undefined) throw new Refusal(429, 'Too many requests.', { retryAfterSeconds })
+    if (retryAfterSeconds !== undefined) throw new IngressError(429, 'Too many requests.', { retryAfterSeconds })
   }
 }
 
-function serve(ingress: Ingress, clients: Clients, server: Server, secure: boolean): void {
+function serve(ingress: Ingress, clients: ClientConnections, server: Server, secure: boolean): void {
   server.on('request', (request, response) => void proxyRequest(ingress, request, response, secure))
   server.on('upgrade', (request, socket, head) => void proxyUpgrade(ingress, request, socket, head, secure))
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
@@ -122,8 +122,8 @@ function serve(ingress: Ingress, clients: Clients, server: Server, secure: boole
     }
     const refusal =
       error.code === 'HPE_HEADER_OVERFLOW'
-        ? new Refusal(431, 'The head of the request is too large.')
-        : new Refusal(400, 'This is not HTTP.')
+        ? new IngressError(431, 'The head of the request is too large.')
+        : new IngressError(400, 'This is not HTTP.')
     ingress.deps.metrics.ingress.requests.inc({ outcome: refusal.outcome })
     socket.end(refusal.render(), () => socket.destroy())
   })

@@ -6,7 +6,7 @@ import type { ClientHttp2Stream } from 'node:http2'
 import type { Deps } from '../deps.ts'
 import { resetStream } from '../hosts/session.ts'
 import { findSandboxes } from '../sandboxes/queries.ts'
-import { mayBeReached } from './open.ts'
+import { isReachable } from './upstream.ts'
 
 const LOOK_MS = 1_000
 
@@ -20,7 +20,7 @@ export function createIngressStreams(deps: Deps) {
     const rows = await findSandboxes(deps.database, [...open.keys()])
     for (const [id, streams] of open) {
       const row = rows.get(id)
-      if (row && mayBeReached(row) && row.status !== 'paused') continue
+      if (row && isReachable(row) && row.status !== 'paused') continue
       for (const stream of streams) resetStream(stream, new Error('ingress was switched off'))
     }
   }

@@ -10,8 +10,8 @@ import { after } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import type { Config } from '../config.ts'
 import { createHostedApp } from '../testing/with-host.ts'
-import type { IngressLimits } from './clients.ts'
-import { openIngress } from './main.ts'
+import type { IngressLimits } from './client-connections.ts'
+import { startIngress } from './start.ts'
 
 export type Asked = {
   method?: string
@@ -30,7 +30,7 @@ export async function createTestIngress(config: Partial<Config> = {}, limits?: I
     config: { ingressPort: 0, ingressCaDir: folder, ...config },
     host: { memMib: 10_000_000 },
   })
-  const ingress = await openIngress(hosted.deps, limits)
+  const ingress = await startIngress(hosted.deps, limits)
   after(() => ingress.close())
   const ca = await readFile(path.join(folder, 'ca.pem'))
   const owner = await hosted.user({ plan: 'local' })

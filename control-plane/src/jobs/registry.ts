@@ -2,8 +2,8 @@
 import { flushActivity } from '../guest/activity.ts'
 import { pushSshKeysJob } from '../guest/add-ssh-keys.ts'
 import { watchHosts } from '../hosts/heartbeat.ts'
-import { forgetIdempotencyKeys } from '../http/forget-idempotency-keys.ts'
-import { followNetworks } from '../networks/follow.ts'
+import { deleteExpiredIdempotencyKeys } from '../http/delete-expired-idempotency-keys.ts'
+import { reconcileNetworks } from '../networks/reconcile.ts'
 import { autoPause } from '../sandboxes/auto-pause.ts'
 import { destroyJob } from '../sandboxes/destroy.ts'
 import { deleteOldEvents } from '../sandboxes/events.ts'
@@ -20,11 +20,11 @@ export const JOBS: readonly Job[] = [destroyJob, pauseJob, resumeJob, startForkJ
 
 export const SWEEPS: readonly Sweep[] = [
   releaseJobsOfDeadProcesses,
-  forgetIdempotencyKeys,
+  deleteExpiredIdempotencyKeys,
   watchHosts,
   failOrphanedCreates,
   reconcile,
-  followNetworks,
+  reconcileNetworks,
   flushActivity,
   autoPause,
   deleteOldEvents,

@@ -2,15 +2,15 @@
 import { Readable } from 'node:stream'
 import type { ReadableStream } from 'node:stream/web'
 import type { FastifyReply, FastifyRequest } from 'fastify'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
-import { callerGone } from '../http/caller-gone.ts'
+import { callerDisconnected } from '../http/caller-disconnected.ts'
+import type { App } from '../http/server.ts'
 import { serveMcp } from './server.ts'
 
 export function mcpRoutes(app: App, deps: Deps, version: string): void {
   const serve = async (request: FastifyRequest, reply: FastifyReply) => {
     const body = request.method === 'POST' ? request.body : undefined
-    const response = await serveMcp(deps, version, request.caller, toRequest(request, callerGone(reply)), body)
+    const response = await serveMcp(deps, version, request.caller, toRequest(request, callerDisconnected(reply)), body)
     reply.code(response.status)
     for (const [name, value] of response.headers) reply.header(name, value)
     return reply.send(response.body ? Readable.fromWeb(response.body as ReadableStream) : '')

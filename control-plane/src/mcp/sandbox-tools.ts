@@ -14,7 +14,7 @@ import { defineTool, getSandbox, SandboxIdInput, type Tool, type ToolCall } from
 const SHAPE_DEFAULT = 's-1vcpu-1gb'
 
 const OneSandbox = Type.Object({ sandbox_id: SandboxIdInput })
-const view = ({ deps }: ToolCall, row: SandboxRow) => viewSandbox(row, deps.config.ingressDomain)
+const view = ({ deps }: ToolCall, row: SandboxRow) => viewSandbox(row, deps.ingressAddress.urlDomain)
 
 const { shape, ...createFields } = SandboxCreateBody.properties
 

@@ -5,7 +5,7 @@
 import { Failure, Fault } from '@warren/kit/failure'
 import { errorText } from '@warren/kit/text'
 import type { Deps } from '../deps.ts'
-import type { Caller } from '../http/callers.ts'
+import type { Caller } from '../http/caller.ts'
 import { renderError } from '../http/errors.ts'
 import { GUEST_TOOLS } from './guest-tools.ts'
 import { SANDBOX_TOOLS } from './sandbox-tools.ts'

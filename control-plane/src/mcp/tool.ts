@@ -3,7 +3,7 @@ import { badField, notFound } from '@warren/kit/failure'
 import { type Static, type TSchema, Type } from 'typebox'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import type { Caller } from '../http/callers.ts'
+import type { Caller } from '../http/caller.ts'
 import { findOwnSandbox } from '../sandboxes/queries.ts'
 
 export type ToolCall = { deps: Deps; caller: Caller; signal: AbortSignal }

@@ -6,8 +6,8 @@ import { notFound, wrongState } from '@warren/kit/failure'
 import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { raiseRevisions, tellHosts } from './host-network.ts'
-import { listPeers } from './join.ts'
+import { pushNetworks, raiseRevisions } from './host-network.ts'
+import { listMemberIds } from './members.ts'
 import { findNetwork } from './queries.ts'
 
 export async function attachNetwork(deps: Deps, sandbox: SandboxRow, idOrName: string): Promise<void> {
@@ -27,9 +27,9 @@ export async function attachNetwork(deps: Deps, sandbox: SandboxRow, idOrName: s
     const joined = await sql`insert into network_members (network_id, sandbox_id) values (${network.id}, ${sandbox.id})
       on conflict do nothing returning sandbox_id`.execute(tx)
     if (joined.rows.length === 0) return []
-    const members = await listPeers(tx, [network.id])
+    const members = await listMemberIds(tx, [network.id])
     await raiseRevisions(tx, members)
     return members
   })
-  await tellHosts(deps, changed)
+  await pushNetworks(deps, changed)
 }

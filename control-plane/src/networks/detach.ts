@@ -3,8 +3,8 @@ import { notFound } from '@warren/kit/failure'
 import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { raiseRevisions, tellHosts } from './host-network.ts'
-import { listPeers } from './join.ts'
+import { pushNetworks, raiseRevisions } from './host-network.ts'
+import { listMemberIds } from './members.ts'
 import { findNetwork } from './queries.ts'
 
 export async function detachNetwork(deps: Deps, sandbox: SandboxRow, idOrName: string): Promise<void> {
@@ -15,9 +15,9 @@ export async function detachNetwork(deps: Deps, sandbox: SandboxRow, idOrName: s
     const left = await sql`delete from network_members
       where network_id = ${network.id} and sandbox_id = ${sandbox.id} returning sandbox_id`.execute(tx)
     if (left.rows.length === 0) throw notFound('network')
-    const members = [sandbox.id, ...(await listPeers(tx, [network.id]))]
+    const members = [sandbox.id, ...(await listMemberIds(tx, [network.id]))]
     await raiseRevisions(tx, members)
     return members
   })
-  await tellHosts(deps, changed)
+  await pushNetworks(deps, changed)
 }

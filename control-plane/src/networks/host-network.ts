@@ -6,7 +6,7 @@
  * Whoever was not reached is told by a sweep (follow.ts): hosts say which revision they have.
  *
  * A sandbox that begins to run gets the object with its create or resume. A change that is committed while that is
- * under way is seen by the look that follows it (`catchUpNetwork`), or comes later than that look, and then its own
+ * under way is seen by the look that follows it (`pushNetworkIfChanged`), or comes later than that look, and then its own
  * verb finds the VM running: there is no moment in which neither happens.
  */
 import type { HostVmNetwork, SandboxStatus } from '@warren/protocol'
@@ -38,13 +38,13 @@ export async function raiseRevisions(tx: Tx, sandboxIds: readonly string[]): Pro
   await sql`select raise_network_revisions(${[...sandboxIds]}::text[])`.execute(tx)
 }
 
-export async function getNetwork(deps: Deps, sandboxId: string): Promise<HostVmNetwork> {
+export async function getHostNetwork(deps: Deps, sandboxId: string): Promise<HostVmNetwork> {
   const { revision, egress, networks, bandwidth } = await getDesired(deps, sandboxId)
   return { revision, egress, networks, bandwidth }
 }
 
 /** After a create or resume that was given `revision`, before anybody is told that it runs. */
-export async function catchUpNetwork(deps: Deps, { id }: { id: string }, revision: number): Promise<void> {
+export async function pushNetworkIfChanged(deps: Deps, { id }: { id: string }, revision: number): Promise<void> {
   for (let given = revision; ; ) {
     const desired = await getDesired(deps, id)
     if (desired.revision <= given) return
@@ -53,16 +53,16 @@ export async function catchUpNetwork(deps: Deps, { id }: { id: string }, revisio
 }
 
 /** After the commit. Those that do not run get it when they do; those that cannot be reached, by the sweep. */
-export async function tellHosts(deps: Deps, sandboxIds: readonly string[]): Promise<void> {
+export async function pushNetworks(deps: Deps, sandboxIds: readonly string[]): Promise<void> {
   await Promise.all(sandboxIds.map((id) => tellHost(deps, id)))
 }
 
 /** After a sandbox was made a member of networks: those that were there before it. */
-export async function tellPeers(deps: Deps, sandboxId: string): Promise<void> {
+export async function pushPeerNetworks(deps: Deps, sandboxId: string): Promise<void> {
   const { rows } = await sql<{ id: string }>`select distinct peer.sandbox_id as id
     from network_members mine join network_members peer on peer.network_id = mine.network_id
     where mine.sandbox_id = ${sandboxId} and peer.sandbox_id <> ${sandboxId}`.execute(deps.db)
-  await tellHosts(
+  await pushNetworks(
     deps,
     rows.map(({ id }) => id),
   )

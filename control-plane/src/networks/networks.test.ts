@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { createHostedApp } from '../testing/with-host.ts'
-import { followNetworks } from './follow.ts'
+import { reconcileNetworks } from './reconcile.ts'
 
 const { app, deps, host, user, create, send, get } = await createHostedApp({ host: { memMib: 10_000_000 } })
 const owner = await user({ plan: 'local' })
@@ -184,7 +184,7 @@ test('a destroyed sandbox leaves its networks at once, and its peers forget it',
 
   await send('DELETE', `/v1/sandboxes/${a.id}`, owner)
   assert.equal((await send('DELETE', `/v1/networks/${own.id}`, owner)).status, 200)
-  await followNetworks.run(deps)
+  await reconcileNetworks.run(deps)
 
   assert.deepEqual(told(b), { [network.id]: names(b) })
 })
@@ -213,7 +213,7 @@ test('whatever joins and leaves at once, every host ends with what the tables sa
   await Promise.all(turns.map((turn) => turn()))
   const gone = sandboxes.pop()!
   await send('DELETE', `/v1/sandboxes/${gone.id}`, owner)
-  await followNetworks.run(deps)
+  await reconcileNetworks.run(deps)
 
   const expected: Record<string, string[]> = {}
   for (const { id } of networks) {

@@ -12,11 +12,11 @@ import {
   SandboxParams,
   success,
 } from '@warren/protocol'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
-import { storeAnswer } from '../http/idempotency.ts'
-import { ownSandbox } from '../http/own-sandbox.ts'
+import { storeResponse } from '../http/idempotency.ts'
+import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
 import { paged } from '../http/pagination.ts'
+import type { App } from '../http/server.ts'
 import { attachNetwork } from './attach.ts'
 import { createNetwork } from './create.ts'
 import { deleteNetwork } from './delete.ts'
@@ -56,7 +56,7 @@ export function networkRoutes(app: App, deps: Deps): void {
       const { idempotency: claim } = request
       const render = reply.getSerializationFunction('200')! // Declared above.
       const view = await createNetwork(deps, request.caller.user.id, request.body, async (tx, created) => {
-        if (claim) await storeAnswer(tx, claim, 200, render(ok(created)))
+        if (claim) await storeResponse(tx, claim, 200, render(ok(created)))
       })
       return ok(view)
     },
@@ -97,7 +97,7 @@ export function networkRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/networks',
     {
       config: { access: 'user' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Join a running sandbox to a network; twice is once',
         tags: ['network'],
@@ -116,7 +116,7 @@ export function networkRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/networks/:net',
     {
       config: { access: 'user' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Leave a network; open flows to its members end',
         tags: ['network'],

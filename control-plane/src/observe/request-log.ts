@@ -4,7 +4,7 @@
  */
 import type { FastifyInstance } from 'fastify'
 import type { Deps } from '../deps.ts'
-import { callerKey } from '../http/callers.ts'
+import { callerKey } from '../http/caller.ts'
 
 export function observeRequests(app: FastifyInstance, deps: Deps): void {
   app.addHook('onResponse', (request, reply, done) => {

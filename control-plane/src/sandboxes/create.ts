@@ -16,9 +16,9 @@ import type { Tx } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError, type HostErrorCode, reasonOf } from '../hosts/failure.ts'
-import type { CallerUser } from '../http/callers.ts'
-import { catchUpNetwork, getNetwork, tellPeers } from '../networks/host-network.ts'
-import { joinNew, lockNetworks } from '../networks/join.ts'
+import type { CallerUser } from '../http/caller.ts'
+import { getHostNetwork, pushNetworkIfChanged, pushPeerNetworks } from '../networks/host-network.ts'
+import { addToNetworks, lockNetworks } from '../networks/members.ts'
 import { checkCaps, checkCredit, lockUser } from './caps.ts'
 import { saveEnvs } from './envs.ts'
 import { endMove, FenceLost } from './move.ts'
@@ -45,11 +45,11 @@ export async function createSandbox(
   const row = await admitWithRecovery(deps, user.id, request)
   try {
     const host = await deps.hosts.get(row.host_id)
-    const network = await getNetwork(deps, row.id)
+    const network = await getHostNetwork(deps, row.id)
     const { spawn_ms } = await host.createVm(vmOf(deps, row, request, network), signal)
     signal.throwIfAborted()
-    await catchUpNetwork(deps, row, network.revision)
-    if (request.networks.length > 0) await tellPeers(deps, row.id)
+    await pushNetworkIfChanged(deps, row, network.revision)
+    if (request.networks.length > 0) await pushPeerNetworks(deps, row.id)
     return await finish(deps, row, spawn_ms, commit)
   } catch (error) {
     deps.log.warn({ err: error, sandbox: row.id }, 'could not create a sandbox')
@@ -90,7 +90,7 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
     const row = newRow(deps, userId, name, request, place)
     const inserted = await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow()
     await saveEnvs(tx, [inserted.id], request.envs)
-    await joinNew(tx, networks, inserted.id)
+    await addToNetworks(tx, networks, inserted.id)
     return inserted
   })
 }

@@ -22,8 +22,8 @@ import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/failure.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
-import { tellPeers } from '../networks/host-network.ts'
-import { joinNew, lockNetworks } from '../networks/join.ts'
+import { pushPeerNetworks } from '../networks/host-network.ts'
+import { addToNetworks, lockNetworks } from '../networks/members.ts'
 import { checkCaps, checkCredit, lockUser } from './caps.ts'
 import { getEnvs, saveEnvs } from './envs.ts'
 import { endMove } from './move.ts'
@@ -72,7 +72,7 @@ export async function forkSandbox(
     await Promise.all(children.map((child) => rollBackOrRetry(deps, child, 'forkAbandoned', 'the copy was not made')))
     throw error instanceof HostError ? await explain(deps, seen, request, error) : error
   }
-  if (request.networks.length > 0) await tellPeers(deps, children[0]!.id)
+  if (request.networks.length > 0) await pushPeerNetworks(deps, children[0]!.id)
   await crashPoint('fork.begun')
   return children
 }
@@ -98,7 +98,7 @@ async function admit(deps: Deps, { id: sourceId, user_id }: SandboxRow, request:
       children.push(await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow())
     }
     const ids = children.map((child) => child.id)
-    for (const id of ids) await joinNew(tx, networks, id)
+    for (const id of ids) await addToNetworks(tx, networks, id)
     await saveEnvs(tx, ids, request.envs ?? (await getEnvs(tx, sourceId)))
     return { children, seen }
   })

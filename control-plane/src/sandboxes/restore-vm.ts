@@ -14,7 +14,7 @@ import { findShape, type HostVm, type HostVmNetwork, type HostVmResumed } from '
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError, type HostErrorCode, reasonOf } from '../hosts/failure.ts'
-import { catchUpNetwork, getNetwork } from '../networks/host-network.ts'
+import { getHostNetwork, pushNetworkIfChanged } from '../networks/host-network.ts'
 import { findVm } from './decide-repair.ts'
 import { getEnvs } from './envs.ts'
 import { endMove } from './move.ts'
@@ -63,9 +63,9 @@ async function tryResume(deps: Deps, row: SandboxRow, signal: AbortSignal): Prom
   for (let attempt = 1; ; attempt++) {
     try {
       const host = await deps.hosts.get(row.host_id)
-      const network = await getNetwork(deps, row.id)
+      const network = await getHostNetwork(deps, row.id)
       const resumed = await host.resumeVm(row.id, bodyOf(deps, row, envs, network), signal)
-      await catchUpNetwork(deps, row, network.revision)
+      await pushNetworkIfChanged(deps, row, network.revision)
       return resumed
     } catch (error) {
       if (!(error instanceof HostError)) throw error

@@ -15,12 +15,12 @@ import {
   SandboxView,
   success,
 } from '@warren/protocol'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
-import { callerGone } from '../http/caller-gone.ts'
-import { storeAnswer } from '../http/idempotency.ts'
-import { ownSandbox } from '../http/own-sandbox.ts'
+import { callerDisconnected } from '../http/caller-disconnected.ts'
+import { storeResponse } from '../http/idempotency.ts'
+import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
 import { paged } from '../http/pagination.ts'
+import type { App } from '../http/server.ts'
 import { createSandbox } from './create.ts'
 import { destroySandbox } from './destroy.ts'
 import { listEvents } from './events.ts'
@@ -39,7 +39,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     deps.log.info({ sandbox: id }, 'the caller had gone before it learnt of its sandbox')
     destroySandbox(deps, id).catch((error) => deps.log.error({ err: error, sandbox: id }, 'could not destroy'))
   }
-  const view = (row: Parameters<typeof viewSandbox>[0]) => viewSandbox(row, deps.config.ingressDomain)
+  const view = (row: Parameters<typeof viewSandbox>[0]) => viewSandbox(row, deps.ingressAddress.urlDomain)
 
   app.post(
     '/v1/sandboxes',
@@ -54,12 +54,12 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     },
     async (request, reply) => {
       const { idempotency: claim } = request
-      const gone = callerGone(reply)
+      const gone = callerDisconnected(reply)
       const render = reply.getSerializationFunction('200')! // Declared above.
       const row = await createSandbox(deps, request.caller.user, request.body, {
         signal: gone,
         commit: async (tx, row) => {
-          if (claim) await storeAnswer(tx, claim, 200, render(ok(view(row))))
+          if (claim) await storeResponse(tx, claim, 200, render(ok(view(row))))
         },
       })
       // Nobody would know of it; with a key the answer is kept for whoever asks again.
@@ -90,7 +90,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id',
     {
       config: { access: 'token' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Get one sandbox',
         tags: ['sandboxes'],
@@ -105,7 +105,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id',
     {
       config: { access: 'user' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Change what can be changed at any time; only given fields change',
         tags: ['sandboxes'],
@@ -121,7 +121,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id',
     {
       config: { access: 'token' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Destroy a sandbox, in any state; may be repeated',
         tags: ['sandboxes'],
@@ -136,7 +136,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/pause',
     {
       config: { access: 'token' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Save memory, processes and disk, and release the compute',
         tags: ['sandboxes'],
@@ -157,7 +157,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/resume',
     {
       config: { access: 'token' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Go on where it was paused',
         tags: ['sandboxes'],
@@ -178,7 +178,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/fork',
     {
       config: { access: 'user', idempotent: true },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'Make copies that go on from where a paused sandbox stands; with `count` the answer is an array',
         tags: ['sandboxes'],
@@ -193,7 +193,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
       const answer = (rows: Parameters<typeof view>[0][]) =>
         ok(body.count == null ? view(rows[0]!) : rows.map((row) => view(row)))
       const rows = await forkSandbox(deps, request.sandbox, body, async (tx, children) => {
-        if (claim) await storeAnswer(tx, claim, 202, render(answer(children)))
+        if (claim) await storeResponse(tx, claim, 202, render(answer(children)))
       })
       return reply.code(202).header('X-Poll-After', POLL_AFTER).send(answer(rows))
     },
@@ -203,7 +203,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     '/v1/sandboxes/:id/events',
     {
       config: { access: 'token' },
-      preValidation: ownSandbox(deps),
+      preValidation: loadOwnSandbox(deps),
       schema: {
         summary: 'What became of a sandbox and why, newest first; kept until 30 days after its end',
         tags: ['sandboxes'],

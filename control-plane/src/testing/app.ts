@@ -3,12 +3,14 @@ import { randomUUID } from 'node:crypto'
 import type { AddressInfo } from 'node:net'
 import { after } from 'node:test'
 import { createLog } from '@warren/kit/log'
-import { type App, buildApp } from '../app.ts'
+import { buildApp } from '../app.ts'
 import { type Config, readControlPlaneConfig } from '../config.ts'
+import { createDeps } from '../create-deps.ts'
 import { connectDatabase, type Database } from '../db/connect.ts'
-import { createDeps, type Deps } from '../deps.ts'
+import type { Deps } from '../deps.ts'
 import { CredentialCache } from '../http/credential-cache.ts'
-import { hearCredentialChanges } from '../http/hear-credentials.ts'
+import type { App } from '../http/server.ts'
+import { watchCredentialChanges } from '../http/watch-credentials.ts'
 import { createMetrics } from '../observe/metrics.ts'
 import { createUser, type NewUser } from '../users/create.ts'
 import { createApiKey } from '../users/keys.ts'
@@ -81,7 +83,7 @@ async function createTestUser(deps: Deps, options: Partial<NewUser> = {}): Promi
 
 async function hear(deps: Deps): Promise<{ close(): void }> {
   const { promise, resolve } = Promise.withResolvers<void>()
-  const heard = hearCredentialChanges(deps, resolve)
+  const heard = watchCredentialChanges(deps, resolve)
   await promise
   return heard
 }

@@ -1,7 +1,7 @@
 /** Whose API key this is. Only the hash is stored, so only the hash can be asked for. */
 import type { UserRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import type { Caller, CallerUser } from '../http/callers.ts'
+import type { Caller, CallerUser } from '../http/caller.ts'
 
 export type CallerRow = Pick<UserRow, 'id' | 'name' | 'external_id' | 'plan' | 'operator'>
 

@@ -1,6 +1,6 @@
 import { ok, success, Whoami } from '@warren/protocol'
-import type { App } from '../app.ts'
 import type { Deps } from '../deps.ts'
+import type { App } from '../http/server.ts'
 import { whoami } from './whoami.ts'
 
 export function userRoutes(app: App, deps: Deps): void {

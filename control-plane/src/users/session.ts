@@ -6,7 +6,7 @@
  */
 import { upstreamUnavailable } from '@warren/kit/failure'
 import type { Deps } from '../deps.ts'
-import type { Caller } from '../http/callers.ts'
+import type { Caller } from '../http/caller.ts'
 import { callService, isRecord } from './call-service.ts'
 import { findOrCreateExternalUser } from './create.ts'
 import { toCallerUser } from './find-by-key.ts'

@@ -1,6 +1,6 @@
 import { isTerminal, SANDBOX_STATUSES, type Whoami } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
-import type { Caller } from '../http/callers.ts'
+import type { Caller } from '../http/caller.ts'
 
 const OTHER = SANDBOX_STATUSES.filter((status) => !isTerminal(status) && status !== 'running' && status !== 'paused')
 

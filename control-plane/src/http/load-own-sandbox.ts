@@ -7,7 +7,7 @@ import type { Deps } from '../deps.ts'
 import { findOwnSandbox } from '../sandboxes/queries.ts'
 
 /** By callback: every request for one sandbox passes here, and each promise between costs. */
-export function ownSandbox(deps: Deps) {
+export function loadOwnSandbox(deps: Deps) {
   return (request: FastifyRequest, _reply: FastifyReply, done: (error?: Error) => void): void => {
     const { id } = request.params as { id: string }
     findOwnSandbox(deps, request.caller.user.id, id).then((sandbox) => {

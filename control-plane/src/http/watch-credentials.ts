@@ -2,7 +2,7 @@
 import { listen } from '../db/listen.ts'
 import type { Deps } from '../deps.ts'
 
-export function hearCredentialChanges(deps: Deps, onConnected?: () => void): { close(): void } {
+export function watchCredentialChanges(deps: Deps, onConnected?: () => void): { close(): void } {
   return listen(
     deps.database.url,
     'credentials_changed',

@@ -13,8 +13,8 @@ import type { ClientHttp2Stream } from 'node:http2'
 import type { Duplex } from 'node:stream'
 import type { Deps } from '../deps.ts'
 import { resetStream } from '../hosts/session.ts'
-import { openWay, type Way } from './open.ts'
 import type { IngressStreams } from './streams.ts'
+import { connectUpstream, type Upstream } from './upstream.ts'
 
 /** Shorter than servers keep theirs (Node: 5 s), so that most are closed by us. */
 const KEPT_MS = 4_000
@@ -27,9 +27,9 @@ export const mayShare = ({ method = '', headers }: IncomingMessage): boolean =>
   BODILESS.has(method) && headers['content-length'] === undefined && headers['transfer-encoding'] === undefined
 
 /** `gone`: the client left while it was being opened; later, its request is destroyed. */
-export type UpstreamOptions = ClientRequestArgs & { way: Way; gone: AbortSignal }
+export type UpstreamOptions = ClientRequestArgs & { way: Upstream; gone: AbortSignal }
 
-export class Upstreams extends Agent {
+export class UpstreamAgent extends Agent {
   readonly #deps: Deps
   readonly #streams: IngressStreams
   readonly #kept = new Map<Duplex, () => void>()
@@ -40,7 +40,7 @@ export class Upstreams extends Agent {
     this.#streams = streams
   }
 
-  get keptCount(): number {
+  get idleCount(): number {
     return this.#kept.size
   }
 
@@ -84,13 +84,13 @@ export class Upstreams extends Agent {
   }
 
   /** Its life is its own: of a signal that outlives the opening the next request would know nothing. */
-  async #open(way: Way, gone: AbortSignal): Promise<ClientHttp2Stream> {
+  async #open(way: Upstream, gone: AbortSignal): Promise<ClientHttp2Stream> {
     const opening = new AbortController()
     const giveUp = () => opening.abort(gone.reason)
     if (gone.aborted) giveUp()
     gone.addEventListener('abort', giveUp)
     try {
-      const stream = await openWay(this.#deps, way, opening.signal)
+      const stream = await connectUpstream(this.#deps, way, opening.signal)
       this.#streams.add(way.id, stream)
       return stream
     } finally {
@@ -103,10 +103,10 @@ export class Upstreams extends Agent {
 export async function openOnce(
   deps: Deps,
   streams: IngressStreams,
-  way: Way,
+  way: Upstream,
   gone: AbortSignal,
 ): Promise<ClientHttp2Stream> {
-  const stream = await openWay(deps, way, gone)
+  const stream = await connectUpstream(deps, way, gone)
   streams.add(way.id, stream)
   gone.addEventListener('abort', () => resetStream(stream), { once: true })
   return stream

@@ -8,10 +8,10 @@ import { recordCounts } from '../bandwidth/record-counts.ts'
 import type { Deps } from '../deps.ts'
 import { hostAddresses } from '../hosts/heartbeat.ts'
 import type { Sweep } from '../jobs/sweep.ts'
-import { tellHosts } from './host-network.ts'
+import { pushNetworks } from './host-network.ts'
 
-export const followNetworks: Sweep = {
-  name: 'follow-networks',
+export const reconcileNetworks: Sweep = {
+  name: 'reconcile-networks',
   everyMs: 2_000,
   async run(deps) {
     await Promise.all(hostAddresses(deps).map((address) => followHost(deps, address)))
@@ -25,7 +25,7 @@ async function followHost(deps: Deps, address: string): Promise<void> {
     .catch(() => undefined) // heartbeat.ts says so.
   if (!told || told.vms.length === 0) return
   await recordCounts(deps.db, told.vms)
-  await tellHosts(deps, await listBehind(deps, told.vms))
+  await pushNetworks(deps, await listBehind(deps, told.vms))
 }
 
 async function listBehind(deps: Deps, vms: { id: string; revision?: number }[]): Promise<string[]> {

@@ -16,7 +16,7 @@ const REFUSALS = {
 /** A client obeys it without a cap, and a sandbox is paused for as long as it is. */
 const RETRY_AFTER_S = 2
 
-export class Refusal extends Error {
+export class IngressError extends Error {
   readonly status: keyof typeof REFUSALS
   readonly retryAfterSeconds: number | undefined
 

@@ -1,16 +1,16 @@
-/** Who comes in: credential, rate limit, permission, in this order. Ownership follows (own-sandbox.ts). */
+/** Who comes in: credential, rate limit, permission, in this order. Ownership follows (load-own-sandbox.ts). */
 import { failure } from '@warren/kit/failure'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { Deps } from '../deps.ts'
 import { authenticate, authorize } from './auth.ts'
-import { type Access, type Caller, callerKey } from './callers.ts'
+import { type Access, type Caller, callerKey } from './caller.ts'
 import { RateLimiter } from './rate-limit.ts'
 
 /** What a void token has under way may end by itself within this; together with the look for it less than 5 s. */
 const VOID_TOKEN_GRACE_MS = 1_000
 
 /** Public routes do not look at a credential, not even at a wrong one. */
-export function admitRequests(app: FastifyInstance, deps: Deps): void {
+export function addAccessControl(app: FastifyInstance, deps: Deps): void {
   const limiter = new RateLimiter(deps.config.rateLimitPerMinute)
   const count = (key: string) => {
     const retryAfterSeconds = limiter.take(key, Date.now())
@@ -33,9 +33,9 @@ export function admitRequests(app: FastifyInstance, deps: Deps): void {
 
   const receive = (request: FastifyRequest, reply: FastifyReply): undefined | Promise<void> => {
     const { config, url = '' } = request.routeOptions
-    const { access = 'public', unlimited } = config
+    const { access = 'public', skipRateLimit } = config
     if (access === 'public') {
-      if (!unlimited) count(`address:${request.ip}`)
+      if (!skipRateLimit) count(`address:${request.ip}`)
       return undefined
     }
     let found: Caller | Promise<Caller>

@@ -2,13 +2,10 @@
 
 export type Target = { id: string; port: number }
 
-export function parseTarget(host: string | undefined, domain: string): Target | undefined {
+export function parseHostname(host: string | undefined, domain: string): Target | undefined {
   const name = (host ?? '').replace(/:\d+$/, '').replace(/\.$/, '').toLowerCase()
   if (!name.endsWith(`.${domain}`)) return undefined
   const [, ulid, digits] = /^([0-9a-hjkmnp-tv-z]{26})-([1-9]\d{0,4})$/.exec(name.slice(0, -domain.length - 1)) ?? []
   if (ulid === undefined || Number(digits) > 65_535) return undefined
   return { id: `sb-${ulid.toUpperCase()}`, port: Number(digits) }
 }
-
-/** The part that is matched: a port in the setting is for the URL only. */
-export const domainName = (setting: string): string => setting.replace(/:\d+$/, '').toLowerCase()

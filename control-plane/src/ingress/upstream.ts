@@ -6,43 +6,47 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { ensureRunning } from '../guest/ensure-running.ts'
 import { HostError } from '../hosts/failure.ts'
-import { Refusal } from './refusal.ts'
-import type { Target } from './target.ts'
+import { IngressError } from './error.ts'
+import type { Target } from './hostname.ts'
 
 /** `version`: of the sandbox's row. What was opened under another one is not for this request. */
-export type Way = Target & { hostId: string | null; version: string }
+export type Upstream = Target & { hostId: string | null; version: string }
 
-export async function findWay(deps: Deps, target: Target, gone: AbortSignal): Promise<Way> {
+export async function resolveUpstream(deps: Deps, target: Target, gone: AbortSignal): Promise<Upstream> {
   for (;;) {
     const found = await deps.loaders.sandboxVersion(target.id)
     // One answer for all of them: it says nothing about what is there.
-    if (!found || !mayBeReached(found.row)) throw new Refusal(404, 'Nothing is served here.')
+    if (!found || !isReachable(found.row)) throw new IngressError(404, 'Nothing is served here.')
     const { row, version } = found
     if (row.status === 'running') return { ...target, hostId: row.host_id, version }
     await wake(deps, row, gone)
   }
 }
 
-export async function openWay(deps: Deps, { id, port, hostId }: Way, gone: AbortSignal): Promise<ClientHttp2Stream> {
+export async function connectUpstream(
+  deps: Deps,
+  { id, port, hostId }: Upstream,
+  gone: AbortSignal,
+): Promise<ClientHttp2Stream> {
   try {
     const client = await deps.hosts.get(hostId)
     return await client.openPort(id, port, gone)
   } catch (error) {
     if (!(error instanceof HostError)) throw error
     if (error.code === 'port_closed') {
-      throw new Refusal(502, `Nothing listens on port ${port} of this sandbox.`, { cause: error })
+      throw new IngressError(502, `Nothing listens on port ${port} of this sandbox.`, { cause: error })
     }
-    throw new Refusal(503, 'This sandbox cannot be reached at the moment.', { cause: error })
+    throw new IngressError(503, 'This sandbox cannot be reached at the moment.', { cause: error })
   }
 }
 
-export const mayBeReached = (row: SandboxRow): boolean => row.ingress_enabled && !isTerminal(row.status)
+export const isReachable = (row: SandboxRow): boolean => row.ingress_enabled && !isTerminal(row.status)
 
 async function wake(deps: Deps, row: SandboxRow, gone: AbortSignal): Promise<void> {
   try {
     await ensureRunning(deps, row, gone)
   } catch (error) {
     if (!(error instanceof Failure || error instanceof Fault)) throw error
-    throw new Refusal(503, 'This sandbox is not running.', { cause: error })
+    throw new IngressError(503, 'This sandbox is not running.', { cause: error })
   }
 }

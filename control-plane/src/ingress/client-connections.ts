@@ -5,7 +5,7 @@
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
 import type { IngressMetrics } from '../observe/ingress-metrics.ts'
-import { Refusal } from './refusal.ts'
+import { IngressError } from './error.ts'
 
 export type IngressLimits = {
   /** A client that says nothing is not kept. */
@@ -28,7 +28,7 @@ export const INGRESS_LIMITS: IngressLimits = {
 
 type Client = { busy: number; timer: NodeJS.Timeout | undefined; counted: { in: number; out: number } }
 
-export class Clients {
+export class ClientConnections {
   readonly #metrics: IngressMetrics
   readonly #limits: IngressLimits
   readonly #clients = new Map<Socket, Client>()
@@ -101,7 +101,7 @@ export class Clients {
     clearTimeout(client.timer)
     client.timer = setTimeout(() => {
       this.#metrics.requests.inc({ outcome: 'bad_request' })
-      socket.end(new Refusal(408, 'The request took too long.').render(), () => socket.destroy())
+      socket.end(new IngressError(408, 'The request took too long.').render(), () => socket.destroy())
     }, ms).unref()
   }
 

@@ -28,17 +28,17 @@ export async function lockNetworks(tx: Tx, userId: string, names: readonly strin
     .forNoKeyUpdate()
     .execute()
   if (locked.length < ids.size) throw notThere(names[0]!)
-  await raiseRevisions(tx, await listPeers(tx, [...ids]))
+  await raiseRevisions(tx, await listMemberIds(tx, [...ids]))
   return [...ids]
 }
 
-export async function joinNew(tx: Tx, networkIds: readonly string[], sandboxId: string): Promise<void> {
+export async function addToNetworks(tx: Tx, networkIds: readonly string[], sandboxId: string): Promise<void> {
   if (networkIds.length === 0) return
   const members = networkIds.map((network_id) => ({ network_id, sandbox_id: sandboxId }))
   await tx.insertInto('network_members').values(members).execute()
 }
 
-export async function listPeers(tx: Tx, networkIds: readonly string[]): Promise<string[]> {
+export async function listMemberIds(tx: Tx, networkIds: readonly string[]): Promise<string[]> {
   const rows = await tx
     .selectFrom('network_members')
     .select('sandbox_id')
