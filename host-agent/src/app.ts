@@ -4,10 +4,9 @@
  */
 import http2, { type IncomingHttpHeaders, type ServerHttp2Session, type ServerHttp2Stream } from 'node:http2'
 import {
-  HOST_GUEST_ROUTES,
+  findRelayedGuestRoute,
   type HostFailure,
   HostFenceQuery,
-  type HostGuestRoute,
   type HostState,
   HostVmCreateBody,
   HostVmForkBody,
@@ -19,8 +18,8 @@ import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import type { Deps } from './deps.ts'
 import { NO_MEMORY_LIMIT_MB } from './guest/channel.ts'
-import { passToGuest } from './guest/pass.ts'
-import { passToPort } from './guest/pass-to-port.ts'
+import { relayToGuest } from './guest/relay-to-guest.ts'
+import { relayToPort } from './guest/relay-to-port.ts'
 import { HostError } from './host-error.ts'
 import type { Vms } from './vms/vms.ts'
 
@@ -74,7 +73,7 @@ async function route(deps: Deps, vms: Vms, stream: ServerHttp2Stream, headers: I
   const [, member] = /^(?:GET|PUT) \/v1\/vms\/([^/]+)\/network$/.exec(call) ?? []
   if (member !== undefined) return answer(stream, await network(vms, headers, stream, member))
   const [, target, port] = /^POST \/v1\/vms\/([^/]+)\/ports\/(\d{1,5})$/.exec(call) ?? []
-  if (target !== undefined) return passToPort(vms, stream, target, Number(port))
+  if (target !== undefined) return relayToPort(vms, stream, target, Number(port))
   const [, id, rest] = /^\/v1\/vms\/([^/]+)(?:\/guest\/(\w+(?:\/\w+)*))?$/.exec(url.pathname) ?? []
   if (id !== undefined && rest !== undefined) return pass(vms, stream, headers, { id, rest, search: url.search })
   if (id !== undefined && headers[':method'] === 'DELETE') {
@@ -127,12 +126,9 @@ async function pass(
   headers: IncomingHttpHeaders,
   to: { id: string; rest: string; search: string },
 ): Promise<void> {
-  const name = to.rest.split('/')[0]!
-  const methods: readonly string[] | undefined = HOST_GUEST_ROUTES[name as HostGuestRoute]
   const method = headers[':method'] ?? ''
-  if (!Object.hasOwn(HOST_GUEST_ROUTES, name) || !methods?.includes(method)) {
-    throw new HostError('not_found', `no route ${method} ${to.rest} of the guest`)
-  }
+  const route = findRelayedGuestRoute(method, `/${to.rest}`)
+  if (!route) throw new HostError('not_found', `the host does not relay ${method} /${to.rest}`)
   const { session } = await vms
     .get(to.id)
     .channel()
@@ -141,7 +137,7 @@ async function pass(
         ? error
         : new HostError('guest_unreachable', `${to.id} does not answer`, { cause: error })
     })
-  await passToGuest(session, stream, { ':method': method, ':path': `/${to.rest}${to.search}` })
+  await relayToGuest(session, stream, route, `/${to.rest}${to.search}`)
 }
 
 function check<Schema extends TSchema>(schema: Schema, value: unknown): Static<Schema> {

@@ -191,17 +191,3 @@ export type HostVmForked = Static<typeof HostVmForked>
 
 export const HostVmParams = Type.Object({ id: Type.String() })
 export const HostFenceQuery = Type.Object({ fence: Type.Integer({ minimum: 1 }) })
-
-/** What of the guest agent may be reached through the host agent, and by which methods; whatever is below a name too. */
-export const HOST_GUEST_ROUTES = {
-  exec: ['POST'],
-  files: ['GET', 'PUT'],
-  metrics: ['GET'],
-  identity: ['POST'],
-  grow: ['POST'],
-  sync: ['POST'],
-  processes: ['GET', 'POST', 'DELETE'],
-  shell: ['POST'],
-  tunnel: ['POST'],
-} as const satisfies Record<string, readonly string[]>
-export type HostGuestRoute = keyof typeof HOST_GUEST_ROUTES

@@ -23,7 +23,7 @@ const STREAM_WINDOW_BYTES = 256 * 1024
 const SESSION_WINDOW_BYTES = 16 * 1024 * 1024
 /**
  * Node counts the bytes that a reset stream had not sent yet for ever: after so many of them no stream would be opened
- * any more. What is held is bounded by the windows and the number of streams (pass.ts).
+ * any more. What is held is bounded by the windows and the number of streams (relay-to-guest.ts).
  */
 export const NO_MEMORY_LIMIT_MB = 1e9
 const SKIP_MAX_BYTES = 64 * 1024 * 1024

@@ -1,4 +1,4 @@
-/** What passes through to a guest, with the real guest agent behind it: the static binary, on this machine. */
+/** Relaying to the real guest agent, whose static binary runs on this machine. */
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -10,34 +10,35 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { encodeShellFrame } from '@warren/protocol'
+import { encodeShellFrame, findRelayedGuestRoute } from '@warren/protocol'
 import type { HostError } from '../host-error.ts'
 import { openGuestChannel } from './channel.ts'
-import { passToGuest, STAYING_MAX } from './pass.ts'
+import { relayToGuest, STAYING_OPEN_MAX } from './relay-to-guest.ts'
 
 const BINARY = path.resolve(import.meta.dirname, '../../../guest-agent/target/warren/guest-agent')
 const skip = existsSync(BINARY) ? false : 'the guest agent is not built'
 
 const { NGHTTP2_NO_ERROR } = http2.constants
 
-async function startPassing(): Promise<{ client: http2.ClientHttp2Session; guest: http2.ClientHttp2Session }> {
-  const folder = await mkdtemp(path.join(tmpdir(), 'warren-pass-'))
+async function startRelay(): Promise<{ client: http2.ClientHttp2Session; guest: http2.ClientHttp2Session }> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'warren-relay-'))
   const agent = spawn(BINARY, ['--listen-unix', path.join(folder, 'agent')], { stdio: 'ignore' })
   const sockets = { agent: path.join(folder, 'agent'), hello: path.join(folder, 'agent.hello') }
   const channel = await openGuestChannel(sockets, AbortSignal.timeout(20_000))
   const server = http2.createServer({ settings: { maxConcurrentStreams: 2 ** 31 - 1 } })
   server.on('stream', (stream: ServerHttp2Stream, headers) => {
     stream.on('error', () => {})
-    const request = { ':method': headers[':method'] ?? '', ':path': headers[':path'] ?? '' }
-    passToGuest(channel.session, stream, request).catch((error: HostError) => {
+    const path = headers[':path'] ?? ''
+    const route = findRelayedGuestRoute(headers[':method'] ?? '', path.split('?')[0]!)
+    relayToGuest(channel.session, stream, route!, path).catch((error: HostError) => {
       if (stream.headersSent) return stream.destroy(error)
       stream.respond({ ':status': error.status })
       stream.end(error.code)
     })
   })
-  server.listen(path.join(folder, 'door'))
+  server.listen(path.join(folder, 'host.sock'))
   await once(server, 'listening')
-  const client = http2.connect('http://host', { createConnection: () => net.connect(path.join(folder, 'door')) })
+  const client = http2.connect('http://host', { createConnection: () => net.connect(path.join(folder, 'host.sock')) })
   client.on('error', () => {})
   after(async () => {
     client.destroy()
@@ -49,15 +50,15 @@ async function startPassing(): Promise<{ client: http2.ClientHttp2Session; guest
   return { client, guest: channel.session }
 }
 
-const { client, guest } = skip ? {} : await startPassing()
+const { client, guest } = skip ? {} : await startRelay()
 
-function ask(method: string, to: string): ClientHttp2Stream {
+function request(method: string, to: string): ClientHttp2Stream {
   const stream = client!.request({ ':method': method, ':path': to }, { endStream: method === 'GET' })
   stream.on('error', () => {})
   return stream
 }
 
-async function answerOf(stream: ClientHttp2Stream): Promise<{ status: number; text: string }> {
+async function responseOf(stream: ClientHttp2Stream): Promise<{ status: number; text: string }> {
   const [headers] = await once(stream, 'response')
   const chunks: Buffer[] = []
   for await (const chunk of stream) chunks.push(chunk as Buffer)
@@ -65,21 +66,21 @@ async function answerOf(stream: ClientHttp2Stream): Promise<{ status: number; te
 }
 
 async function startProcess(body: object): Promise<string> {
-  const stream = ask('POST', '/processes')
+  const stream = request('POST', '/processes')
   stream.end(JSON.stringify(body))
-  return JSON.parse((await answerOf(stream)).text).process_id
+  return JSON.parse((await responseOf(stream)).text).process_id
 }
 
-test('a wait that is longer than any answer may take is not cut', { skip }, async () => {
+test('a wait outlasts the limit for other responses', { skip }, async () => {
   const process = await startProcess({ cmd: 'sleep', args: ['16'] })
 
-  const { status, text } = await answerOf(ask('GET', `/processes/${process}/wait?timeout_ms=30000`))
+  const { status, text } = await responseOf(request('GET', `/processes/${process}/wait?timeout_ms=30000`))
 
   assert.deepEqual([status, JSON.parse(text).exit_code], [200, 0])
 })
 
-test('a shell that has ended closes the way to it, although its caller would go on', { skip }, async () => {
-  const shell = ask('POST', '/shell')
+test('a shell that exits closes its stream although the caller still sends', { skip }, async () => {
+  const shell = request('POST', '/shell')
   shell.resume()
   shell.write(encodeShellFrame({ type: 'input', data: Buffer.from('exit\n') }))
 
@@ -88,15 +89,15 @@ test('a shell that has ended closes the way to it, although its caller would go 
   assert.deepEqual([shell.rstCode, shell.readableEnded], [NGHTTP2_NO_ERROR, true])
 })
 
-test('a reset inside the guest is a reset outside', { skip }, async () => {
-  const rude = net.createServer((socket) => {
+test('a connection reset inside the guest resets the stream', { skip }, async () => {
+  const server = net.createServer((socket) => {
     socket.on('error', () => {})
     socket.once('data', () => socket.resetAndDestroy())
   })
-  rude.listen(0, '127.0.0.1')
-  await once(rude, 'listening')
-  after(() => rude.close())
-  const tunnel = ask('POST', `/tunnel?port=${(rude.address() as net.AddressInfo).port}`)
+  server.listen(0, '127.0.0.1')
+  await once(server, 'listening')
+  after(() => server.close())
+  const tunnel = request('POST', `/tunnel?port=${(server.address() as net.AddressInfo).port}`)
   await once(tunnel, 'response')
   tunnel.resume()
 
@@ -106,41 +107,43 @@ test('a reset inside the guest is a reset outside', { skip }, async () => {
   assert.notEqual(tunnel.rstCode, NGHTTP2_NO_ERROR)
 })
 
-test('readers that never end leave room for others, and when they hang up for new ones', { skip }, async () => {
+test('readers at their limit leave room for other requests, and a closed one makes room for a new one', {
+  skip,
+}, async () => {
   const process = await startProcess({ cmd: 'cat' })
-  const connect = () => ask('GET', `/processes/${process}/connect`)
-  const readers = Array.from({ length: STAYING_MAX }, connect)
+  const connect = () => request('GET', `/processes/${process}/connect`)
+  const readers = Array.from({ length: STAYING_OPEN_MAX }, connect)
   const heads = await Promise.all(readers.map((reader) => once(reader, 'response')))
 
-  const oneMore = await answerOf(connect())
-  const question = await answerOf(ask('GET', `/processes/${process}`))
+  const refused = await responseOf(connect())
+  const record = await responseOf(request('GET', `/processes/${process}`))
   readers[0]!.close()
   await until(async () => (await statusOf(connect())) === 200)
 
   assert.ok(heads.every(([head]) => head[':status'] === 200))
-  assert.deepEqual(oneMore, { status: 429, text: 'too_many_streams' })
-  assert.equal(question.status, 200)
+  assert.deepEqual(refused, { status: 429, text: 'too_many_streams' })
+  assert.equal(record.status, 200)
   for (const reader of readers) reader.close()
 })
 
-test('bytes that were never sent are not held against a guest', { skip }, async () => {
-  const deaf = net.createServer((socket) => socket.pause().on('error', () => {}))
-  deaf.listen(0, '127.0.0.1')
-  await once(deaf, 'listening')
-  after(() => deaf.close())
-  const { port } = deaf.address() as net.AddressInfo
+test('unsent bytes of aborted streams do not block new streams', { skip }, async () => {
+  const stalled = net.createServer((socket) => socket.pause().on('error', () => {}))
+  stalled.listen(0, '127.0.0.1')
+  await once(stalled, 'listening')
+  after(() => stalled.close())
+  const { port } = stalled.address() as net.AddressInfo
 
-  // Half a gigabyte in all: no Node counts so much and still opens a stream.
-  for (let cut = 0; cut < 32; cut++) {
+  // Half a gigabyte in all, above every session memory limit that Node could apply.
+  for (let round = 0; round < 32; round++) {
     const tunnel = guest!.request({ ':method': 'POST', ':path': `/tunnel?port=${port}` })
     tunnel.on('error', () => {})
     await once(tunnel, 'response')
     tunnel.write(Buffer.alloc(16 * 1024 * 1024))
-    tunnel.destroy(new Error('given up'))
+    tunnel.destroy(new Error('aborted'))
     await new Promise((resolve) => tunnel.once('close', resolve))
   }
 
-  assert.equal((await answerOf(ask('GET', '/processes'))).status, 200)
+  assert.equal((await responseOf(request('GET', '/processes'))).status, 200)
 })
 
 async function statusOf(stream: ClientHttp2Stream): Promise<number> {

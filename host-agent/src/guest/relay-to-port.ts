@@ -1,14 +1,14 @@
 /**
- * A stream of the control plane and a port of a sandbox, tied together. Back-pressure passes through, each direction
- * ends by itself, and a reset on either side is a reset on the other.
+ * Connects a stream of the control plane with a TCP port of a sandbox. Back-pressure passes through, each direction
+ * ends separately, and a reset on either side resets the other.
  */
 import http2, { type ServerHttp2Stream } from 'node:http2'
 import type { Vms } from '../vms/vms.ts'
 
-export async function passToPort(vms: Vms, caller: ServerHttp2Stream, id: string, port: number): Promise<void> {
-  const gone = new AbortController()
-  caller.once('close', () => gone.abort(new Error('the caller went away')))
-  const socket = await vms.connect(id, port, gone.signal)
+export async function relayToPort(vms: Vms, caller: ServerHttp2Stream, id: string, port: number): Promise<void> {
+  const callerDisconnected = new AbortController()
+  caller.once('close', () => callerDisconnected.abort(new Error('the caller disconnected')))
+  const socket = await vms.connect(id, port, callerDisconnected.signal)
   if (caller.destroyed) return void socket.destroy()
   caller.respond({ ':status': 200, 'content-type': 'application/octet-stream' })
 
@@ -23,7 +23,7 @@ export async function passToPort(vms: Vms, caller: ServerHttp2Stream, id: string
   socket.pipe(caller, { end: false })
   socket.once('end', () => caller.end())
   socket.once('close', () => {
-    if (!socket.readableEnded && !caller.destroyed) caller.destroy(new Error('the guest hung up'))
+    if (!socket.readableEnded && !caller.destroyed) caller.destroy(new Error('the guest reset the connection'))
     else if (!caller.readableEnded && !caller.destroyed) caller.close(http2.constants.NGHTTP2_NO_ERROR)
   })
 }
