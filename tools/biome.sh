@@ -1,6 +1,6 @@
 #!/bin/sh
-# Biome's binary without its wrapper package: the wrapper lists packages for systems we do not run on, and a registry
-# that lacks one of them makes `npm ci` fail.
+# Runs the binary of Biome directly. Its wrapper package is not installed: it lists packages for other systems, and a
+# registry that lacks one of them makes `npm ci` fail.
 cd "$(dirname "$0")/.."
 for biome in node_modules/@biomejs/cli-linux-*/biome; do
   [ -x "$biome" ] && exec "$biome" "$@"

@@ -1,7 +1,7 @@
 #!/bin/sh
-# The tests of the guest agent, by cargo. They are built from a copy of the sources in the cache, in which only what
-# differs is written: cargo goes by place and time of files, so a fresh clone would otherwise build everything anew, and
-# each clone would leave half a gigabyte behind.
+# Runs the guest agent's tests with cargo, on a copy of the sources in the cache. Only changed files are written to the
+# copy: cargo decides by path and modification time what to rebuild, so every fresh clone would otherwise build
+# everything again and leave half a gigabyte behind.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -9,17 +9,17 @@ new_enough() {
   version=$("$1" --version 2>/dev/null) || return 1
   echo "$version" | awk '{ split($2, v, "."); exit !(v[1] > 1 || v[2] >= 85) }'
 }
-# As in machine.sh, which installs one for root.
+# If the first cargo on the PATH is too old or broken, use Debian's, which machine.sh installs.
 new_enough cargo || PATH=/usr/bin:$PATH
 if [ "$(id -u)" != 0 ] || [ "$(uname -m)" != x86_64 ] || ! new_enough cargo; then
-  echo 'the tests of the guest agent are left out: they need root, x86-64 and cargo, as virtual machines do'
+  echo 'skipping the tests of the guest agent: they need root, x86-64 and cargo'
   exit 0
 fi
 
 cache=${XDG_CACHE_HOME:-$HOME/.cache}/warren/guest-agent
 copy=$cache/tests/source
 mkdir -p "$copy"
-# Two clones would change the copy under each other's tests.
+# One test run at a time: another clone would change the copy while its tests run.
 if command -v flock >/dev/null 2>&1; then
   exec 9>"$cache/tests/lock"
   flock 9

