@@ -111,7 +111,7 @@ if ! installed; then
   print "Installed npm packages in $(($(date +%s) - started)) s."
 fi
 
-# --- requirements of virtual machines -----------------------------------------------------------------------------------
+# --- requirements of virtual machines ---------------------------------------------------------------------------------
 
 case "${WARREN_VMS-}" in 0 | false | no | off) vms=off ;; *) vms=on ;; esac
 if [ "$(id -u)" = 0 ] && [ "$(uname -m)" = x86_64 ] && [ "$vms" = on ]; then

@@ -7,7 +7,7 @@ import { until } from '@warren/kit/testing/until'
 import { GUEST_ADDRESS, GUEST_GATEWAY, netnsName, TAP } from '../../../host-agent/src/net/names.ts'
 import { renderCutTable } from '../../../host-agent/src/net/nft/cut-table.ts'
 import { command } from '../../../host-agent/src/net/testing/host.ts'
-import { runOrThrow } from '../../../host-agent/src/run.ts'
+import { runCommandOrThrow } from '../../../host-agent/src/run-command.ts'
 
 export class FastGuest {
   readonly #child: ChildProcess
@@ -26,7 +26,7 @@ export class FastGuest {
     await command(`${inSlot} link add ${TAP} mtu ${mtu} type veth peer name eth0 mtu ${mtu} netns ${child.pid}`)
     // The cut went with the tap it was at.
     const nft = ['netns', 'exec', netnsName(instance, slot), 'nft', '-f', '-']
-    await runOrThrow('ip', nft, { input: renderCutTable() })
+    await runCommandOrThrow('ip', nft, { input: renderCutTable() })
     for (const line of [
       `${inSlot} addr add ${GUEST_GATEWAY}/30 dev ${TAP}`,
       `${inSlot} link set ${TAP} up`,

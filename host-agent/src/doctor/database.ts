@@ -6,7 +6,7 @@ import { existsSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { basename, dirname, join } from 'node:path'
-import { run } from '../run.ts'
+import { runCommand } from '../run-command.ts'
 import type { Check, CheckResult, Machine } from './check.ts'
 import { asRoot, findTool, installCommand, toolEnv } from './find-tool.ts'
 import { isAtLeast } from './version.ts'
@@ -37,7 +37,7 @@ export async function checkUserNamespaces(machine: Machine, signal: AbortSignal)
     return { ok: false, detail: 'unshare not found', fix: installCommand(machine, 'util-linux') }
   }
   const env = toolEnv(machine)
-  const { stdout } = await run(unshare, ['--version'], { env, signal })
+  const { stdout } = await runCommand(unshare, ['--version'], { env, signal })
   const version = /util-linux ([\d.]+)/.exec(stdout)?.[1] ?? '0'
   if (!isAtLeast(version, UNSHARE_MINIMUM)) {
     return {
@@ -47,7 +47,7 @@ export async function checkUserNamespaces(machine: Machine, signal: AbortSignal)
     }
   }
 
-  const tried = await run(unshare, ['-U', '--map-user=65534', '--map-group=65534', 'id', '-u'], { env, signal })
+  const tried = await runCommand(unshare, ['-U', '--map-user=65534', '--map-group=65534', 'id', '-u'], { env, signal })
   if (tried.exitCode === 0 && tried.stdout.trim() === '65534') {
     return { ok: true, detail: `work, util-linux ${version}` }
   }
@@ -75,7 +75,7 @@ export async function checkPostgres(folder: string | undefined, signal: AbortSig
   if (folder === undefined || binary === undefined || !existsSync(binary)) {
     return { ok: false, detail: `no binaries for linux-${process.arch}`, fix }
   }
-  const { stdout, stderr, exitCode } = await run(binary, ['--version'], { signal })
+  const { stdout, stderr, exitCode } = await runCommand(binary, ['--version'], { signal })
   if (exitCode === 0) return { ok: true, detail: `embedded PostgreSQL ${/[\d.]+/.exec(stdout)?.[0]}` }
 
   const library = /loading shared libraries: ([^\s:]+):/.exec(stderr)?.[1]

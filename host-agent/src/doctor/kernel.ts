@@ -5,7 +5,7 @@
  * the configuration of the kernel has to do.
  */
 import { access, constants, readFile } from 'node:fs/promises'
-import { run } from '../run.ts'
+import { runCommand } from '../run-command.ts'
 import type { Check, CheckResult, Machine } from './check.ts'
 import { asRoot, findTool, toolEnv } from './find-tool.ts'
 import { findKernelPart, type KernelPart } from './kernel-config.ts'
@@ -91,7 +91,7 @@ export async function checkPart(machine: Machine, part: Part, signal: AbortSigna
 
   // An ordinary user becomes root of a user namespace, where the kernel allows that.
   const namespaces = machine.isRoot ? ['--net'] : ['--user', '--map-root-user', '--net']
-  const tried = await run('unshare', [...namespaces, tool, ...args], { input, env: toolEnv(machine), signal })
+  const tried = await runCommand('unshare', [...namespaces, tool, ...args], { input, env: toolEnv(machine), signal })
   if (tried.exitCode === 0) return { ok: true, detail: 'works' }
   const detail = `refused: ${tried.stderr || `exit code ${tried.exitCode}`}`
   if (!machine.isRoot) return { ok: false, detail, fix: 'sudo npm run doctor: root may do more' }

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { fileURLToPath } from 'node:url'
-import { run } from '../run.ts'
+import { runCommand } from '../run-command.ts'
 import { doctor } from './main.ts'
 
 const MAIN = fileURLToPath(new URL('./main.ts', import.meta.url))
@@ -9,7 +9,7 @@ const MAIN = fileURLToPath(new URL('./main.ts', import.meta.url))
 const FREE_PORTS = { WARREN_PORT: '0', WARREN_METRICS_PORT: '0' }
 
 const runDoctor = (...args: string[]) =>
-  run(process.execPath, [MAIN, ...args], { env: { ...process.env, ...FREE_PORTS } })
+  runCommand(process.execPath, [MAIN, ...args], { env: { ...process.env, ...FREE_PORTS } })
 
 async function doctorInside(args: string[], isTTY: boolean, env: NodeJS.ProcessEnv = {}) {
   const said = { out: '', err: '' }
@@ -79,10 +79,12 @@ test('help tells the options and what is read from the environment', async () =>
 test('an ordinary user gets a full report too', async (t) => {
   if (process.getuid?.() !== 0) return t.skip('this test is run by an ordinary user already')
   const asNobody = ['--reuid', '65534', '--regid', '65534', '--clear-groups', process.execPath]
-  const readable = await run('setpriv', [...asNobody, '--version'])
+  const readable = await runCommand('setpriv', [...asNobody, '--version'])
   if (readable.exitCode !== 0) return t.skip('the checkout is not readable by other users')
 
-  const { stdout, stderr } = await run('setpriv', [...asNobody, MAIN], { env: { ...process.env, ...FREE_PORTS } })
+  const { stdout, stderr } = await runCommand('setpriv', [...asNobody, MAIN], {
+    env: { ...process.env, ...FREE_PORTS },
+  })
 
   assert.match(stdout, /^missing user +an ordinary user: only root .*\(recommended\)$/m, stderr)
   assert.match(stdout, /^ok +kvm +not usable: no permission to open \/dev\/kvm$|^ok +kvm +(runs|not usable)/m)

@@ -1,5 +1,5 @@
 /** Programs of the host that Warren calls, and the Debian package that brings each. */
-import { run } from '../run.ts'
+import { runCommand } from '../run-command.ts'
 import type { Check, CheckResult, Machine } from './check.ts'
 import { asRoot, findTool, installCommand, toolEnv } from './find-tool.ts'
 import { isAtLeast } from './version.ts'
@@ -63,7 +63,7 @@ export async function checkTool(machine: Machine, tool: Tool, signal: AbortSigna
   if (path === undefined) return { ok: false, detail: 'not found', fix }
 
   const env = toolEnv(machine)
-  const { stdout, stderr, exitCode } = await run(path, tool.versionArgs, { env, signal })
+  const { stdout, stderr, exitCode } = await runCommand(path, tool.versionArgs, { env, signal })
   const version = /\d+(\.\d+)+/.exec(stdout + stderr)?.[0]
   if (exitCode !== (tool.versionExitCode ?? 0) || version === undefined) {
     return { ok: false, detail: `does not run: ${stderr || `exit code ${exitCode}`}`, fix }
@@ -73,7 +73,7 @@ export async function checkTool(machine: Machine, tool: Tool, signal: AbortSigna
   }
   if (tool.offers === undefined) return { ok: true, detail: version }
 
-  const list = await run(path, tool.offers.args, { env, signal })
+  const list = await runCommand(path, tool.offers.args, { env, signal })
   const offered = tool.offers.pattern.exec(list.stdout)?.[1]
   if (offered === undefined) return { ok: false, detail: `${version} does not offer ${tool.offers.what}`, fix }
   return { ok: true, detail: `${version} with ${offered}` }

@@ -5,7 +5,7 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import { until } from '@warren/kit/testing/until'
-import { run } from '../run.ts'
+import { runCommand } from '../run-command.ts'
 import { buildOnce, findNewer, listBuilding, listFailed, openFolders, place } from './build.ts'
 import { buildingFolder, pathOf, type Store } from './layout.ts'
 import { tryLock } from './lock.ts'
@@ -100,7 +100,7 @@ test('kill -9 in the middle of a build: its processes end, nothing half made is 
       runInBuild(build, 'sh', ['-c', 'mkdir "$1/thing"; echo half >"$1/thing/file"; sleep ${mark}9999 & wait', 'sh', build.folder], { what: 'waiting' }))
   `
   const killing = new AbortController()
-  const killed = run(process.execPath, ['--input-type=module', '--eval', program], { signal: killing.signal })
+  const killed = runCommand(process.execPath, ['--input-type=module', '--eval', program], { signal: killing.signal })
   const half = path.join(buildingFolder(store, KEY), 'thing', 'file')
   await Promise.race([until(() => existsSync(half), 'the build is half way'), killed])
   await until(() => isRunning(`sleep ${mark}9999`), 'its last process runs')

@@ -8,7 +8,7 @@
 import { open } from 'node:fs/promises'
 import path from 'node:path'
 import { stripVTControlCharacters } from 'node:util'
-import { run } from '../run.ts'
+import { runCommand } from '../run-command.ts'
 import type { Build } from './build.ts'
 import { TOOL_ENV } from './tools.ts'
 
@@ -34,7 +34,7 @@ export async function runInBuild(
   build.progress(what)
   const stopTelling = tellLastLine(log, (line) => build.progress(`${what}: ${line}`))
   try {
-    const { exitCode, stderr } = await run(
+    const { exitCode, stderr } = await runCommand(
       'setpriv',
       [...DIES_WITH_US, 'sh', '-c', TO_LOG, 'sh', log, command, ...args],
       { env, timeoutMs, signal: build.signal },

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { test } from 'node:test'
-import { run } from '../run.ts'
+import { runCommand } from '../run-command.ts'
 import { type CpioEntry, renderCpio } from './cpio.ts'
 import { makeFolder } from './testing.ts'
 
@@ -47,12 +47,12 @@ test('the root itself and the end mark are no names for an entry', () => {
 })
 
 test('cpio(1) reads it', async (t) => {
-  const listed = await run('sh', ['-c', 'command -v cpio']).then((found) => found.exitCode === 0)
+  const listed = await runCommand('sh', ['-c', 'command -v cpio']).then((found) => found.exitCode === 0)
   if (!listed) return t.skip('this machine has no cpio')
   const file = path.join(await makeFolder(t), 'archive')
   await writeFile(file, renderCpio(ENTRIES))
 
-  const { stdout, exitCode } = await run('cpio', ['--list', '--quiet', '--file', file])
+  const { stdout, exitCode } = await runCommand('cpio', ['--list', '--quiet', '--file', file])
 
   assert.deepEqual([exitCode, stdout.trim().split('\n')], [0, ['dev', 'dev/console', 'init', 'empty', 'linuxrc']])
 })

@@ -1,7 +1,7 @@
 /** Fetches a package of a Debian suite and unpacks it, without installing it or touching the machine's own apt. */
 import { mkdir, readdir, writeFile } from 'node:fs/promises'
 import path from 'node:path'
-import { runOrThrow } from '../run.ts'
+import { runCommandOrThrow } from '../run-command.ts'
 import type { Build } from './build.ts'
 import { runInBuild } from './command.ts'
 import { type Mirror, renderSources } from './mirror.ts'
@@ -26,7 +26,7 @@ export async function openApt(build: Build, mirror: Mirror, suite: string): Prom
 
 /** What a package depends on, by name. */
 export async function listDependencies(apt: Apt, name: string): Promise<string[]> {
-  const { stdout } = await runOrThrow('apt-cache', ['depends', name], { env: apt.env })
+  const { stdout } = await runCommandOrThrow('apt-cache', ['depends', name], { env: apt.env })
   return [...stdout.matchAll(/^\s+Depends: (\S+)$/gm)].map((match) => match[1]!) // the group is not optional
 }
 

@@ -1,7 +1,7 @@
 /** Root directories of Debian, made by mmdebstrap from the machine's own mirror. */
 import { chmod, readdir, rm, symlink, writeFile } from 'node:fs/promises'
 import path from 'node:path'
-import { runOrThrow } from '../run.ts'
+import { runCommandOrThrow } from '../run-command.ts'
 import type { Build } from './build.ts'
 import { runInBuild } from './command.ts'
 import { findMirror, type Mirror, renderSources } from './mirror.ts'
@@ -66,7 +66,7 @@ const NOT_LINKED = ['init', 'linuxrc', 'sh', 'ash', 'getty', 'login', 'rpm', 'nu
  * replaces the link with its own program.
  */
 export async function linkBusybox(build: Build, root: string): Promise<void> {
-  const { stdout } = await runOrThrow('chroot', [root, '/usr/bin/busybox', '--list-full'], {
+  const { stdout } = await runCommandOrThrow('chroot', [root, '/usr/bin/busybox', '--list-full'], {
     env: TOOL_ENV,
     signal: build.signal,
   })

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { chmod, chown, link, mkdir, stat, symlink, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { test } from 'node:test'
-import { run, runOrThrow } from '../run.ts'
+import { runCommand, runCommandOrThrow } from '../run-command.ts'
 import { estimateMib, makeExt4, packExt4 } from './ext4.ts'
 import { CAPABILITY, IS_ROOT, inspectExt4, makeBuild, makeFolder, setCapability } from './testing.ts'
 import { TOOL_ENV as env } from './tools.ts'
@@ -27,7 +27,7 @@ test('owners, modes, links, attributes and content come along', async (t) => {
     await link(program, path.join(root, 'second'))
     await symlink('/elsewhere/program', path.join(root, 'link'))
     await mkdir(path.join(root, 'folder'), { mode: 0o700 })
-    await runOrThrow('mknod', [path.join(root, 'null'), 'c', '1', '3'])
+    await runCommandOrThrow('mknod', [path.join(root, 'null'), 'c', '1', '3'])
   })
 
   const program = await inspectExt4(file, 'stat /program')
@@ -45,14 +45,14 @@ test('owners, modes, links, attributes and content come along', async (t) => {
 test('it is clean, has a journal, and can grow to the largest disk', async (t) => {
   const file = await packTree(await makeFolder(t), (root) => writeFile(path.join(root, 'file'), 'x'))
 
-  const { stdout } = await runOrThrow('dumpe2fs', ['-h', file], { env })
+  const { stdout } = await runCommandOrThrow('dumpe2fs', ['-h', file], { env })
   assert.match(stdout, /Filesystem features:.*has_journal.*resize_inode.*metadata_csum/)
   assert.match(stdout, /Reserved block count: +0\n/)
-  const check = await run('e2fsck', ['-f', '-n', file], { env })
+  const check = await runCommand('e2fsck', ['-f', '-n', file], { env })
   assert.equal(check.exitCode, 0, check.stdout)
-  await runOrThrow('truncate', ['--size=60G', file])
-  await runOrThrow('resize2fs', [file], { env })
-  assert.equal((await run('e2fsck', ['-f', '-n', file], { env })).exitCode, 0)
+  await runCommandOrThrow('truncate', ['--size=60G', file])
+  await runCommandOrThrow('resize2fs', [file], { env })
+  assert.equal((await runCommand('e2fsck', ['-f', '-n', file], { env })).exitCode, 0)
   assert.ok((await stat(file)).blocks * 512 < 200e6, 'sparse')
 })
 

@@ -4,7 +4,7 @@
  * the filesystem online: so it is small, and has room in its tables for growth.
  */
 import { rm } from 'node:fs/promises'
-import { run, runOrThrow } from '../run.ts'
+import { runCommand, runCommandOrThrow } from '../run-command.ts'
 import type { Build } from './build.ts'
 import { TOOL_ENV as env } from './tools.ts'
 
@@ -29,14 +29,14 @@ export async function packExt4(build: Build, folder: string, file: string): Prom
   build.progress('packing the file system')
   await makeExt4(build, folder, file, estimateMib(await measure(folder, build.signal)))
   build.progress('checking the file system')
-  await runOrThrow('e2fsck', ['-f', '-n', file], { env, signal: build.signal, timeoutMs: TIMEOUT_MS })
+  await runCommandOrThrow('e2fsck', ['-f', '-n', file], { env, signal: build.signal, timeoutMs: TIMEOUT_MS })
 }
 
 /** A disk that compresses makes files look smaller than they are: tries again with more room when it was too little. */
 export async function makeExt4({ signal }: Build, folder: string, file: string, firstMib: number): Promise<void> {
   for (let sizeMib = firstMib, tries = 1; ; sizeMib = Math.ceil(sizeMib * 1.5), tries++) {
     await rm(file, { force: true })
-    const made = await run('mke2fs', mke2fsArgs(folder, file, sizeMib), { env, signal, timeoutMs: TIMEOUT_MS })
+    const made = await runCommand('mke2fs', mke2fsArgs(folder, file, sizeMib), { env, signal, timeoutMs: TIMEOUT_MS })
     if (made.exitCode === 0) return
     const isFull = /allocate|No space|too small|no free/i.test(made.stderr)
     if (!isFull || tries === TRIES) throw new Error(`mke2fs failed at ${sizeMib} MiB: ${made.stderr.trim()}`)
@@ -68,7 +68,7 @@ export const mke2fsArgs = (folder: string, file: string, sizeMib: number): strin
 /** Counts hard links once, and of sparse files what they hold. */
 async function measure(folder: string, signal: AbortSignal | undefined): Promise<Measure> {
   const du = async (option: string) => {
-    const { stdout } = await runOrThrow('du', ['-s', option, folder], { env, signal, timeoutMs: TIMEOUT_MS })
+    const { stdout } = await runCommandOrThrow('du', ['-s', option, folder], { env, signal, timeoutMs: TIMEOUT_MS })
     return Number.parseInt(stdout, 10)
   }
   return { bytes: await du('-B1'), inodes: await du('--inodes') }

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { chmod, chown, link, mkdir, readdir, readFile, symlink, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
-import { runOrThrow } from '../run.ts'
+import { runCommandOrThrow } from '../run-command.ts'
 import { importImage, skopeoArgs } from './import.ts'
 import { pathOf, type Store } from './layout.ts'
 import { tarFolder, writeLayout } from './oci-testing.ts'
@@ -71,7 +71,7 @@ test('a tarball of a root filesystem becomes an image with its owners, modes, li
   if (whyNot(t)) return
   const store = await makeStore(t)
   const tarball = await makeBase(await makeFolder(t))
-  await runOrThrow('gzip', [tarball])
+  await runCommandOrThrow('gzip', [tarball])
 
   const image = await importImage(store, { source: `${tarball}.gz`, name: NAME })
 
@@ -100,7 +100,7 @@ test('an archive as docker save makes it, too', async (t) => {
   const folder = await makeFolder(t)
   const layout = await writeLayout(path.join(folder, 'layout'), [await makeBase(folder)])
   const archive = path.join(folder, 'saved.tar')
-  await runOrThrow('skopeo', skopeoArgs(`oci:${layout.folder}`, `docker-archive:${archive}:some/name:1`))
+  await runCommandOrThrow('skopeo', skopeoArgs(`oci:${layout.folder}`, `docker-archive:${archive}:some/name:1`))
 
   const image = await importImage(store, { source: archive, name: NAME })
 
@@ -144,7 +144,7 @@ test('a registry on this machine', async (t) => {
   const host = await startRegistry(t, registry, path.join(folder, 'registry'))
   const reference = `${host}/base/tiny:1`
   const push = ['--insecure-policy', 'copy', '--dest-tls-verify=false', `oci:${layout.folder}`, `docker://${reference}`]
-  await runOrThrow('skopeo', push)
+  await runCommandOrThrow('skopeo', push)
 
   const image = await importImage(store, { source: reference, name: NAME })
 

@@ -7,7 +7,7 @@ import { existsSync } from 'node:fs'
 import { mkdir, readdir, readFile, symlink } from 'node:fs/promises'
 import { homedir } from 'node:os'
 import path from 'node:path'
-import { runOrThrow } from '../run.ts'
+import { runCommandOrThrow } from '../run-command.ts'
 import { type Build, type BuildOptions, buildOnce } from './build.ts'
 import { runInBuild } from './command.ts'
 import { type Image, storeRoot } from './image.ts'
@@ -80,7 +80,7 @@ const hasSignaturePolicy = (): boolean =>
 
 /** An image without a choice of architectures comes as it is. */
 async function checkArchitecture(reference: string, signal: AbortSignal | undefined): Promise<void> {
-  const { stdout } = await runOrThrow('skopeo', ['inspect', '--config', reference], { env: TOOL_ENV, signal })
+  const { stdout } = await runCommandOrThrow('skopeo', ['inspect', '--config', reference], { env: TOOL_ENV, signal })
   const { architecture, os }: { architecture?: string; os?: string } = JSON.parse(stdout)
   if (architecture !== 'amd64' || os !== 'linux') {
     throw new Error(`the image is for ${os} on ${architecture}, sandboxes are linux on amd64`)

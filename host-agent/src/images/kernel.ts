@@ -6,7 +6,7 @@
 import { chmod, copyFile, mkdir, readFile, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { isAtLeast } from '../doctor/version.ts'
-import { runOrThrow } from '../run.ts'
+import { runCommandOrThrow } from '../run-command.ts'
 import { type Build, type BuildOptions, buildOnce, findNewer, place } from './build.ts'
 import { listDependencies, openApt, unpackPackage } from './debian-package.ts'
 import { hashFolder } from './hash.ts'
@@ -56,7 +56,7 @@ export const suiteForQemu = (version: string): 'bookworm' | 'trixie' =>
 
 async function readQemuVersion(): Promise<string> {
   requireTools('qemu-system-x86_64')
-  const { stdout } = await runOrThrow('qemu-system-x86_64', ['--version'], { env: TOOL_ENV })
+  const { stdout } = await runCommandOrThrow('qemu-system-x86_64', ['--version'], { env: TOOL_ENV })
   const version = /version (\d+(\.\d+)+)/.exec(stdout)?.[1]
   if (version === undefined) throw new Error(`qemu-system-x86_64 tells no version: ${stdout.slice(0, 200)}`)
   return version
@@ -122,7 +122,8 @@ async function unpackModule(build: Build, from: string, to: string): Promise<str
   const isCompressed = from.endsWith('.xz')
   const copy = isCompressed ? `${plain}.xz` : plain
   await copyFile(from, copy)
-  if (isCompressed) await runOrThrow('xz', ['--decompress', '--force', copy], { env: TOOL_ENV, signal: build.signal })
+  if (isCompressed)
+    await runCommandOrThrow('xz', ['--decompress', '--force', copy], { env: TOOL_ENV, signal: build.signal })
   await chmod(plain, 0o444)
   return plain
 }

@@ -4,7 +4,7 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { pathToFileURL } from 'node:url'
 import { until } from '@warren/kit/testing/until'
-import { run } from '../run.ts'
+import { runCommand } from '../run-command.ts'
 import { lock, tryLock } from './lock.ts'
 import { makeFolder } from './testing.ts'
 
@@ -42,7 +42,7 @@ test('a holder that is killed holds nothing any more', async (t) => {
     setInterval(() => held, 1000)
   `
   const killing = new AbortController()
-  const holder = run(process.execPath, ['--input-type=module', '--eval', program], { signal: killing.signal })
+  const holder = runCommand(process.execPath, ['--input-type=module', '--eval', program], { signal: killing.signal })
   await Promise.race([until(() => existsSync(mark), 'the other process holds the lock'), holder])
   assert.equal(await tryLock(file), undefined)
 

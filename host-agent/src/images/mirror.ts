@@ -2,7 +2,7 @@
 import { existsSync } from 'node:fs'
 import { readdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
-import { run } from '../run.ts'
+import { runCommand } from '../run-command.ts'
 import { type AptSource, parseAptSources } from './apt-sources.ts'
 import { TOOL_ENV } from './tools.ts'
 
@@ -78,7 +78,9 @@ async function resolveMirrorFile(uri: string): Promise<string> {
 /** Of the machine's apt settings those that decide whether the mirror can be reached and believed. */
 async function readSettings(): Promise<{ options: string[]; proxies: NodeJS.ProcessEnv }> {
   const names = ['Acquire::http::Proxy', 'Acquire::https::Proxy', 'Acquire::Check-Valid-Until']
-  const { stdout } = await run('apt-config', ['dump', '--no-empty', '--format', '%f=%v%n', ...names], { env: TOOL_ENV })
+  const { stdout } = await runCommand('apt-config', ['dump', '--no-empty', '--format', '%f=%v%n', ...names], {
+    env: TOOL_ENV,
+  })
   const values = new Map(stdout.split('\n').map((line) => [line.split('=')[0]!, line.slice(line.indexOf('=') + 1)]))
   const [http, https, checkDates] = names.map((name) => values.get(name))
   return {

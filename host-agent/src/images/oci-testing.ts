@@ -3,13 +3,22 @@ import { createHash } from 'node:crypto'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { gzipSync } from 'node:zlib'
-import { runOrThrow } from '../run.ts'
+import { runCommandOrThrow } from '../run-command.ts'
 
 export type Layout = { folder: string; blobs: string[] }
 
 /** Tars a directory as it is, attributes included. */
 export async function tarFolder(folder: string, file: string): Promise<string> {
-  await runOrThrow('tar', ['--create', '--xattrs', '--xattrs-include=*', '--file', file, '--directory', folder, '.'])
+  await runCommandOrThrow('tar', [
+    '--create',
+    '--xattrs',
+    '--xattrs-include=*',
+    '--file',
+    file,
+    '--directory',
+    folder,
+    '.',
+  ])
   return file
 }
 

@@ -2,7 +2,7 @@
 import { existsSync, statSync } from 'node:fs'
 import { homedir } from 'node:os'
 import path from 'node:path'
-import { run } from '../run.ts'
+import { runCommand } from '../run-command.ts'
 import { TOOL_ENV } from './tools.ts'
 
 export type Source =
@@ -49,6 +49,6 @@ async function archiveIn(file: string): Promise<Source> {
 
 async function readMember(file: string, name: string): Promise<string | undefined> {
   const args = ['--extract', '--to-stdout', '--occurrence=1', '--file', file, name]
-  const { exitCode, stdout } = await run('tar', args, { env: TOOL_ENV, timeoutMs: ARCHIVE_TIMEOUT_MS })
+  const { exitCode, stdout } = await runCommand('tar', args, { env: TOOL_ENV, timeoutMs: ARCHIVE_TIMEOUT_MS })
   return exitCode === 0 ? stdout : undefined
 }

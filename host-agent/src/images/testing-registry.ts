@@ -4,10 +4,10 @@ import { createServer } from 'node:net'
 import path from 'node:path'
 import type { TestContext } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { run } from '../run.ts'
+import { runCommand } from '../run-command.ts'
 
 export async function findTestRegistry(): Promise<string | undefined> {
-  const { stdout } = await run('sh', ['-c', 'command -v docker-registry'])
+  const { stdout } = await runCommand('sh', ['-c', 'command -v docker-registry'])
   return stdout.trim() || undefined
 }
 
@@ -21,7 +21,9 @@ export async function startRegistry(t: TestContext, program: string, folder: str
     JSON.stringify({ version: 0.1, storage: { filesystem: { rootdirectory: folder } }, http: { addr: host } }),
   )
   const stopping = new AbortController()
-  const running = run(program, ['serve', config], { signal: stopping.signal, timeoutMs: 120_000 }).catch(() => {})
+  const running = runCommand(program, ['serve', config], { signal: stopping.signal, timeoutMs: 120_000 }).catch(
+    () => {},
+  )
   t.after(async () => {
     stopping.abort()
     await running

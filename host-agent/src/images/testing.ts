@@ -4,7 +4,7 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import type { TestContext } from 'node:test'
 import koffi from 'koffi'
-import { runOrThrow } from '../run.ts'
+import { runCommandOrThrow } from '../run-command.ts'
 import { type Build, openFolders } from './build.ts'
 import type { Store } from './layout.ts'
 import { TOOL_ENV } from './tools.ts'
@@ -29,7 +29,7 @@ export const makeBuild = (folder: string): Build => ({ folder, progress: () => {
 
 /** What debugfs says of an ext4 file: no mount, so no root and no trace. */
 export async function inspectExt4(file: string, request: string): Promise<string> {
-  const { stdout } = await runOrThrow('debugfs', ['-R', request, file], { env: TOOL_ENV })
+  const { stdout } = await runCommandOrThrow('debugfs', ['-R', request, file], { env: TOOL_ENV })
   return stdout
 }
 

@@ -15,7 +15,7 @@ import { packInitramfs } from '../images/initramfs.ts'
 import { suiteForQemu } from '../images/kernel.ts'
 import { findMirror } from '../images/mirror.ts'
 import { BOOT_MODULES, findModules, orderModules, readNeeds } from '../images/modules.ts'
-import { runOrThrow } from '../run.ts'
+import { runCommandOrThrow } from '../run-command.ts'
 import type { Parts } from '../testing/bare-vm.ts'
 import type { Machine } from '../vmm/args.ts'
 import { detectMachine } from '../vmm/machine.ts'
@@ -80,7 +80,7 @@ async function ensureKvmKernel(folder: string): Promise<{ vmlinuz: string; modul
     const from = modules.get(name)! // Asked only for what there is.
     const to = path.join(kept, `${name}.ko`)
     await cp(from, from.endsWith('.xz') ? `${to}.xz` : to)
-    if (from.endsWith('.xz')) await runOrThrow('xz', ['--decompress', '--force', `${to}.xz`])
+    if (from.endsWith('.xz')) await runCommandOrThrow('xz', ['--decompress', '--force', `${to}.xz`])
     return to
   }
   const ordered = await orderModules(
@@ -119,9 +119,9 @@ async function makeRoot(folder: string, inner: typeof INNER): Promise<string> {
   }
   for (const key of ['kernel', 'initramfs'] as const) await put(inner[key], INNER[key])
   // Its holes stay holes.
-  await runOrThrow('cp', ['--sparse=always', inner.image, path.join(root, INNER.image)])
+  await runCommandOrThrow('cp', ['--sparse=always', inner.image, path.join(root, INNER.image)])
   const file = path.join(folder, 'outer.ext4')
-  await runOrThrow('mke2fs', ['-q', '-t', 'ext4', '-m', '0', '-d', root, file, '3G'], { timeoutMs: 300_000 })
+  await runCommandOrThrow('mke2fs', ['-q', '-t', 'ext4', '-m', '0', '-d', root, file, '3G'], { timeoutMs: 300_000 })
   await rm(root, { recursive: true, force: true })
   return file
 }
@@ -129,7 +129,7 @@ async function makeRoot(folder: string, inner: typeof INNER): Promise<string> {
 const isWanted = (from: string): boolean => !/\/(node_modules\/\.|target\/|\.git\/)/.test(from)
 
 async function listLibraries(program: string): Promise<string[]> {
-  const { stdout } = await runOrThrow('ldd', [program])
+  const { stdout } = await runCommandOrThrow('ldd', [program])
   return [...stdout.matchAll(/(?:=> )?(\/\S+) \(0x/g)].map((match) => match[1]!) // The group is not optional.
 }
 

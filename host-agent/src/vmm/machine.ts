@@ -1,5 +1,5 @@
 /** Which machine this host can run: found by asking QEMU and the kernel, never by the name of a distribution. */
-import { runOrThrow } from '../run.ts'
+import { runCommandOrThrow } from '../run-command.ts'
 import type { Machine } from './args.ts'
 import { type ProbeOptions, probeKvm } from './kvm-probe/probe.ts'
 
@@ -7,8 +7,8 @@ const BINARY = 'qemu-system-x86_64'
 
 export async function detectMachine(probe: ProbeOptions = {}): Promise<{ machine: Machine; why: string }> {
   const [{ stdout: versionText }, { stdout: machines }, kvm] = await Promise.all([
-    runOrThrow(BINARY, ['--version']),
-    runOrThrow(BINARY, ['-machine', 'help']),
+    runCommandOrThrow(BINARY, ['--version']),
+    runCommandOrThrow(BINARY, ['-machine', 'help']),
     probeKvm(probe),
   ])
   const version = parseQemuVersion(versionText)

@@ -9,7 +9,7 @@ import { type ChildProcess, fork } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { join } from 'node:path'
-import { runOrThrow } from '../../run.ts'
+import { runCommandOrThrow } from '../../run-command.ts'
 import { unshareNetwork } from '../libc.ts'
 import { EVIL, RULED, SHOP, WILD } from './names.ts'
 
@@ -29,7 +29,7 @@ export const randomInstance = (): string => randomBytes(4).toString('hex')
 /** Commands as a test writes them: words between spaces. */
 export const command = async (line: string): Promise<string> => {
   const [name, ...args] = line.split(' ')
-  return (await runOrThrow(name!, args)).stdout // a line has a first word
+  return (await runCommandOrThrow(name!, args)).stdout // a line has a first word
 }
 
 export async function moveToFreshHost(): Promise<void> {

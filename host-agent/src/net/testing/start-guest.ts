@@ -6,7 +6,7 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { until } from '@warren/kit/testing/until'
-import { runOrThrow } from '../../run.ts'
+import { runCommandOrThrow } from '../../run-command.ts'
 import type { Netd } from '../netd-client.ts'
 import { UPLINK } from './host.ts'
 
@@ -61,9 +61,9 @@ export async function startGuest(netd: Netd, slot: number): Promise<Guest> {
     pid,
     async probe(...targets) {
       const args = [...enter, process.execPath, join(import.meta.dirname, 'probe.ts'), JSON.stringify(targets)]
-      return JSON.parse((await runOrThrow('nsenter', args)).stdout) as string[]
+      return JSON.parse((await runCommandOrThrow('nsenter', args)).stdout) as string[]
     },
-    inside: async (line) => (await runOrThrow('nsenter', [...enter, ...line.split(' ')])).stdout,
+    inside: async (line) => (await runCommandOrThrow('nsenter', [...enter, ...line.split(' ')])).stdout,
     inject: async (frames) => void (await tell(control, { frames })),
     handOver: async (pieces) => void (await tell(control, { pieces })),
     received: () => tell(control, { seen: true }),

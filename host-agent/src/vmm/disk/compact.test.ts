@@ -7,7 +7,7 @@ import { type TestContext, test } from 'node:test'
 import fc from 'fast-check'
 import type { Deps } from '../../deps.ts'
 import { makeFolder } from '../../images/testing.ts'
-import { runOrThrow } from '../../run.ts'
+import { runCommandOrThrow } from '../../run-command.ts'
 import type { StoredObject } from '../../snapshots/manifest.ts'
 import { openSnapshotStore } from '../../snapshots/store.ts'
 import { makeManifest } from '../../snapshots/testing.ts'
@@ -58,7 +58,7 @@ async function makeSaved(t: TestContext) {
   for (const [n, id] of ['one', 'two'].entries()) {
     const file = store.fileOf(id)
     await createOverlay(file, { sizeMib: 16, backing: { file: below, format: 'raw' } })
-    await runOrThrow('qemu-io', ['-c', `write -P ${n + 1} ${n}M 64k`, file])
+    await runCommandOrThrow('qemu-io', ['-c', `write -P ${n + 1} ${n}M 64k`, file])
     layers.push({ id, ...(await workers.run('seal', { file })) })
   }
   const manifest = { ...(await makeManifest(store, SANDBOX, 1, ['memory', 'state'])), disk: layers }

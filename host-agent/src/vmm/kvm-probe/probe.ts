@@ -7,7 +7,7 @@
  */
 import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
-import { type RunOptions, runOrThrow } from '../../run.ts'
+import { type RunCommandOptions, runCommandOrThrow } from '../../run-command.ts'
 import { RESULT_PORT, STAGE_VALUE, STAGES, type Stage } from './guest.ts'
 
 export type KvmProbe = { usable: true } | { usable: false; reason: string }
@@ -54,9 +54,9 @@ export async function probeKvm(options: ProbeOptions = {}): Promise<KvmProbe> {
 }
 
 /** 'passed', or why not. */
-async function tryStage(stage: Stage, options: RunOptions, guestCpuMaxMs?: number): Promise<string> {
+async function tryStage(stage: Stage, options: RunCommandOptions, guestCpuMaxMs?: number): Promise<string> {
   try {
-    const { stdout } = await runOrThrow(process.execPath, [CHILD, stage], options)
+    const { stdout } = await runCommandOrThrow(process.execPath, [CHILD, stage], options)
     return judgeStage(stage, JSON.parse(stdout), guestCpuMaxMs)
   } catch (error) {
     if (options.signal?.aborted) throw error

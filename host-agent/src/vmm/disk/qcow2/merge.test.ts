@@ -4,13 +4,13 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import fc from 'fast-check'
-import { run, runOrThrow } from '../../../run.ts'
+import { runCommand, runCommandOrThrow } from '../../../run-command.ts'
 import { mergeLayers } from './merge.ts'
 import { createOverlay } from './overlay.ts'
 
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-merge-'))
 after(() => rm(folder, { recursive: true }))
-const skip = (await run('sh', ['-c', 'command -v qemu-io'])).exitCode === 0 ? false : 'no qemu-io here'
+const skip = (await runCommand('sh', ['-c', 'command -v qemu-io'])).exitCode === 0 ? false : 'no qemu-io here'
 const SIZE_MIB = 1100 // Three L2 tables.
 const base = path.join(folder, 'base.raw')
 await writeFile(base, Buffer.alloc(4 * 1024 * 1024, 'base'))
@@ -24,7 +24,7 @@ async function makeLayer(below: string, commands: string[], sizeMib = SIZE_MIB):
   const file = newFile()
   await createOverlay(file, { sizeMib, backing: { file: below, format: below === base ? 'raw' : 'qcow2' } })
   if (commands.length === 0) return file
-  await runOrThrow('qemu-io', ['-d', 'unmap', ...commands.flatMap((one) => ['-c', one]), file])
+  await runCommandOrThrow('qemu-io', ['-d', 'unmap', ...commands.flatMap((one) => ['-c', one]), file])
   return file
 }
 
@@ -33,9 +33,9 @@ async function assertSame(chain: string[]): Promise<void> {
   const merged = newFile()
   const sums = mergeLayers({ files: chain, out: merged, backing: base })
   await copyFile(merged, `${merged}.raw-backed`)
-  await runOrThrow('qemu-img', ['rebase', '-u', '-F', 'raw', '-b', base, `${merged}.raw-backed`])
-  await runOrThrow('qemu-img', ['compare', chain.at(-1)!, `${merged}.raw-backed`])
-  const check = await run('qemu-img', ['check', `${merged}.raw-backed`])
+  await runCommandOrThrow('qemu-img', ['rebase', '-u', '-F', 'raw', '-b', base, `${merged}.raw-backed`])
+  await runCommandOrThrow('qemu-img', ['compare', chain.at(-1)!, `${merged}.raw-backed`])
+  const check = await runCommand('qemu-img', ['check', `${merged}.raw-backed`])
   assert.equal(check.exitCode, 0, check.stdout + check.stderr)
   assert.equal(sums.crcs.length, Math.ceil(sums.bytes / 1024 / 1024))
 }
@@ -79,7 +79,7 @@ test('whatever was written in whatever order', { skip }, async () => {
 
 test('what is not a layer of ours is refused', { skip }, async () => {
   const small = newFile()
-  await runOrThrow('qemu-img', ['create', '-q', '-f', 'qcow2', '-o', 'cluster_size=4096', small, '10M'])
+  await runCommandOrThrow('qemu-img', ['create', '-q', '-f', 'qcow2', '-o', 'cluster_size=4096', small, '10M'])
   const out = newFile()
 
   assert.throws(() => mergeLayers({ files: [base], out, backing: base }), /not a qcow2 file/)

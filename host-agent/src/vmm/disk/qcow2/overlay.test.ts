@@ -3,7 +3,7 @@ import { mkdtemp, rm, stat, truncate, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { run, runOrThrow } from '../../../run.ts'
+import { runCommand, runCommandOrThrow } from '../../../run-command.ts'
 import { createOverlay, renderOverlay } from './overlay.ts'
 
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-overlay-'))
@@ -11,15 +11,15 @@ after(() => rm(folder, { recursive: true }))
 const base = path.join(folder, 'base.raw')
 await writeFile(base, 'the base says hello')
 await truncate(base, 1024 * 1024)
-const hasQemuImg = (await run('sh', ['-c', 'command -v qemu-img'])).exitCode === 0
+const hasQemuImg = (await runCommand('sh', ['-c', 'command -v qemu-img'])).exitCode === 0
 
 test('the overlay is what qemu-img would make of it', { skip: !hasQemuImg && 'no qemu-img here' }, async () => {
   for (const sizeMib of [1, 10_240, 61_440]) {
     const file = path.join(folder, `o${sizeMib}.qcow2`)
     await createOverlay(file, { sizeMib, backing: { file: base, format: 'raw' } })
 
-    const info = JSON.parse((await runOrThrow('qemu-img', ['info', '--output=json', file])).stdout)
-    const check = await run('qemu-img', ['check', file])
+    const info = JSON.parse((await runCommandOrThrow('qemu-img', ['info', '--output=json', file])).stdout)
+    const check = await runCommand('qemu-img', ['check', file])
 
     assert.equal(info['virtual-size'], sizeMib * 1024 * 1024)
     assert.deepEqual([info['full-backing-filename'], info['backing-filename-format']], [base, 'raw'])
@@ -30,11 +30,11 @@ test('the overlay is what qemu-img would make of it', { skip: !hasQemuImg && 'no
 test('it shows the base and takes writes of its own', { skip: !hasQemuImg && 'no qemu-img here' }, async () => {
   const file = path.join(folder, 'rw.qcow2')
   await createOverlay(file, { sizeMib: 64, backing: { file: base, format: 'raw' } })
-  const io = (...commands: string[]) => run('qemu-io', [...commands.flatMap((one) => ['-c', one]), file])
+  const io = (...commands: string[]) => runCommand('qemu-io', [...commands.flatMap((one) => ['-c', one]), file])
 
   const read = await io('read -v 0 32')
   const write = await io('write -P 0x5a 32M 64k', 'read -P 0x5a 32M 64k', 'read -P 0 40M 64k')
-  const check = await run('qemu-img', ['check', file])
+  const check = await runCommand('qemu-img', ['check', file])
 
   assert.match(read.stdout, /the.base.says/)
   assert.doesNotMatch(write.stdout, /failed/)

@@ -1,19 +1,19 @@
 /**
- * Commands of the host, run to their end. What is to live on is started elsewhere: netd by `net/netd-client.ts`, and
- * QEMU by netd (`net/spawn.ts`). Nobody else uses node:child_process.
+ * Runs a command of the host until it exits. Long-running processes are started elsewhere: netd by its client, QEMU by
+ * netd. No other file of the host agent uses node:child_process for commands.
  *
- * The child leads its own process group, and the whole group is killed when the time is up, the signal fires or the
- * output passes its bound, so no helper of the command lives on. An exit code is always a real wait status: a command
- * that could not start, or that was killed from here, is an error and has none.
+ * The child leads its own process group. The whole group is killed on timeout, on abort and when the output is too
+ * large, so no helper process of the command is left behind. An exit code is always a real wait status: a command that
+ * failed to start, or that was killed from here, throws instead.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { constants } from 'node:os'
 
-export type RunOptions = {
-  /** Written to stdin, which is then closed; without it stdin is empty. */
+export type RunCommandOptions = {
+  /** Written to stdin, which is then closed. By default stdin is empty. */
   input?: string | Uint8Array
   timeoutMs?: number
-  /** The whole environment of the command; this process's own when absent. */
+  /** The whole environment of the command. By default that of this process. */
   env?: NodeJS.ProcessEnv
   signal?: AbortSignal
 }
@@ -21,19 +21,23 @@ export type RunOptions = {
 export type RunResult = {
   stdout: string
   stderr: string
-  /** 128+n after signal n, as in a shell. */
+  /** 128+n if signal n ended the command, as in a shell. */
   exitCode: number
 }
 
-/** Half an answer is worse than none: a command that prints more than this on stdout is killed. */
+/** A command that prints more than this on stdout is killed, because truncated output could be misread. */
 export const STDOUT_MAX_BYTES = 16 * 1024 ** 2
-/** Of stderr the end is kept: what went wrong stands last. */
+/** Only the end of stderr is kept: the reason of a failure is usually in the last lines. */
 export const STDERR_MAX_BYTES = 64 * 1024
 const STDERR_LINES_IN_ERROR = 5
 const DEFAULT_TIMEOUT_MS = 60_000
 
-/** Gives the exit code whatever it is; throws when the command did not start or did not end by itself. */
-export async function run(command: string, args: readonly string[], options: RunOptions = {}): Promise<RunResult> {
+/** Resolves with any exit code. Throws if the command failed to start or was killed from here. */
+export async function runCommand(
+  command: string,
+  args: readonly string[],
+  options: RunCommandOptions = {},
+): Promise<RunResult> {
   const { input, timeoutMs = DEFAULT_TIMEOUT_MS, env = process.env, signal } = options
   const aborted = () => new Error(`${command} was aborted`, { cause: signal?.reason })
   if (signal?.aborted) throw aborted()
@@ -55,14 +59,14 @@ export async function run(command: string, args: readonly string[], options: Run
   const onAbort = () => giveUp(aborted())
   signal?.addEventListener('abort', onAbort)
 
-  child.once('error', (error) => reject(new Error(`could not start ${command}: ${error.message}`, { cause: error })))
-  // A helper that left the group can hold the pipes open for ever: after a kill the exit is enough.
+  child.once('error', (error) => reject(new Error(`failed to start ${command}: ${error.message}`, { cause: error })))
+  // A helper that left the process group can hold the pipes open, so after a kill 'close' may never come.
   child.once('exit', () => failure && reject(failure))
   child.once('close', (code, signalName) => {
     if (failure) return reject(failure)
-    resolve({ ...output(), exitCode: code ?? 128 + constants.signals[signalName!] }) // without a code there is a signal
+    resolve({ ...output(), exitCode: code ?? 128 + constants.signals[signalName!] }) // One of the two is always set.
   })
-  // A command may end without reading its input (EPIPE); its exit code tells whether that matters.
+  // EPIPE: the command exited without reading its input. Its exit code tells whether that is an error.
   child.stdin?.on('error', () => {})
   child.stdin?.end(input)
 
@@ -75,16 +79,16 @@ export async function run(command: string, args: readonly string[], options: Run
   }
 }
 
-/** For commands that must succeed: any other exit code than 0 is an error with the end of stderr. */
-export async function runOrThrow(
+/** Throws on any exit code except 0, with the last lines of stderr. */
+export async function runCommandOrThrow(
   command: string,
   args: readonly string[],
-  options: RunOptions = {},
+  options: RunCommandOptions = {},
 ): Promise<RunResult> {
-  const result = await run(command, args, options)
+  const result = await runCommand(command, args, options)
   if (result.exitCode === 0) return result
-  const said = result.stderr.trim().split('\n').slice(-STDERR_LINES_IN_ERROR).join('\n') || 'nothing on stderr'
-  throw new Error(`${[command, ...args].join(' ')} failed with exit code ${result.exitCode}: ${said}`)
+  const stderr = result.stderr.trim().split('\n').slice(-STDERR_LINES_IN_ERROR).join('\n') || 'nothing on stderr'
+  throw new Error(`${[command, ...args].join(' ')} failed with exit code ${result.exitCode}: ${stderr}`)
 }
 
 function collectOutput(child: ChildProcess, onTooMuch: () => void): () => { stdout: string; stderr: string } {
@@ -109,7 +113,7 @@ function killGroup(child: ChildProcess): void {
   try {
     process.kill(-child.pid, 'SIGKILL')
   } catch (error) {
-    // Nobody is left in the group: it ended by itself a moment ago.
+    // ESRCH: all processes of the group have exited already.
     if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
   }
 }
