@@ -2,8 +2,8 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { HOST_ADDRESS } from '../../../host-agent/src/net/names.ts'
-import { renderSlotPolicy } from '../../../host-agent/src/net/nft/slot-policy.ts'
-import { renderOwner, renderSlotTable } from '../../../host-agent/src/net/nft/slot-table.ts'
+import { renderSlotPolicy } from '../../../host-agent/src/net/netd/nft/slot-policy.ts'
+import { renderOwner, renderSlotTable } from '../../../host-agent/src/net/netd/nft/slot-table.ts'
 import type { Policy } from '../../../host-agent/src/net/policy.ts'
 
 const NAME = 'warren-bench'

@@ -5,7 +5,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { until } from '@warren/kit/testing/until'
 import { GUEST_ADDRESS, GUEST_GATEWAY, netnsName, TAP } from '../../../host-agent/src/net/names.ts'
-import { renderCutTable } from '../../../host-agent/src/net/nft/cut-table.ts'
+import { renderCutTable } from '../../../host-agent/src/net/netd/nft/segment-table.ts'
 import { command } from '../../../host-agent/src/net/testing/host.ts'
 import { runCommandOrThrow } from '../../../host-agent/src/run-command.ts'
 

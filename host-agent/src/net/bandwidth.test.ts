@@ -5,7 +5,7 @@ import { until } from '@warren/kit/testing/until'
 import type { HostBandwidth, HostVmNetwork } from '@warren/protocol'
 import { ether, ipv4, PROTOCOL, udp } from './testing/frames.ts'
 import { cannotRun, command, PUBLIC_HOST, UPLINK } from './testing/host.ts'
-import { GUEST_MAC, type Sandbox, World, withRules } from './testing/world.ts'
+import { GUEST_MAC, type Sandbox, World, withRules } from './testing/test-network.ts'
 
 const PACKET_BYTES = 1_000
 const UNMETERED = -1

@@ -6,11 +6,11 @@ import assert from 'node:assert/strict'
 import { createServer, type Server } from 'node:net'
 import { after, before, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { ENCRYPTED_HELLO, inRecords, renderHello } from './testing/hello.ts'
+import type { Target } from './testing/guest.ts'
 import { cannotRun, NAME_SERVER, PRIVATE_HOSTS, PUBLIC_HOST, UPLINK } from './testing/host.ts'
-import { EVIL, RULED, SHOP, WILD } from './testing/names.ts'
-import type { Target } from './testing/start-guest.ts'
-import { type Sandbox, World, withRules } from './testing/world.ts'
+import { EVIL, RULED, SHOP, WILD } from './testing/internet-names.ts'
+import { ENCRYPTED_HELLO, inRecords, renderHello } from './testing/render-client-hello.ts'
+import { type Sandbox, World, withRules } from './testing/test-network.ts'
 
 const RULES = [
   'shop.example',

@@ -4,7 +4,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { after, before, test } from 'node:test'
 import { NETNS_FOLDER } from './names.ts'
 import { cannotRun, command } from './testing/host.ts'
-import { World, withRules } from './testing/world.ts'
+import { World, withRules } from './testing/test-network.ts'
 
 const ROUNDS = 10
 const AT_ONCE = 20

@@ -19,7 +19,7 @@ export const MEMBER_DOMAIN = 'fc.local'
 /** Inside each namespace. */
 export const TAP = 'tap0'
 export const INNER_VETH = 'v0'
-/** A pair that what the guest sends goes through first: it leaves the exit as single packets (nft/cut-table.ts). */
+/** A pair that what the guest sends goes through first: it leaves the exit as single packets (netd/nft/segment-table.ts). */
 export const CUT = { entry: 'c0', exit: 'c1', exitMac: '02:00:00:00:00:01' }
 export const SLOT_TABLE = 'warren'
 

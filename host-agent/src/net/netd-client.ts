@@ -17,7 +17,7 @@ const REQUEST_LIMIT_MS = 20_000
 const LONG_LIMIT_MS = 120_000
 const LONG: ReadonlySet<NetdMethod> = new Set(['reapAll', 'tearDownHost'] as const)
 const CLOSE_LIMIT_MS = 2_000
-const PROGRAM = join(import.meta.dirname, 'netd.ts')
+const PROGRAM = join(import.meta.dirname, 'netd/main.ts')
 
 /** Safe to do twice, so a caller need not know that netd died under them. */
 const REPEATABLE: ReadonlySet<NetdMethod> = new Set([

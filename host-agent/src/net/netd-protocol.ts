@@ -1,5 +1,5 @@
 /** What the host agent asks of netd, and what netd says by itself. One message each way, as JSON over Node's channel. */
-import type { GatePorts } from './nft/host-table.ts'
+import type { GatePorts } from './egress-proxy-protocol.ts'
 import type { Policy } from './policy.ts'
 
 export type HostSettings = {

@@ -14,8 +14,8 @@ import { NETNS_FOLDER, netnsPath } from './names.ts'
 import { Netd } from './netd-client.ts'
 import { compilePolicy } from './policy.ts'
 import { SlotPool } from './slot-pool.ts'
+import { isAlive } from './testing/guest.ts'
 import { cannotRun, command, moveToFreshHost, randomInstance } from './testing/host.ts'
-import { isAlive } from './testing/start-guest.ts'
 
 const SLOT = { mtu: 1400, tapOwnerUid: 1000 }
 const GATE = { dns: 20_000, http: 20_001, tls: 20_002 }
@@ -70,7 +70,7 @@ test('netd killed in the middle of twenty creates: after reaping nothing is left
 test('netd ends with its host agent, and the next one sees all it made', { skip: cannotRun }, async (t) => {
   const { netd, instance } = await host(t, '100.65.8.0/24')
   await netd.close()
-  const owner = fork(join(import.meta.dirname, 'testing/owner.ts'), [instance])
+  const owner = fork(join(import.meta.dirname, 'testing/netd-owner-program.ts'), [instance])
   const [orphan] = (await once(owner, 'message')) as [number]
 
   owner.kill('SIGKILL')
@@ -221,7 +221,7 @@ function percentiles(times: number[]): string {
 }
 
 test("somebody else's first named namespace takes nothing away from ours", { skip: cannotRun }, async () => {
-  const program = join(import.meta.dirname, 'testing/first-netns.ts')
+  const program = join(import.meta.dirname, 'testing/first-netns-program.ts')
   const said = await command(`unshare --mount --propagation private ${process.execPath} ${program}`)
 
   assert.deepEqual(JSON.parse(said), { freed: true, left: false })

@@ -8,8 +8,9 @@ import { join } from 'node:path'
 import { after, before, test } from 'node:test'
 import { createLog } from '@warren/kit/log'
 import { until } from '@warren/kit/testing/until'
-import { findFlowsFrom, openConntrack } from './netlink/conntrack.ts'
+import { findFlowsFrom, openConntrack } from './netd/netlink/conntrack.ts'
 import { type Network, openNetwork } from './open.ts'
+import { type Guest, startGuest } from './testing/guest.ts'
 import {
   cannotRun,
   command,
@@ -22,7 +23,6 @@ import {
   UPLINK,
   WEB_PORT,
 } from './testing/host.ts'
-import { type Guest, startGuest } from './testing/start-guest.ts'
 
 const API_PORT = 8080
 const SECRET_PORT = 9999

@@ -6,14 +6,13 @@
  */
 import type { Log } from '@warren/kit/log'
 import { parseCidr } from './cidr.ts'
-import type { Upstream } from './dns/upstreams.ts'
-import { Gate } from './gate/client.ts'
-import { KeptNetworks } from './kept-networks.ts'
+import { Gate } from './egress-proxy-client.ts'
+import type { GatePorts, Upstream } from './egress-proxy-protocol.ts'
 import { HOST_ADDRESS } from './names.ts'
 import { Netd } from './netd-client.ts'
 import type { HostNetwork, HostSettings, Released } from './netd-protocol.ts'
-import type { GatePorts } from './nft/host-table.ts'
 import { SlotPool } from './slot-pool.ts'
+import { KeptNetworks } from './slot-store.ts'
 import { Slots } from './slots.ts'
 
 export type NetworkSettings = Omit<HostSettings, 'gate'> & {

@@ -1,6 +1,6 @@
 /**
  * What the control plane says about a sandbox's network (HostVmNetwork) made ready to enforce: addresses for the kernel
- * (nft/slot-policy.ts), names for the resolver and the proxy (gate/). Plain data, so it crosses to other processes and
+ * (netd/nft/slot-policy.ts), names for the resolver and the proxy (egress-proxy/). Plain data, so it crosses to other processes and
  * into a file as it is.
  *
  * A block that lies inside a closed range "names" it and takes effect only where the operator allows that; a wider
@@ -9,7 +9,7 @@
  */
 import { type HostVmNetwork, isOpenEgress, parseEgressRules } from '@warren/protocol'
 import { addressNumber, type Cidr, contains, parseCidr } from './cidr.ts'
-import { isClosedBlock } from './closed.ts'
+import { isClosedBlock } from './closed-ranges.ts'
 import { HOST_ADDRESS, MEMBER_DOMAIN } from './names.ts'
 
 export type PortBlock = Cidr & { port: number }

@@ -1,10 +1,9 @@
 /** What the kernel and the gate have seen of a sandbox, as the control plane reads it. */
-import type { EgressDecision, EgressRefusal, HostVmNetworkReport } from '@warren/protocol'
+import type { EgressDecision, EgressRefusal, HostBandwidth, HostVmNetworkReport } from '@warren/protocol'
 import { contains, parseCidr } from './cidr.ts'
-import { isClosedAddress } from './closed.ts'
-import type { GateReport } from './gate/known.ts'
-import type { Refused, SlotReport } from './netd-protocol.ts'
-import { renderBandwidth } from './slots.ts'
+import { isClosedAddress } from './closed-ranges.ts'
+import type { GateReport } from './egress-proxy-protocol.ts'
+import type { Refused, SlotReport, Usage } from './netd-protocol.ts'
 
 const DECISIONS_MAX = 200
 const FLOWS_MAX = 1_000
@@ -32,6 +31,13 @@ export function renderReport(
     flows: [...flows, ...inGate.flows].sort((one, other) => other.count - one.count).slice(0, FLOWS_MAX),
   }
 }
+
+export const renderBandwidth = (usage: Usage): HostBandwidth => ({
+  quota_bytes: usage.quotaBytes,
+  used_bytes: usage.usedBytes,
+  ingress_bytes: usage.ingressBytes,
+  capped: usage.capped,
+})
 
 function toDecision(
   { address, protocol, port, packets, agoSeconds }: Refused,

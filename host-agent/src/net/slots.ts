@@ -17,13 +17,12 @@ import {
   type HostVmNetwork,
   type HostVmNetworkReport,
 } from '@warren/protocol'
-import type { Gate } from './gate/client.ts'
-import type { Kept, KeptNetworks } from './kept-networks.ts'
+import type { Gate } from './egress-proxy-client.ts'
 import type { Netd } from './netd-client.ts'
-import type { Usage } from './netd-protocol.ts'
 import { compilePolicy, narrows, type Policy, type PolicySettings, sameRules } from './policy.ts'
-import { renderReport } from './report.ts'
+import { renderBandwidth, renderReport } from './report.ts'
 import type { SlotPool } from './slot-pool.ts'
+import type { Kept, KeptNetworks } from './slot-store.ts'
 
 export type SlotsDeps = {
   netd: Pick<Netd, 'request'>
@@ -219,10 +218,3 @@ async function allOf(...work: Promise<unknown>[]): Promise<void> {
   const failed = (await Promise.allSettled(work)).find((one) => one.status === 'rejected')
   if (failed !== undefined) throw failed.reason
 }
-
-export const renderBandwidth = (usage: Usage): HostBandwidth => ({
-  quota_bytes: usage.quotaBytes,
-  used_bytes: usage.usedBytes,
-  ingress_bytes: usage.ingressBytes,
-  capped: usage.capped,
-})

@@ -10,8 +10,8 @@ import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { join } from 'node:path'
 import { runCommandOrThrow } from '../../run-command.ts'
-import { unshareNetwork } from '../libc.ts'
-import { EVIL, RULED, SHOP, WILD } from './names.ts'
+import { unshareNetwork } from '../netd/libc.ts'
+import { EVIL, RULED, SHOP, WILD } from './internet-names.ts'
 
 export const PUBLIC_HOST = '198.18.5.5'
 /** All of them answer in the internet of the tests: only rules keep a sandbox away. */
@@ -45,7 +45,7 @@ export class Internet {
   }
 
   static async start(): Promise<Internet> {
-    const child = fork(join(import.meta.dirname, 'internet.ts'))
+    const child = fork(join(import.meta.dirname, 'internet-program.ts'))
     await once(child, 'message')
     const inside = `nsenter -t ${child.pid} -n`
     await command(`ip link add up0 mtu ${UPLINK.mtu} type veth peer name up1 mtu ${UPLINK.mtu} netns ${child.pid}`)

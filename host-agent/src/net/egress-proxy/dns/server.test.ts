@@ -1,0 +1,163 @@
+import assert from 'node:assert/strict'
+import { createSocket, type RemoteInfo, type Socket } from 'node:dgram'
+import { once } from 'node:events'
+import { connect, createServer } from 'node:net'
+import { type TestContext, test } from 'node:test'
+import type { Upstream } from '../../egress-proxy-protocol.ts'
+import { Shares } from '../source-limiter.ts'
+import { isAnswerTo, parseQuery, RCODE, renderFailure, withId } from './message.ts'
+import { type DnsServer, startDns } from './server.ts'
+import { readFrames, renderFrame } from './tcp-frames.ts'
+import { parseResolvConf } from './upstreams.ts'
+
+const QUERY = Buffer.from('123401000001000000000000076578616d706c6503434f4d0000010001', 'hex')
+const log = { warn: () => {} }
+
+test('a question is read, whatever else is no question', () => {
+  assert.deepEqual(parseQuery(QUERY), { id: 0x1234, name: 'example.com', type: 1, class: 1, head: QUERY })
+  assert.equal(parseQuery(renderFailure(parseQuery(QUERY)!, RCODE.SERVFAIL)), undefined)
+  for (let length = 0; length < QUERY.length; length++) assert.equal(parseQuery(QUERY.subarray(0, length)), undefined)
+  const pointer = Buffer.from(QUERY)
+  pointer.writeUInt8(0xc0, 12)
+  assert.equal(parseQuery(pointer), undefined)
+  const dotted = Buffer.from(QUERY)
+  dotted.write('ex.mple', 13)
+  assert.equal(parseQuery(dotted)?.name, 'ex\\.mple.com')
+})
+
+test('only the answer to the very question counts', () => {
+  const query = parseQuery(QUERY)!
+  const answer = renderFailure(query, RCODE.SERVFAIL)
+
+  assert.equal(answer.toString('hex'), `1234818200010000${'00000000'}${QUERY.toString('hex', 12)}`)
+  assert.equal(isAnswerTo(answer, QUERY, query), true)
+  assert.equal(isAnswerTo(withId(answer, 1), QUERY, query), false)
+  assert.equal(isAnswerTo(QUERY, QUERY, query), false)
+  const otherName = Buffer.from(answer)
+  otherName.write('f', 13)
+  assert.equal(isAnswerTo(otherName, QUERY, query), false)
+})
+
+test('name servers come from resolv.conf, without ourselves', () => {
+  const text = '# x\nsearch lan\nnameserver 10.0.0.1\n nameserver ::1\nnameserver 169.254.1.1\nnameserver bad\n'
+
+  assert.deepEqual(parseResolvConf(text), [
+    { address: '10.0.0.1', port: 53 },
+    { address: '::1', port: 53 },
+  ])
+})
+
+test('one sandbox cannot use up the share of the others', () => {
+  const shares = new Shares({ perSource: 2, total: 3 })
+  const release = shares.take('a')!
+  shares.take('a')
+
+  assert.equal(shares.take('a'), undefined)
+  assert.notEqual(shares.take('b'), undefined)
+  assert.equal(shares.take('c'), undefined)
+  release()
+  release()
+  assert.notEqual(shares.take('c'), undefined)
+  assert.equal(shares.take('c'), undefined)
+})
+
+test('a question goes to the host’s server under another number and comes back under its own', async (t) => {
+  const ids: number[] = []
+  const upstream = await udpServer(t, (socket, packet, from) => {
+    ids.push(packet.readUInt16BE(0))
+    const answer = renderFailure(parseQuery(packet)!, RCODE.SERVFAIL)
+    // A forger who guesses wrong is not believed.
+    socket.send(withId(answer, ids[0]! ^ 1), from.port, from.address)
+    socket.send(answer, from.port, from.address)
+  })
+  const server = await dns(t, [upstream])
+
+  const answers = [await askUdp(t, server), await askUdp(t, server), await askUdp(t, server)]
+
+  for (const answer of answers) assert.equal(answer.readUInt16BE(0), 0x1234)
+  assert.ok(new Set([...ids, 0x1234]).size > 2)
+})
+
+test('a server that is silent is passed over', async (t) => {
+  const silent = await udpServer(t, () => {})
+  const talking = await udpServer(t, (socket, packet, from) =>
+    socket.send(renderFailure(parseQuery(packet)!, RCODE.FORMERR), from.port, from.address),
+  )
+  const server = await dns(t, [silent, talking])
+
+  const answer = await askUdp(t, server)
+
+  assert.equal(answer.readUInt8(3) & 0xf, RCODE.FORMERR)
+})
+
+test('without a server the guest is told, over UDP and TCP', async (t) => {
+  const server = await dns(t, [])
+  const socket = connect(server.port, '127.0.0.1')
+  t.after(() => socket.destroy())
+
+  socket.write(Buffer.concat([renderFrame(QUERY), renderFrame(withId(QUERY, 7))]))
+  const frames = readFrames(socket)
+  const first = (await frames.next()).value as Buffer
+  const second = (await frames.next()).value as Buffer
+
+  assert.equal((await askUdp(t, server)).readUInt8(3) & 0xf, RCODE.SERVFAIL)
+  assert.equal(first.readUInt8(3) & 0xf, RCODE.SERVFAIL)
+  assert.equal(second.readUInt16BE(0), 7)
+})
+
+test('over TCP a long answer passes whole', async (t) => {
+  const upstream = createServer(async (socket) => {
+    for await (const packet of readFrames(socket)) {
+      const head = renderFailure(parseQuery(packet)!, RCODE.SERVFAIL)
+      socket.write(renderFrame(Buffer.concat([head, Buffer.alloc(60_000)])))
+    }
+  }).listen(0, '127.0.0.1')
+  t.after(() => upstream.close())
+  await once(upstream, 'listening')
+  const { port } = upstream.address() as { port: number }
+  const server = await dns(t, [{ address: '127.0.0.1', port }])
+  const socket = connect(server.port, '127.0.0.1')
+  t.after(() => socket.destroy())
+
+  socket.write(renderFrame(QUERY))
+  const answer = (await readFrames(socket).next()).value as Buffer
+
+  assert.equal(answer.length, QUERY.length + 60_000)
+})
+
+async function dns(t: TestContext, upstreams: Upstream[]): Promise<DnsServer> {
+  for (;;) {
+    try {
+      const server = await startDns(
+        { upstreams: async () => upstreams, log, judge: (_, __, packet) => ({ ask: packet }) },
+        '127.0.0.1',
+        0,
+      )
+      t.after(() => server.close())
+      return server
+    } catch (error) {
+      // A port that is free for UDP need not be free for TCP.
+      if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') throw error
+    }
+  }
+}
+
+async function askUdp(t: TestContext, server: DnsServer): Promise<Buffer> {
+  const socket = createSocket('udp4')
+  t.after(() => socket.close())
+  socket.send(QUERY, server.port, '127.0.0.1')
+  const [answer] = await once(socket, 'message')
+  return answer as Buffer
+}
+
+async function udpServer(
+  t: TestContext,
+  onPacket: (socket: Socket, packet: Buffer, from: RemoteInfo) => void,
+): Promise<Upstream> {
+  const socket = createSocket('udp4')
+  t.after(() => socket.close())
+  socket.on('message', (packet, from) => onPacket(socket, packet, from))
+  socket.bind(0, '127.0.0.1')
+  await once(socket, 'listening')
+  return { address: '127.0.0.1', port: socket.address().port }
+}

@@ -1,0 +1,25 @@
+/** A flow that a guest keeps open (hold.ts), watched from outside. */
+import { type ChildProcess, spawn } from 'node:child_process'
+import { join } from 'node:path'
+import { createInterface } from 'node:readline'
+import type { Guest } from './guest.ts'
+
+export class Hold {
+  readonly #child: ChildProcess
+  /** Pieces that came. */
+  count = 0
+  closed = false
+
+  constructor(guest: Guest, flow: { tcp?: string; udp?: string; port: number; send: string }) {
+    const program = [process.execPath, join(import.meta.dirname, 'held-flow-program.ts'), JSON.stringify(flow)]
+    this.#child = spawn('nsenter', ['-t', `${guest.pid}`, '-n', ...program], { stdio: ['ignore', 'pipe', 'inherit'] })
+    createInterface(this.#child.stdout!).on('line', (line) => {
+      if (line === 'closed') this.closed = true
+      else this.count++
+    })
+  }
+
+  stop(): void {
+    this.#child.kill('SIGKILL')
+  }
+}
