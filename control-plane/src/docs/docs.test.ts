@@ -4,7 +4,7 @@ import { createTestApp } from '../testing/app.ts'
 
 const { app, get } = await createTestApp()
 
-test('openapi.json is OpenAPI 3.1 and has every route of the API', async () => {
+test('openapi.json is OpenAPI 3.1 and lists every route of the API', async () => {
   const { body } = await get('/openapi.json')
 
   assert.equal(body.openapi, '3.1.0')
@@ -51,7 +51,7 @@ test('openapi.json is OpenAPI 3.1 and has every route of the API', async () => {
   ])
 })
 
-test('every operation says what it is, who may use it and how it fails', async () => {
+test('every operation has a summary, its credentials and its error responses', async () => {
   const { body } = await get('/openapi.json')
 
   for (const [path, methods] of Object.entries<Record<string, Record<string, unknown>>>(body.paths)) {
@@ -68,7 +68,7 @@ test('every operation says what it is, who may use it and how it fails', async (
   assert.equal(body.paths['/v1/whoami'].get.security.length, 3)
 })
 
-test('the reference page shows every operation, loads nothing, and escapes what it shows', async () => {
+test('the reference page shows every operation, loads nothing from elsewhere, and escapes HTML', async () => {
   const response = await app.inject('/docs')
 
   assert.match(String(response.headers['content-type']), /^text\/html/)
@@ -79,9 +79,9 @@ test('the reference page shows every operation, loads nothing, and escapes what 
   assert.ok(response.payload.includes('&#60;ulid&#62;'))
 })
 
-test('a route that does not say who may use it is refused at start', async () => {
+test('the process does not start with a route that lacks config.access', async () => {
   await assert.rejects(
     createTestApp({ routes: (other) => void other.get('/open-by-mistake', async () => 'oops') }),
-    /does not say who may use it/,
+    /does not declare config\.access/,
   )
 })

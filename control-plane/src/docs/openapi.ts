@@ -1,4 +1,4 @@
-/** The API describes itself: OpenAPI 3.1 from the same schemas that validate and serialise. */
+/** Serves the API reference: OpenAPI 3.1, generated from the schemas that validate requests and serialise responses. */
 import swagger from '@fastify/swagger'
 import { ErrorEnvelope, FailEnvelope } from '@warren/protocol'
 import type { FastifyInstance, RouteOptions } from 'fastify'
@@ -6,8 +6,13 @@ import type { Access } from '../http/caller.ts'
 import { renderPage } from './page.ts'
 
 const SECURITY = {
-  apiKey: { type: 'apiKey', in: 'header', name: 'X-Api-Key', description: "A user's key or a sandbox access token" },
-  session: { type: 'apiKey', in: 'header', name: 'X-Auth-Token', description: 'Session token' },
+  apiKey: {
+    type: 'apiKey',
+    in: 'header',
+    name: 'X-Api-Key',
+    description: 'API key of a user, or access token of a sandbox',
+  },
+  session: { type: 'apiKey', in: 'header', name: 'X-Auth-Token', description: 'Session token of the users service' },
   oauth: { type: 'apiKey', in: 'header', name: 'X-Access-Token', description: 'OAuth access token' },
 } as const
 
@@ -22,8 +27,8 @@ export async function describeApi(app: FastifyInstance, version: string): Promis
         title: 'Warren sandbox API',
         version,
         description:
-          'Isolated microVM sandboxes on your own machine. Every JSON answer is a JSend envelope; every response ' +
-          'carries X-Request-Id.',
+          'Create and control isolated microVM sandboxes. JSON responses use the JSend envelope, and every response ' +
+          'has an X-Request-Id header.',
       },
       components: { securitySchemes: SECURITY },
     },
@@ -41,18 +46,18 @@ export function docsRoutes(app: FastifyInstance): void {
   })
 }
 
-/** The page has its own styles and nothing else: no script, no font, no request to anywhere. */
+/** The page contains its styles and needs nothing else: no script, no font, no further request. */
 const CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
 
-/** What every route shares: the error envelopes and, unless it is public, the credentials. */
+/** Adds what all routes have in common: the error envelopes and, unless the route is public, the credentials. */
 function describeRoute(route: RouteOptions): void {
   const access: Access | undefined = route.config?.access
   const schema = route.schema
   if (!schema || schema.hide) return
   schema.security = access === 'public' ? [] : USER_SECURITY
   schema.response = {
-    '4xx': { description: 'The caller can mend it', ...FailEnvelope },
-    '5xx': { description: 'The service failed', ...ErrorEnvelope },
+    '4xx': { description: 'The request has to change before it can succeed', ...FailEnvelope },
+    '5xx': { description: 'The service, or something behind it, failed', ...ErrorEnvelope },
     ...(schema.response as object | undefined),
   }
 }

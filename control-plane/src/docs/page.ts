@@ -1,4 +1,4 @@
-/** The API reference as one page without a script: what each endpoint takes and answers, readable and linkable. */
+/** Renders the OpenAPI document as one HTML page without scripts, with an anchor for every operation. */
 
 type Schema = Record<string, unknown>
 type Operation = {
@@ -20,8 +20,8 @@ export function renderPage(document: object): string {
   )
   const tags = [...new Set(operations.flatMap(({ operation }) => operation.tags ?? ['other']))]
   const sections = tags.map((tag) => {
-    const own = operations.filter(({ operation }) => (operation.tags ?? ['other']).includes(tag))
-    return { tag, own }
+    const listed = operations.filter(({ operation }) => (operation.tags ?? ['other']).includes(tag))
+    return { tag, listed }
   })
   return `<!doctype html>
 <html lang="en">
@@ -34,29 +34,29 @@ export function renderPage(document: object): string {
 <body>
 <nav aria-label="Endpoints">
 <strong>${escapeHtml(info.title)}</strong>
-${sections.map(({ tag, own }) => `<h2>${escapeHtml(tag)}</h2><ul>${own.map(navItem).join('')}</ul>`).join('\n')}
+${sections.map(({ tag, listed }) => `<h2>${escapeHtml(tag)}</h2><ul>${listed.map(navItem).join('')}</ul>`).join('\n')}
 <p><a href="openapi.json">openapi.json</a></p>
 </nav>
 <main>
 <h1>${escapeHtml(info.title)} <small>${escapeHtml(info.version)}</small></h1>
 <p>${escapeHtml(info.description ?? '')}</p>
 ${ENVELOPE}
-${sections.map(({ tag, own }) => `<h2>${escapeHtml(tag)}</h2>${own.map(article).join('\n')}`).join('\n')}
+${sections.map(({ tag, listed }) => `<h2>${escapeHtml(tag)}</h2>${listed.map(renderOperation).join('\n')}`).join('\n')}
 </main>
 </body>
 </html>
 `
 }
 
-type Listed = { method: string; path: string; operation: Operation }
+type ListedOperation = { method: string; path: string; operation: Operation }
 
-const anchor = ({ method, path }: Listed) => `${method}-${path}`.replace(/[^A-Za-z0-9]+/g, '-').toLowerCase()
+const anchor = ({ method, path }: ListedOperation) => `${method}-${path}`.replace(/[^A-Za-z0-9]+/g, '-').toLowerCase()
 
-const navItem = (one: Listed) =>
-  `<li><a href="#${anchor(one)}"><b class="${one.method}">${one.method}</b> ${escapeHtml(one.path)}</a></li>`
+const navItem = (listed: ListedOperation) =>
+  `<li><a href="#${anchor(listed)}"><b class="${listed.method}">${listed.method}</b> ${escapeHtml(listed.path)}</a></li>`
 
-function article(one: Listed): string {
-  const { operation } = one
+function renderOperation(listed: ListedOperation): string {
+  const { operation } = listed
   const parameters = (operation.parameters ?? []).map((parameter) =>
     row(
       `${parameter.name}`,
@@ -66,30 +66,30 @@ function article(one: Listed): string {
     ),
   )
   const body = Object.values(operation.requestBody?.content ?? {})[0]?.schema
-  const answers = Object.entries(operation.responses)
+  const responses = Object.entries(operation.responses)
     .filter(([status]) => /^\d+$/.test(status))
-    .map(([status, answer]) => renderAnswer(status, Object.values(answer.content ?? {})[0]?.schema))
-  return `<article id="${anchor(one)}">
-<h3><b class="${one.method}">${one.method}</b> <code>${escapeHtml(one.path)}</code></h3>
+    .map(([status, response]) => renderResponse(status, Object.values(response.content ?? {})[0]?.schema))
+  return `<article id="${anchor(listed)}">
+<h3><b class="${listed.method}">${listed.method}</b> <code>${escapeHtml(listed.path)}</code></h3>
 <p>${escapeHtml(operation.summary ?? '')}${operation.security?.length === 0 ? ' <em>Public.</em>' : ''}</p>
 ${operation.description ? `<p>${escapeHtml(operation.description)}</p>` : ''}
 ${parameters.length > 0 ? table('Parameters', parameters) : ''}
 ${body ? table('Body', rows(body)) : ''}
-${answers.join('')}
+${responses.join('')}
 </article>`
 }
 
-function renderAnswer(status: string, schema: Schema | undefined): string {
+function renderResponse(status: string, schema: Schema | undefined): string {
   const data = (schema?.properties as Record<string, Schema> | undefined)?.data ?? schema
-  return data ? table(`Answer ${status}: data`, rows(data)) : `<h4>Answer ${status}</h4>`
+  return data ? table(`Response ${status}: data`, rows(data)) : `<h4>Response ${status}</h4>`
 }
 
 const table = (title: string, lines: string[]) =>
   lines.length === 0
-    ? `<h4>${title}</h4><p>An empty object.</p>`
+    ? `<h4>${title}</h4><p>Empty object.</p>`
     : `<h4>${title}</h4><div class="scroll"><table><thead><tr><th>Field</th><th>Type</th><th>Notes</th></tr></thead><tbody>${lines.join('')}</tbody></table></div>`
 
-/** Fields of an object, nested ones by their path. */
+/** One row for each field of an object; nested fields are listed by their path, such as `config.bucket`. */
 function rows(schema: Schema, prefix = ''): string[] {
   if (schema.type === 'array') return rows(schema.items as Schema, `${prefix}[]`)
   const properties = schema.properties as Record<string, Schema> | undefined
@@ -117,10 +117,10 @@ function typeOf(schema: Schema): string {
 const escapeHtml = (text: string) =>
   text.replace(/[&<>"']/g, (character) => `&#${character.charCodeAt(0)};`).replace(/`([^`]+)`/g, '<code>$1</code>')
 
-const ENVELOPE = `<h2 id="answers">Answers</h2>
-<p>Success is <code>{"status":"success","data":…}</code>. A request you can mend answers 4xx with
-<code>{"status":"fail","data":{"&lt;field&gt;":"what is wrong","code":"…"}}</code>. A fault of the service answers 5xx
-with <code>{"status":"error","message":"…","code":503}</code>. Lists take <code>limit</code> and <code>offset</code>.</p>`
+const ENVELOPE = `<h2 id="responses">Responses</h2>
+<p>A successful request returns <code>{"status":"success","data":…}</code>. A request that has to change returns 4xx and
+<code>{"status":"fail","data":{"&lt;field&gt;":"what is wrong","code":"…"}}</code>. A failure of the service returns 5xx
+and <code>{"status":"error","message":"…","code":503}</code>. Lists take <code>limit</code> and <code>offset</code>.</p>`
 
 const STYLE = `
 :root{color-scheme:light dark;--line:color-mix(in srgb,currentColor 18%,transparent);--soft:color-mix(in srgb,currentColor 6%,transparent)}
