@@ -1,36 +1,43 @@
 /**
- * What the control plane and a host agent say to each other: HTTP/2, on a unix socket on one box (mTLS between
- * boxes later), the control plane being the client. Failures are HostFailure with a 4xx or 5xx status.
+ * The API of a host agent. The control plane is its client: HTTP/2 on a unix socket of the same machine. HOST_ROUTES at
+ * the end of this file lists the routes; failures are HostFailure with the status of HOST_FAILURE_STATUS.
  *
- *   GET    /v1/host                     → HostState      asked every second: it is also the heartbeat
- *   POST   /v1/vms                      HostVmCreateBody → HostVmCreated      answers when the guest's agent answered
- *   POST   /v1/vms/{id}/pause           HostVmPauseBody → HostVmPaused        answers when the generation is durable
- *   POST   /v1/vms/{id}/resume          HostVmResumeBody → HostVmResumed      answers when the guest's agent answered
- *   POST   /v1/vms/{id}/forks           HostVmForkBody → HostVmForked         children are there, paused, not yet born
- *   DELETE /v1/vms/{id}?fence=N         → {}             idempotent, also for a VM that was never here
- *   PUT    /v1/vms/{id}/network         HostVmNetworkBody → HostVmNetworkApplied   of a running VM (host-network.ts)
- *   GET    /v1/vms/{id}/network         → HostVmNetworkReport
- *   GET    /v1/networks                 → HostNetworks   of all VMs that ever ran: what is in force, what was counted
- *   POST   /v1/vms/{id}/ports/{port}    a connection to a port of a running VM: 200 when it stands, then its bytes
- *   *      /v1/vms/{id}/guest/{path}    passed through to the guest agent (guest-api.ts), body and answer as streams
+ * When a response is sent:
  *
- * Every call that changes a VM carries the fence of its operation; a host refuses one lower than it has seen (409
- * `fence_lost`). What passes through to the guest carries none: it changes nothing the control plane remembers.
+ *   getHost                 at once; the control plane asks every second, so it is also the heartbeat
+ *   createVm, resumeVm      when the guest agent has answered
+ *   pauseVm                 when the generation is durable
+ *   forkVm                  when the children exist, paused and still without an identity
+ *   deleteVm                when the VM is gone; also succeeds for a VM that never existed here
+ *   connectToPort           200 when the TCP connection is established; then both bodies are its bytes
+ *   callGuest               when the guest agent responds (guest-routes.ts); both bodies are streamed
  *
- * Pause, resume and forks may be asked again with the same fence, as often as wanted and while the first is under
- * way: what was done is not done twice, and the answer is the same. A caller that goes away ends none of the three.
+ * Every request that changes a VM carries the fence of its operation. A host refuses a fence lower than the highest it
+ * has seen for that VM (409 `fence_lost`). Requests to the guest carry none: they change nothing that the control plane
+ * stores.
  *
- * A pause that fails leaves the VM running (`pause_failed` says why). A resume that fails leaves the VM paused, with
- * every generation it had, except that a damaged one is set aside: `snapshot_damaged` says which older one the next
- * resume would take, or that none is left. A VM that died without ever having been paused is resumed from its disk.
+ * Pause, resume and fork can be repeated with the same fence, also while the first request is still running: the work
+ * is done once and every request gets the same response. None of the three is cancelled when its caller disconnects.
  *
- * A child of a fork shares its source's bytes by reference: neither cares what becomes of the other. It gets its own
- * identity (hostname, machine-id, SSH host keys, entropy) when it is first resumed; if the guest does not confirm all
- * of it, the child is not served (`identity_failed`).
+ * A pause that fails leaves the VM running, and `pause_failed` says why. A resume that fails leaves the VM paused with
+ * all its generations, except that a damaged one is set aside: `snapshot_damaged` names the older generation that the
+ * next resume will use, or says that there is none. A VM that died before its first pause is resumed from its disk.
+ *
+ * A fork shares the bytes of its source by reference; afterwards neither depends on the other. It gets its own identity
+ * (hostname, machine-id, SSH host keys, entropy) when it is first resumed. If the guest does not confirm all of it, the
+ * resume fails with `identity_failed`.
  */
-import { type Static, Type } from 'typebox'
-import { HostCounts, HostVmNetwork } from './host-network.ts'
+import { type Static, type TObject, Type } from 'typebox'
+import {
+  HostCounts,
+  HostNetworks,
+  HostVmNetwork,
+  HostVmNetworkApplied,
+  HostVmNetworkBody,
+  HostVmNetworkReport,
+} from './host-network.ts'
 import { SandboxId, Timestamp } from './ids.ts'
+import type { Route } from './route-table.ts'
 import { SelfAction } from './self-signal.ts'
 
 export const HostFailure = Type.Object({
@@ -38,28 +45,28 @@ export const HostFailure = Type.Object({
     'invalid',
     'not_found',
     'fence_lost',
-    /** Memory or the limit of VMs; try another host. */
+    /** Not enough memory, or too many VMs. Another host may have room. */
     'no_capacity',
-    /** Not built or imported here, or still being built: the message says which. */
+    /** Not built or imported here, or still being built; the message says which. */
     'image_not_ready',
     'disk_too_small',
     'boot_failed',
-    /** The VM is there but its agent does not answer. */
+    /** The VM exists but its guest agent does not respond. */
     'guest_unreachable',
-    /** The VM is not in a state for this; the message says which it is in. */
+    /** The state of the VM does not allow it; the message names the state. */
     'wrong_state',
-    /** Nothing was saved; the VM goes on. */
+    /** Nothing was saved and the VM keeps running. */
     'pause_failed',
-    /** The newest generation cannot be trusted; the message says what is wrong and what the next resume would take. */
+    /** The newest generation is corrupt; the message says what is wrong and which one the next resume will use. */
     'snapshot_damaged',
-    /** No generation and no disk to start from. */
+    /** There is neither a generation nor a disk to start from. */
     'snapshot_missing',
-    /** This host cannot run it: another QEMU, kernel, processor. Try another host. */
+    /** Saved with another QEMU, kernel or processor. Another host may be able to run it. */
     'snapshot_incompatible',
     'identity_failed',
     /** Nothing listens on that port of the VM. */
     'port_closed',
-    /** So much is open to this VM already that nothing more is opened before some of it is closed. */
+    /** The limit of concurrent streams to this VM is reached; close some first. */
     'too_many_streams',
     'internal',
   ]),
@@ -68,31 +75,52 @@ export const HostFailure = Type.Object({
 export type HostFailure = Static<typeof HostFailure>
 export type HostFailureCode = HostFailure['code']
 
+export const HOST_FAILURE_STATUS = {
+  invalid: 400,
+  not_found: 404,
+  fence_lost: 409,
+  no_capacity: 503,
+  image_not_ready: 503,
+  disk_too_small: 400,
+  boot_failed: 500,
+  guest_unreachable: 502,
+  wrong_state: 409,
+  pause_failed: 500,
+  snapshot_damaged: 500,
+  snapshot_missing: 500,
+  snapshot_incompatible: 503,
+  identity_failed: 500,
+  port_closed: 502,
+  too_many_streams: 429,
+  internal: 500,
+} as const satisfies Record<HostFailureCode, number>
+
 export const HostImage = Type.Object({
   name: Type.String(),
   state: Type.Enum(['ready', 'building', 'failed']),
-  /** Content address of the root filesystem; only when ready. */
-  digest: Type.Optional(Type.String()),
-  size_bytes: Type.Optional(Type.Integer({ description: 'On disk.' })),
-  min_disk_mib: Type.Optional(Type.Integer({ description: 'The smallest disk that holds it.' })),
-  progress: Type.Optional(Type.String({ description: 'What a build is doing, or why it failed; for people.' })),
+  digest: Type.Optional(Type.String({ description: 'Content address of the root filesystem, once ready.' })),
+  size_bytes: Type.Optional(Type.Integer({ description: 'Size on disk.' })),
+  min_disk_mib: Type.Optional(Type.Integer({ description: 'The smallest disk that can hold the image.' })),
+  progress: Type.Optional(Type.String({ description: 'Progress of the build, or why it failed, as text for people.' })),
 })
 export type HostImage = Static<typeof HostImage>
 
-/** What a guest asked for itself, cleaned (self-signal.ts). It stays until the VM is paused or deleted. */
+/** A sanitized self-signal of the guest (self-signal.ts). Reported until the VM is paused or deleted. */
 export const HostVmSignal = Type.Object({ action: SelfAction, reason: Type.Optional(Type.String()) })
 export type HostVmSignal = Static<typeof HostVmSignal>
 
 /**
- * A VM that is here, running or saved. One that died is listed as `dead` until it is resumed or deleted; its disk and
- * its generations are kept as long.
+ * A VM on this host, running or saved. A VM that died is listed as `dead` until it is resumed or deleted; until then its
+ * disk and generations are retained.
  */
 export const HostVm = Type.Object({
   id: SandboxId,
   fence: Type.Integer(),
   state: Type.Enum(['creating', 'running', 'pausing', 'paused', 'resuming', 'dead']),
-  reason: Type.Optional(Type.String({ description: 'Why it is dead.' })),
-  generation: Type.Optional(Type.Integer({ description: 'The newest that is whole; absent before the first pause.' })),
+  reason: Type.Optional(Type.String({ description: 'Why the VM is dead.' })),
+  generation: Type.Optional(
+    Type.Integer({ description: 'The newest complete generation; absent before the first pause.' }),
+  ),
   signal: Type.Optional(HostVmSignal),
 })
 export type HostVm = Static<typeof HostVm>
@@ -100,10 +128,8 @@ export type HostVm = Static<typeof HostVm>
 export const HostState = Type.Object({
   id: Type.String({ description: 'An IP address.' }),
   region: Type.String(),
-  /** All that may be promised to sandboxes on this machine. */
-  mem_mib: Type.Integer(),
-  /** The addresses its sandboxes may have. */
-  cidr: Type.String(),
+  mem_mib: Type.Integer({ description: 'Memory available for sandboxes.' }),
+  cidr: Type.String({ description: 'Addresses that its sandboxes can get.' }),
   accel: Type.Enum(['kvm', 'tcg']),
   images: Type.Array(HostImage),
   vms: Type.Array(HostVm),
@@ -115,22 +141,21 @@ export const HostVmCreateBody = Type.Object({
   fence: Type.Integer({ minimum: 1 }),
   vcpu: Type.Integer({ minimum: 1, maximum: 64 }),
   mem_mib: Type.Integer({ minimum: 128 }),
-  cpu_quota_pct: Type.Integer({ minimum: 1, description: 'Share of one core for the whole VM, in percent.' }),
+  cpu_quota_pct: Type.Integer({ minimum: 1, description: 'CPU limit of the whole VM, in percent of one core.' }),
   disk_mib: Type.Integer({ minimum: 1 }),
-  image: Type.String({ description: 'Name of an image of this host.' }),
-  ip: Type.String({ description: 'The address of the sandbox, inside the cidr of the host.' }),
+  image: Type.String({ description: 'Name of an image on this host.' }),
+  ip: Type.String({ description: 'Address of the sandbox, within the CIDR of the host.' }),
   hostname: Type.String(),
   envs: Type.Record(Type.String(), Type.String()),
   ssh_pubkeys: Type.Array(Type.String()),
   /** In force before the guest runs. */
   network: HostVmNetwork,
-  /** After this the host gives up and takes everything back. */
-  limit_ms: Type.Integer({ minimum: 1 }),
+  limit_ms: Type.Integer({ minimum: 1, description: 'After this time the host gives up and undoes every step.' }),
 })
 export type HostVmCreateBody = Static<typeof HostVmCreateBody>
 
 export const HostVmCreated = Type.Object({
-  spawn_ms: Type.Number({ description: 'From the request to the first answer of the guest.' }),
+  spawn_ms: Type.Number({ description: 'Time from the request to the first response of the guest.' }),
   how: Type.Enum(['pool', 'clone', 'boot']),
 })
 export type HostVmCreated = Static<typeof HostVmCreated>
@@ -144,13 +169,13 @@ export type HostVmPauseBody = Static<typeof HostVmPauseBody>
 export const HostVmPaused = Type.Object({
   generation: Type.Integer({ minimum: 1 }),
   took_ms: Type.Number(),
-  dirty_bytes: Type.Integer({ description: 'Memory that differs from the base.' }),
-  written_bytes: Type.Integer({ description: 'Memory, disk and device state, as they are on the disk.' }),
+  dirty_bytes: Type.Integer({ description: 'Size of the memory that differs from the base.' }),
+  written_bytes: Type.Integer({ description: 'Size on disk of the saved memory, disk and device state.' }),
   counts: Type.Optional(HostCounts),
 })
 export type HostVmPaused = Static<typeof HostVmPaused>
 
-/** All of it is put into the guest again: what changed while it was paused takes effect. */
+/** All of it is applied to the guest again, so changes made while it was paused take effect. */
 export const HostVmResumeBody = Type.Object({
   fence: Type.Integer({ minimum: 1 }),
   cpu_quota_pct: Type.Integer({ minimum: 1 }),
@@ -158,21 +183,24 @@ export const HostVmResumeBody = Type.Object({
   hostname: Type.String(),
   envs: Type.Record(Type.String(), Type.String()),
   ssh_pubkeys: Type.Array(Type.String()),
-  /** In force before the guest goes on. */
+  /** In force before the guest runs. */
   network: HostVmNetwork,
   limit_ms: Type.Integer({ minimum: 1 }),
 })
 export type HostVmResumeBody = Static<typeof HostVmResumeBody>
 
 export const HostVmResumed = Type.Object({
-  generation: Type.Optional(Type.Integer({ description: 'Absent when it was booted anew from its disk.' })),
+  generation: Type.Optional(Type.Integer({ description: 'Absent when the VM was booted from its disk.' })),
   saved_at: Type.Optional(Timestamp),
   took_ms: Type.Number(),
   how: Type.Enum(['standby', 'restore', 'boot']),
 })
 export type HostVmResumed = Static<typeof HostVmResumed>
 
-/** `generation`: the one to fork, of a source that is paused or has since gone on. `live`: stop, save, go on. */
+/**
+ * `generation`: fork this saved generation; the source may be paused or already running again.
+ * `live`: stop the running source, save it and let it continue.
+ */
 export const HostVmForkBody = Type.Object({
   generation: Type.Optional(Type.Integer({ minimum: 1 })),
   live: Type.Optional(Type.Boolean()),
@@ -184,10 +212,45 @@ export const HostVmForkBody = Type.Object({
 export type HostVmForkBody = Static<typeof HostVmForkBody>
 
 export const HostVmForked = Type.Object({
-  generation: Type.Integer({ description: 'Of each child.' }),
-  stopped_ms: Type.Optional(Type.Number({ description: 'How long a live source stood still.' })),
+  generation: Type.Integer({ description: 'Generation of each child.' }),
+  stopped_ms: Type.Optional(Type.Number({ description: 'How long a live source was stopped.' })),
 })
 export type HostVmForked = Static<typeof HostVmForked>
 
-export const HostVmParams = Type.Object({ id: Type.String() })
+export const HostSnapshotsCollected = Type.Object({
+  removed: Type.Integer({ description: 'Number of objects removed.' }),
+  bytes: Type.Integer({ description: 'Size of the removed objects.' }),
+})
+export type HostSnapshotsCollected = Static<typeof HostSnapshotsCollected>
+
 export const HostFenceQuery = Type.Object({ fence: Type.Integer({ minimum: 1 }) })
+
+/**
+ * One route of the host API. Without `response` the handler serves the stream: its bodies are not JSON. Path patterns
+ * are described in route-table.ts.
+ */
+export type HostRoute = Route & { query?: TObject; body?: TObject; response?: TObject }
+
+export const HOST_ROUTES = {
+  getHost: { method: 'GET', path: '/v1/host', response: HostState },
+  createVm: { method: 'POST', path: '/v1/vms', body: HostVmCreateBody, response: HostVmCreated },
+  pauseVm: { method: 'POST', path: '/v1/vms/:id/pause', body: HostVmPauseBody, response: HostVmPaused },
+  resumeVm: { method: 'POST', path: '/v1/vms/:id/resume', body: HostVmResumeBody, response: HostVmResumed },
+  forkVm: { method: 'POST', path: '/v1/vms/:id/forks', body: HostVmForkBody, response: HostVmForked },
+  deleteVm: { method: 'DELETE', path: '/v1/vms/:id', query: HostFenceQuery, response: Type.Object({}) },
+  /** Of a running VM (host-network.ts). */
+  setVmNetwork: {
+    method: 'PUT',
+    path: '/v1/vms/:id/network',
+    body: HostVmNetworkBody,
+    response: HostVmNetworkApplied,
+  },
+  getVmNetwork: { method: 'GET', path: '/v1/vms/:id/network', response: HostVmNetworkReport },
+  /** Of every VM that ever ran: the revision in force and the byte counts. */
+  listNetworks: { method: 'GET', path: '/v1/networks', response: HostNetworks },
+  /** Removes snapshot objects that no manifest names. */
+  collectSnapshots: { method: 'POST', path: '/v1/snapshots/collect', response: HostSnapshotsCollected },
+  connectToPort: { method: 'POST', path: '/v1/vms/:id/ports/:port' },
+  callGuest: { method: '*', path: '/v1/vms/:id/guest/*' },
+} as const satisfies Record<string, HostRoute>
+export type HostRouteName = keyof typeof HOST_ROUTES

@@ -10,11 +10,12 @@ import type { ServerHttp2Stream } from 'node:http2'
 import { constants } from 'node:os'
 import path from 'node:path'
 import { pipeline } from 'node:stream/promises'
+import { respondJson } from '@warren/kit/host-router'
 import { GUEST_EXEC_PIECE_MAX_BYTES, type GuestExecCommand, GuestIdentityBody, guestExecFrame } from '@warren/protocol'
 import { Value } from 'typebox/value'
-import { answerJson, readBody } from './fake-answers.ts'
 import { type FakeProcesses, serveProcesses } from './fake-processes.ts'
 import { serveShell, serveTunnel } from './fake-streams.ts'
+import { readBody } from './read-body.ts'
 
 export type FakeGuest = FakeProcesses & {
   /** What its authorized_keys would be. */
@@ -32,7 +33,7 @@ export async function serveGuest(guest: FakeGuest, method: string, url: URL, str
   if (route === 'POST shell') return serveShell(stream)
   if (route === 'POST tunnel') return serveTunnel(url, stream)
   if (route === 'POST identity') return takeIdentity(guest, stream)
-  answerJson(stream, 404, { code: 'not_found', message: route })
+  respondJson(stream, 404, { code: 'not_found', message: route })
 }
 
 /** `+` is a plus here, unlike in forms. */
@@ -40,15 +41,15 @@ const queryPath = (url: URL): string => decodeURIComponent(/[?&]path=([^&]*)/.ex
 
 async function takeIdentity(guest: FakeGuest, stream: ServerHttp2Stream): Promise<void> {
   const body: unknown = JSON.parse((await readBody(stream)).toString())
-  if (!Value.Check(GuestIdentityBody, body)) return answerJson(stream, 400, { code: 'invalid', message: 'identity' })
+  if (!Value.Check(GuestIdentityBody, body)) return respondJson(stream, 400, { code: 'invalid', message: 'identity' })
   guest.sshPubkeys = body.ssh_pubkeys ?? guest.sshPubkeys
-  answerJson(stream, 200, body.ssh_pubkeys ? { ssh_pubkeys: guest.sshPubkeys.length } : {})
+  respondJson(stream, 200, body.ssh_pubkeys ? { ssh_pubkeys: guest.sshPubkeys.length } : {})
 }
 
 async function putFile(guest: FakeGuest, target: string, stream: ServerHttp2Stream): Promise<void> {
   const file = path.join(guest.root, target)
   if ((await stat(file).catch(() => undefined))?.isDirectory()) {
-    return answerJson(stream, 400, { code: 'invalid_path', message: 'is a directory' })
+    return respondJson(stream, 400, { code: 'invalid_path', message: 'is a directory' })
   }
   const part = `${file}.part-${Math.random()}`
   await mkdir(path.dirname(file), { recursive: true })
@@ -60,7 +61,7 @@ async function putFile(guest: FakeGuest, target: string, stream: ServerHttp2Stre
     await pipeline(stream, createWriteStream(part), { end: true })
     if (stream.aborted) throw new Error('cut')
     await rename(part, file)
-    answerJson(stream, 200, { bytes })
+    respondJson(stream, 200, { bytes })
   } catch {
     await rm(part, { force: true })
   }
@@ -69,8 +70,8 @@ async function putFile(guest: FakeGuest, target: string, stream: ServerHttp2Stre
 async function getFile(guest: FakeGuest, target: string, stream: ServerHttp2Stream): Promise<void> {
   const file = path.join(guest.root, target)
   const found = await stat(file).catch(() => undefined)
-  if (!found) return answerJson(stream, 404, { code: 'file_not_found', message: target })
-  if (!found.isFile()) return answerJson(stream, 400, { code: 'invalid_path', message: 'is a directory' })
+  if (!found) return respondJson(stream, 404, { code: 'file_not_found', message: target })
+  if (!found.isFile()) return respondJson(stream, 400, { code: 'invalid_path', message: 'is a directory' })
   stream.respond({ ':status': 200, 'content-length': found.size, 'x-from-guest': 'must not be forwarded' })
   await pipeline(createReadStream(file), stream).catch(() => {})
 }

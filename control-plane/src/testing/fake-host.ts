@@ -1,7 +1,7 @@
 /**
- * A host agent without VMs, for tests of the control plane only: a real HTTP/2 server on a unix socket that keeps
- * honest states (fake-vms.ts), takes back a create when its caller leaves, and does on demand what real ones do at
- * night: hang, fail, die, lose VMs.
+ * A host agent without VMs, for tests of the control plane: a real HTTP/2 server on a unix socket, with the router of
+ * the real host agent (kit/host-router.ts) and VMs that go through the real states (fake-vms.ts). Like the real one it
+ * undoes a create whose caller disconnects. On demand it hangs, fails, dies or loses VMs.
  */
 import { once } from 'node:events'
 import { mkdtemp, rm } from 'node:fs/promises'
@@ -16,19 +16,14 @@ import net from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
+import { createHostRouter, type HostHandlers, HostRequestError, respondFailure } from '@warren/kit/host-router'
 import {
-  type HostFailureCode,
+  findRelayedGuestRoute,
   type HostImage,
   type HostState,
-  HostVmCreateBody,
-  HostVmForkBody,
-  HostVmNetworkBody,
-  HostVmPauseBody,
-  HostVmResumeBody,
+  type HostVmCreateBody,
+  type HostVmCreated,
 } from '@warren/protocol'
-import type { Static, TSchema } from 'typebox'
-import { Value } from 'typebox/value'
-import { answerJson, readBody as readBytes } from './fake-answers.ts'
 import { serveGuest } from './fake-guest.ts'
 import { endGuest, FakeHostFailure, type VmHooks } from './fake-vm.ts'
 import { FakeVms } from './fake-vms.ts'
@@ -37,7 +32,7 @@ export { FakeHostFailure }
 
 export type Hooks = VmHooks & {
   state?: () => Promise<void> | void
-  /** Takes the place of the guest for what passes through. */
+  /** Serves requests to the guest instead of the fake guest. */
   guest?: (stream: ServerHttp2Stream, url: URL, method: string) => Promise<void> | void
 }
 
@@ -53,6 +48,7 @@ export class FakeHost extends FakeVms {
   cidr: string
   region = 'eu'
   #server: Http2Server | undefined
+  readonly #route = createHostRouter(this.#createHandlers())
   readonly #sessions = new Set<ServerHttp2Session>()
 
   constructor(folder: string, options: { id?: string; memMib?: number; cidr?: string }) {
@@ -67,7 +63,7 @@ export class FakeHost extends FakeVms {
     const server = createServer({
       settings: { initialWindowSize: 256 * 1024 },
       maxSessionMemory: 1e9,
-      // A caller that hangs up resets its stream; a thousand of them are no attack here.
+      // A client that disconnects resets its stream; a thousand resets are not an attack here.
       streamResetBurst: 1e6,
       streamResetRate: 1e6,
     })
@@ -79,13 +75,13 @@ export class FakeHost extends FakeVms {
     })
     server.on('stream', (stream: ServerHttp2Stream, headers: IncomingHttpHeaders) => {
       stream.on('error', () => {})
-      void this.#serve(stream, String(headers[':method']), new URL(String(headers[':path']), 'http://host'))
+      void this.#serve(stream, headers)
     })
     await new Promise<void>((resolve) => server.listen(this.socket, resolve))
     this.#server = server
   }
 
-  /** The agent dies; its VMs live on. */
+  /** The agent dies; its VMs keep running. */
   async stop(): Promise<void> {
     const server = this.#server
     this.#server = undefined
@@ -100,57 +96,56 @@ export class FakeHost extends FakeVms {
     await rm(this.folder, { recursive: true, force: true })
   }
 
-  async #serve(stream: ServerHttp2Stream, method: string, url: URL): Promise<void> {
-    this.calls.push(`${method} ${url.pathname}`)
+  async #serve(stream: ServerHttp2Stream, headers: IncomingHttpHeaders): Promise<void> {
+    const [pathname] = String(headers[':path']).split('?')
+    this.calls.push(`${headers[':method']} ${pathname}`)
     try {
-      const answer = await this.#answer(stream, method, url)
-      if (answer !== undefined) answerJson(stream, 200, answer)
+      await this.#route(stream, headers)
     } catch (error) {
-      const code = error instanceof FakeHostFailure ? error.code : 'internal'
-      answerJson(stream, STATUS[code] ?? 500, { code, message: String((error as Error).message) })
+      const known = error instanceof FakeHostFailure || error instanceof HostRequestError
+      respondFailure(stream, known ? error.code : 'internal', String((error as Error).message))
     }
   }
 
-  /** Undefined when the answer is a stream that has been served. */
-  async #answer(stream: ServerHttp2Stream, method: string, url: URL): Promise<object | undefined> {
-    const [, , , id = '', verb] = url.pathname.split('/')
-    if (url.pathname === '/v1/host') return this.#state()
-    if (url.pathname === '/v1/networks') return this.listNetworks()
-    if (verb === 'network' && method === 'GET') return this.getNetwork(id)
-    if (verb === 'network') return this.putNetwork(id, await readBody(stream, HostVmNetworkBody))
-    if (verb === 'ports') return void (await this.#connect(id, Number(url.pathname.split('/')[5]), stream))
-    if (verb === 'guest') return void (await this.#passThrough(id, method, url, stream))
-    if (method === 'DELETE') return this.deleteVm(id, Number(url.searchParams.get('fence')))
-    if (verb === 'pause') return this.pauseVm(id, await readBody(stream, HostVmPauseBody))
-    if (verb === 'resume') return this.resumeVm(id, await readBody(stream, HostVmResumeBody))
-    if (verb === 'forks') return this.forkVm(id, await readBody(stream, HostVmForkBody))
-    return this.#create(stream)
+  #createHandlers(): HostHandlers {
+    return {
+      getHost: () => this.#getState(),
+      createVm: ({ body, stream }) => this.#createVm(body, stream),
+      pauseVm: ({ params, body }) => this.pauseVm(params.id, body),
+      resumeVm: ({ params, body }) => this.resumeVm(params.id, body),
+      forkVm: ({ params, body }) => this.forkVm(params.id, body),
+      deleteVm: ({ params, query }) => this.deleteVm(params.id, query.fence),
+      setVmNetwork: ({ params, body }) => this.putNetwork(params.id, body),
+      getVmNetwork: ({ params }) => this.getNetwork(params.id),
+      listNetworks: () => this.listNetworks(),
+      collectSnapshots: () => ({ removed: 0, bytes: 0 }),
+      connectToPort: ({ params, stream }) => this.#connectToPort(params.id, Number(params.port), stream),
+      callGuest: ({ method, params, search, stream }) =>
+        this.#callGuest(params.id, method, new URL(`/guest/${params['*']}${search}`, 'http://host'), stream),
+    }
   }
 
-  async #state(): Promise<HostState> {
+  async #getState(): Promise<HostState> {
     await this.hooks.state?.()
     const { id, region, cidr, images } = this
     return { id, region, mem_mib: this.memMib, cidr, accel: 'tcg', images, vms: this.listVms() }
   }
 
-  async #create(stream: ServerHttp2Stream): Promise<object> {
-    const body = await readBody(stream, HostVmCreateBody)
-    const left = Promise.withResolvers<never>()
-    left.promise.catch(() => {})
-    stream.once('aborted', () => left.reject(new FakeHostFailure('internal', 'the caller has gone')))
-    const limit = setTimeout(() => left.reject(new FakeHostFailure('boot_failed', 'took too long')), body.limit_ms)
+  async #createVm(body: HostVmCreateBody, stream: ServerHttp2Stream): Promise<HostVmCreated> {
+    const cancelled = Promise.withResolvers<never>()
+    cancelled.promise.catch(() => {})
+    stream.once('aborted', () => cancelled.reject(new FakeHostFailure('internal', 'the caller disconnected')))
+    const limit = setTimeout(() => cancelled.reject(new FakeHostFailure('boot_failed', 'took too long')), body.limit_ms)
     try {
-      return await this.createVm(body, left.promise)
+      return await this.createVm(body, cancelled.promise)
     } finally {
       clearTimeout(limit)
     }
   }
 
-  /** Ports of this machine are the ports of every VM. */
-  async #connect(id: string, port: number, stream: ServerHttp2Stream): Promise<void> {
-    const vm = this.vms.get(id)
-    if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
-    if (vm.state !== 'running') throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
+  /** A port of a VM is the same port of this machine. */
+  async #connectToPort(id: string, port: number, stream: ServerHttp2Stream): Promise<void> {
+    this.getRunningVm(id)
     const socket = net.connect({ port, host: '127.0.0.1', allowHalfOpen: true })
     try {
       await once(socket, 'connect')
@@ -165,7 +160,11 @@ export class FakeHost extends FakeVms {
     stream.once('close', () => socket.destroy())
   }
 
-  async #passThrough(id: string, method: string, url: URL, stream: ServerHttp2Stream): Promise<void> {
+  async #callGuest(id: string, method: string, url: URL, stream: ServerHttp2Stream): Promise<void> {
+    const guestPath = url.pathname.replace(/^\/guest/, '')
+    if (!findRelayedGuestRoute(method, guestPath)) {
+      throw new FakeHostFailure('not_found', `the host does not relay ${method} ${guestPath}`)
+    }
     const vm = this.vms.get(id)
     if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
     if (vm.state !== 'running') throw new FakeHostFailure('guest_unreachable', `VM ${id} is ${vm.state}`)
@@ -174,23 +173,10 @@ export class FakeHost extends FakeVms {
   }
 }
 
-/** Gone when the test file ends. */
+/** Removed when the test file ends. */
 export async function startFakeHost(options: { id?: string; memMib?: number; cidr?: string } = {}): Promise<FakeHost> {
   const host = new FakeHost(await mkdtemp(path.join(tmpdir(), 'warren-fake-host-')), options)
   await host.start()
   after(() => host.remove())
   return host
-}
-
-const STATUS: Partial<Record<HostFailureCode, number>> = {
-  not_found: 404,
-  fence_lost: 409,
-  invalid: 400,
-  port_closed: 502,
-}
-
-async function readBody<Body extends TSchema>(stream: ServerHttp2Stream, schema: Body): Promise<Static<Body>> {
-  const body: unknown = JSON.parse((await readBytes(stream)).toString())
-  if (!Value.Check(schema, body)) throw new FakeHostFailure('invalid', 'the body does not fit')
-  return body as Static<Body>
 }

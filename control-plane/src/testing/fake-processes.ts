@@ -5,6 +5,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { EventEmitter, once } from 'node:events'
 import type { ServerHttp2Stream } from 'node:http2'
+import { respondJson } from '@warren/kit/host-router'
 import {
   GUEST_CONNECT_FRAME,
   GuestProcessStart,
@@ -14,7 +15,7 @@ import {
   type ProcessView,
 } from '@warren/protocol'
 import { Value } from 'typebox/value'
-import { answerJson, readBody } from './fake-answers.ts'
+import { readBody } from './read-body.ts'
 
 type Event = { seq: number; stream: ProcessStream; bytes: Buffer }
 
@@ -110,10 +111,10 @@ export async function serveProcesses(
 ): Promise<void> {
   const [, id = '', verb = ''] = /^\/?([^/]*)\/?(.*)$/.exec(below)!
   if (id === '' && method === 'POST') return start(guest, stream)
-  if (id === '') return answerJson(stream, 200, { processes: [...guest.processes.values()].map((one) => one.view) })
+  if (id === '') return respondJson(stream, 200, { processes: [...guest.processes.values()].map((one) => one.view) })
   const found = guest.processes.get(id)
   if (!found) return refuse(stream, 404, 'process_not_found')
-  if (verb === '' && method === 'GET') return answerJson(stream, 200, found.view)
+  if (verb === '' && method === 'GET') return respondJson(stream, 200, found.view)
   if (verb === '') return end(found, Number(url.searchParams.get('grace_ms')), stream)
   if (verb === 'connect') return connect(found, Number(url.searchParams.get('after')), stream)
   if (verb === 'wait') return wait(found, Number(url.searchParams.get('timeout_ms')), stream)
@@ -121,7 +122,7 @@ export async function serveProcesses(
 }
 
 const refuse = (stream: ServerHttp2Stream, status: number, code: string, more: object = {}) =>
-  answerJson(stream, status, { code, message: `told by the guest: ${code}`, ...more })
+  respondJson(stream, status, { code, message: `told by the guest: ${code}`, ...more })
 
 async function start(guest: FakeProcesses, stream: ServerHttp2Stream): Promise<void> {
   const body: unknown = JSON.parse((await readBody(stream)).toString())
@@ -135,7 +136,7 @@ async function start(guest: FakeProcesses, stream: ServerHttp2Stream): Promise<v
     return refuse(stream, 400, body.cwd === undefined ? 'invalid_cmd' : 'invalid_cwd')
   }
   guest.processes.set(made.view.process_id, made)
-  answerJson(stream, 200, { ...made.view, secret_of_the_guest: 'must not be forwarded' })
+  respondJson(stream, 200, { ...made.view, secret_of_the_guest: 'must not be forwarded' })
 }
 
 async function control(one: FakeProcess, verb: string, body: Buffer, stream: ServerHttp2Stream): Promise<void> {
@@ -151,9 +152,9 @@ async function control(one: FakeProcess, verb: string, body: Buffer, stream: Ser
     child.stdin!.end()
   } else {
     if (body.length > 0) await new Promise((resolve) => child.stdin!.write(body, resolve))
-    return answerJson(stream, 200, { input_seq: body.length > 0 ? ++one.inputSeq : one.inputSeq })
+    return respondJson(stream, 200, { input_seq: body.length > 0 ? ++one.inputSeq : one.inputSeq })
   }
-  answerJson(stream, 200, {})
+  respondJson(stream, 200, {})
 }
 
 async function wait(one: FakeProcess, timeoutMs: number, stream: ServerHttp2Stream): Promise<void> {
@@ -162,7 +163,7 @@ async function wait(one: FakeProcess, timeoutMs: number, stream: ServerHttp2Stre
     if (limit.aborted) return refuse(stream, 408, 'wait_timeout')
     await once(one, 'change', { signal: limit }).catch(() => {})
   }
-  answerJson(stream, 200, one.view)
+  respondJson(stream, 200, one.view)
 }
 
 async function end(one: FakeProcess, graceMs: number, stream: ServerHttp2Stream): Promise<void> {
@@ -172,7 +173,7 @@ async function end(one: FakeProcess, graceMs: number, stream: ServerHttp2Stream)
     while (!one.view.leader_exited) await once(one, 'change')
     clearTimeout(kill)
   }
-  answerJson(stream, 200, one.view)
+  respondJson(stream, 200, one.view)
 }
 
 async function connect(one: FakeProcess, after: number, stream: ServerHttp2Stream): Promise<void> {

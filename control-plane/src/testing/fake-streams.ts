@@ -4,8 +4,8 @@
  */
 import type { ServerHttp2Stream } from 'node:http2'
 import net from 'node:net'
+import { respondJson } from '@warren/kit/host-router'
 import { ShellFrameDecoder } from '@warren/protocol'
-import { answerJson } from './fake-answers.ts'
 
 export async function serveShell(stream: ServerHttp2Stream): Promise<void> {
   const decoder = new ShellFrameDecoder()
@@ -28,7 +28,7 @@ export async function serveShell(stream: ServerHttp2Stream): Promise<void> {
 export function serveTunnel(url: URL, stream: ServerHttp2Stream): void {
   const socket = net.connect({ port: Number(url.searchParams.get('port')), host: '127.0.0.1', allowHalfOpen: true })
   socket.once('error', () => {
-    if (!stream.headersSent) answerJson(stream, 502, { code: 'connect_refused', message: 'refused' })
+    if (!stream.headersSent) respondJson(stream, 502, { code: 'connect_refused', message: 'refused' })
   })
   socket.once('connect', () => {
     stream.respond({ ':status': 200 })

@@ -157,12 +157,12 @@ export class FakeVms {
 
   async putNetwork(id: string, body: HostVmNetworkBody): Promise<HostVmNetworkApplied> {
     await this.hooks.beforeNetwork?.(id, body)
-    const vm = this.#running(id)
+    const vm = this.getRunningVm(id)
     if (body.fence < vm.fence) throw new FakeHostFailure('fence_lost', `${id}: ${vm.fence}`)
     return vm.network.put(body.network)
   }
 
-  getNetwork = (id: string): HostVmNetworkReport => this.#running(id).network.report()
+  getNetwork = (id: string): HostVmNetworkReport => this.getRunningVm(id).network.report()
 
   listNetworks = (): HostNetworks => ({
     vms: [...this.vms.values()].map((vm) => vm.network.describe(vm.id, vm.state === 'running')),
@@ -209,7 +209,7 @@ export class FakeVms {
     }
   }
 
-  #running(id: string): FakeVm {
+  protected getRunningVm(id: string): FakeVm {
     const vm = this.vms.get(id)
     if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
     if (vm.state !== 'running') throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
