@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import path from 'node:path'
 import { test } from 'node:test'
-import { runBench } from './cli.ts'
+import { runBench, type Versions } from './cli.ts'
 import type { Row, Run } from './row.ts'
 import { Skip } from './skip.ts'
 
@@ -13,6 +13,7 @@ const quick: Row = {
   baseline: 'something slower',
   target: { ratio: '<=', value: 2 },
   measure: async () => ({ ours: [3, 1, 2], baseline: [4, 4, 4], ok: 1 }),
+  comparison: { whyNot: 'it is made up' },
 }
 const slow: Row = {
   ...quick,
@@ -30,7 +31,12 @@ const broken: Row = {
   },
 }
 
-async function bench(rows: Row[], args: string[], signal = new AbortController().signal) {
+const NO_VERSIONS: Versions = {
+  findCommit: async () => undefined,
+  prepare: () => assert.fail('nothing is compared'),
+}
+
+async function bench(rows: Row[], args: string[], signal = new AbortController().signal, versions = NO_VERSIONS) {
   let out = ''
   let err = ''
   const output = {
@@ -41,11 +47,11 @@ async function bench(rows: Row[], args: string[], signal = new AbortController()
       err += text
     },
   }
-  const exitCode = await runBench(rows, args, output, signal)
+  const exitCode = await runBench(rows, args, output, signal, versions)
   return { exitCode, out, err }
 }
 
-test('with --json there is one object a row on stdout and nothing else', async () => {
+test('with --json stdout has one object per row and nothing else', async () => {
   const { exitCode, out, err } = await bench([quick, slow], ['--json'])
 
   assert.equal(exitCode, 0)
@@ -82,7 +88,7 @@ test('with --json there is one object a row on stdout and nothing else', async (
   assert.match(err, /^quick: a made-up row$/m)
 })
 
-test('people get an aligned table that says which targets are met; a missed one is no failure', async () => {
+test('without --json stdout has a table with the targets, and a missed target is not a failure', async () => {
   const { exitCode, out } = await bench([quick, slow, untargeted], [])
 
   assert.equal(exitCode, 0)
@@ -98,21 +104,21 @@ test('people get an aligned table that says which targets are met; a missed one 
   )
 })
 
-test('only the rows that were named run', async () => {
+test('only the named rows run', async () => {
   const { out } = await bench([quick, slow, broken], ['--json', 'slower-than-it-should-be'])
 
   assert.equal(JSON.parse(out).name, 'slower-than-it-should-be')
 })
 
-test('a row that cannot be measured is named, the others are measured all the same', async () => {
+test('a row that fails is reported, and the others are still measured', async () => {
   const { exitCode, out, err } = await bench([broken, quick], ['--json'])
 
   assert.equal(exitCode, 1)
   assert.equal(JSON.parse(out).name, 'quick')
-  assert.match(err, /^bench: could not measure broken: no candidate: it is gone$/m)
+  assert.match(err, /^bench: failed to measure broken: no candidate: it is gone$/m)
 })
 
-test('a row that is not for this machine is skipped with the reason, which is no failure', async () => {
+test('a row that this machine cannot run is skipped with the reason, which is not a failure', async () => {
   const elsewhere: Row = {
     ...quick,
     name: 'elsewhere',
@@ -138,7 +144,7 @@ test('an opt-in row runs only when it is named', async () => {
   assert.equal(JSON.parse(named.out).name, 'huge')
 })
 
-test('a target may allow a constant on top, or be a number that was promised', async () => {
+test('a target may allow a constant on top of the ratio, or be a fixed number', async () => {
   const { out } = await bench(
     [
       { ...quick, name: 'on-top', target: { ratio: '<=', value: 0.25, plus: 1 } },
@@ -151,7 +157,7 @@ test('a target may allow a constant on top, or be a number that was promised', a
   assert.match(out, /^promised .* p50 <= 1\.5 ms NOT met$/m)
 })
 
-test('an unknown row or option is a mistake of usage that names what there is', async () => {
+test('an unknown row or option is a usage error that names what exists', async () => {
   const row = await bench([quick, slow], ['quick', 'quack'])
   const option = await bench([quick], ['--fast'])
   const seconds = await bench([quick], ['--seconds', 'ten'])
@@ -163,40 +169,40 @@ test('an unknown row or option is a mistake of usage that names what there is', 
   assert.equal(row.out + option.out + seconds.out, '')
 })
 
-test('fixtures are shared by the rows and stopped in reverse, also after a failure', async () => {
+test('fixtures are shared by rows and stopped in reverse order, also after a failure', async () => {
   const events: string[] = []
-  const ground = async (run: Run) => {
-    events.push('start ground')
-    run.defer(() => void events.push('stop ground'))
-    return 'ground'
+  const database = async (run: Run) => {
+    events.push('start database')
+    run.defer(() => void events.push('stop database'))
+    return 'database'
   }
-  const house = async (run: Run) => {
-    const below = await run.open(ground)
-    events.push(`start house on ${below}`)
-    run.defer(async () => void events.push('stop house'))
-    return 'house'
+  const server = async (run: Run) => {
+    const below = await run.open(database)
+    events.push(`start server on ${below}`)
+    run.defer(async () => void events.push('stop server'))
+    return 'server'
   }
-  const inHouse = (row: Row): Row => ({
+  const onServer = (row: Row): Row => ({
     ...row,
     async measure(run) {
-      events.push(`${row.name} in ${await run.open(house)}`)
+      events.push(`${row.name} on ${await run.open(server)}`)
       return row.measure(run)
     },
   })
 
-  await bench([inHouse(quick), inHouse(broken)], [])
+  await bench([onServer(quick), onServer(broken)], [])
 
   assert.deepEqual(events, [
-    'start ground',
-    'start house on ground',
-    'quick in house',
-    'broken in house',
-    'stop house',
-    'stop ground',
+    'start database',
+    'start server on database',
+    'quick on server',
+    'broken on server',
+    'stop server',
+    'stop database',
   ])
 })
 
-test('an interrupted run stops what it started and starts no further row', async () => {
+test('an interrupted run stops what it started and runs no further row', async () => {
   const stopping = new AbortController()
   const events: string[] = []
   const interrupted: Row = {
@@ -217,7 +223,7 @@ test('an interrupted run stops what it started and starts no further row', async
   assert.match(err, /^bench: interrupted: stopped by SIGINT$/m)
 })
 
-test('the program lists its rows and refuses unknown ones', () => {
+test('the program lists its rows and rejects unknown ones', () => {
   const main = path.join(import.meta.dirname, 'main.ts')
   const run = (...args: string[]) => spawnSync(process.execPath, [main, ...args], { encoding: 'utf8' })
 

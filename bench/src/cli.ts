@@ -1,65 +1,94 @@
-/** `npm run bench`: which rows, how they are run, and what is said about them. */
+/** `npm run bench`: which rows are run, how, and what is printed about them. */
 import { loadavg } from 'node:os'
 import { parseArgs } from 'node:util'
 import { errorText } from '@warren/kit/text'
+import { createComparer, type Side, type StartSide } from './compare/compare.ts'
+import { renderComparison } from './compare/table.ts'
 import type { Fixture, Row, Run } from './row.ts'
 import { Skip } from './skip.ts'
-import { type Result, resultOf } from './stats.ts'
+import { resultOf } from './stats.ts'
 import { renderTable } from './table.ts'
 
 export type Output = {
   /** Results and nothing else. */
   out(text: string): void
-  /** Progress and complaints. */
+  /** Progress and errors. */
   err(text: string): void
 }
 
-/** A target that is missed is a result; only what could not be measured is a failure. */
+/** The two versions that `--compare` starts. */
+export type Versions = {
+  /** The full hash of a commit, or undefined if there is no such commit. */
+  findCommit(name: string): Promise<string | undefined>
+  /** Prepares the commit to be started, and says what both sides are called. */
+  prepare(run: Run, commit: string): Promise<{ labels: Record<Side, string>; startSide: StartSide }>
+}
+
+/** A missed target or a slower version is a result; only what could not be measured is a failure. */
 const EXIT = { measured: 0, notMeasured: 1, usage: 2 } as const
 
 const SECONDS_DEFAULT = 30
 
 const USAGE = `Usage: npm run -s bench -- [options] [row …]
 
-Measures the rows named, or all but those marked as opt-in, each beside a baseline in the same run.
+Measures the named rows, or all except those marked as opt-in, each beside a baseline in the same run.
 
-  --json       one JSON object per row and line, and nothing else on stdout
-  --list       the rows there are
-  --seconds N  how long each row takes samples (${SECONDS_DEFAULT}), where it does not count them
-  --quick      a quarter of the samples where a row counts them
-  --help       this text
+  --compare COMMIT  compare this checkout with a commit, instead of with baselines
+  --json            one JSON object per row and line, and nothing else on stdout
+  --list            list the rows
+  --seconds N       how long each row takes samples (${SECONDS_DEFAULT}), where it does not count them
+  --quick           a quarter of the samples where a row counts them
+  --help            show this text
 
 Percentiles are over all samples, by nearest rank from the smallest; nothing is trimmed. A sample of ms is one request,
-a sample of req/s is one turn of a quarter of a second. A row that cannot be measured here is skipped and says why. The
-exit status is 0 when everything else was measured, met or not.
+a sample of req/s is one turn of a quarter of a second. A row that cannot be measured on this machine is skipped and
+the reason printed. The exit status is 0 when everything else was measured, whether targets were met or not.
+
+With --compare, a Warren of COMMIT and one of this checkout run at the same time and are measured in turns through the
+public API, so that other load on the machine affects both. The table shows the median of each, the ratio new/old with
+its 95 % confidence interval (bootstrap over rounds), and a verdict: faster or slower when the interval excludes 1, else
+"no difference shown". COMMIT is checked out in a temporary folder, which is removed at the end. Needs root.
 `
 
-type Asked = { rows: Row[]; json: boolean; list: boolean; help: boolean; quick: boolean; seconds: number }
+type Options = {
+  rows: Row[]
+  /** Whether rows were named, rather than all of them being run. */
+  named: boolean
+  compare?: string
+  json: boolean
+  list: boolean
+  help: boolean
+  quick: boolean
+  seconds: number
+}
 
 export async function runBench(
   rows: readonly Row[],
   args: readonly string[],
   output: Output,
   signal: AbortSignal,
+  versions: Versions,
 ): Promise<number> {
-  let asked: Asked
+  let options: Options
   try {
-    asked = parse(rows, args)
+    options = parse(rows, args)
   } catch (error) {
     output.err(`bench: ${errorText(error)}\n`)
     return EXIT.usage
   }
-  if (asked.help) output.out(USAGE)
-  else if (asked.list) output.out(renderList(rows))
-  else return measureAll(asked, output, signal)
+  if (options.help) output.out(USAGE)
+  else if (options.list) output.out(renderList(rows))
+  else if (options.compare !== undefined) return compareAll(options, options.compare, output, signal, versions)
+  else return measureAll(options, output, signal)
   return EXIT.measured
 }
 
-function parse(rows: readonly Row[], args: readonly string[]): Asked {
+function parse(rows: readonly Row[], args: readonly string[]): Options {
   const { values, positionals } = parseArgs({
     args: [...args],
     allowPositionals: true,
     options: {
+      compare: { type: 'string' },
       json: { type: 'boolean', default: false },
       list: { type: 'boolean', default: false },
       help: { type: 'boolean', short: 'h', default: false },
@@ -75,13 +104,12 @@ function parse(rows: readonly Row[], args: readonly string[]): Asked {
   if (!(seconds > 0 && seconds <= 3600)) {
     throw new Error(`--seconds must be a number above 0 and at most 3600, not "${values.seconds}"`)
   }
+  const named = positionals.length > 0
   return {
     ...values,
     seconds,
-    rows:
-      positionals.length === 0
-        ? rows.filter((row) => !row.optIn)
-        : rows.filter(({ name }) => positionals.includes(name)),
+    named,
+    rows: named ? rows.filter(({ name }) => positionals.includes(name)) : rows.filter((row) => !row.optIn),
   }
 }
 
@@ -90,50 +118,117 @@ function renderList(rows: readonly Row[]): string {
   return rows.map(({ name, what, optIn }) => `${name.padEnd(width)}  ${what}${optIn ? ' (opt-in)' : ''}\n`).join('')
 }
 
-async function measureAll(asked: Asked, output: Output, signal: AbortSignal): Promise<number> {
-  const results: { result: Result; target: Row['target'] }[] = []
+async function measureAll(options: Options, output: Output, signal: AbortSignal): Promise<number> {
+  return runAll(options, output, signal, {
+    verb: 'measure',
+    title: ({ name, what }) => `${name}: ${what}`,
+    prepare: async (run) => async (row) => resultOf(row, await row.measure(run)),
+    render: (results) => renderTable(results.map(({ row, result }) => ({ result, target: row.target }))),
+  })
+}
+
+async function compareAll(
+  options: Options,
+  name: string,
+  output: Output,
+  signal: AbortSignal,
+  versions: Versions,
+): Promise<number> {
+  const commit = await versions.findCommit(name)
+  if (commit === undefined) {
+    output.err(`bench: "${name}" is not a commit of this repository; give a hash, a branch or a tag\n`)
+    return EXIT.usage
+  }
+  for (const { name, comparison } of options.rows) {
+    if ('whyNot' in comparison) output.err(`bench: ${name} cannot be compared: ${comparison.whyNot}\n`)
+  }
+  const rows = options.rows.filter(({ comparison }) => !('whyNot' in comparison))
+  // A row that was asked for by name and has no result is a failure; without names all rows that can be are compared.
+  const notComparable = options.named && rows.length < options.rows.length
+  if (rows.length === 0) return EXIT.notMeasured
+
+  let labels: Record<Side, string> | undefined
+  const exitCode = await runAll({ ...options, rows }, output, signal, {
+    verb: 'compare',
+    title: ({ name }) => `${name}: old and new in turns`,
+    async prepare(run) {
+      const prepared = await versions.prepare(run, commit)
+      labels = prepared.labels
+      return createComparer(run, prepared.startSide)
+    },
+    isFailure: ({ verdict }) => verdict === 'invalid',
+    render: (results) =>
+      renderComparison(
+        results.map(({ result }) => result),
+        labels!, // Set before the first result.
+      ),
+  })
+  return notComparable && exitCode === EXIT.measured ? EXIT.notMeasured : exitCode
+}
+
+type Task<Result> = {
+  /** For messages: failed to … */
+  verb: string
+  /** Printed before a row is run. */
+  title(row: Row): string
+  /** Returns the function that gives a row's result. */
+  prepare(run: Run): Promise<(row: Row) => Promise<Result>>
+  isFailure?: (result: Result) => boolean
+  render(results: { row: Row; result: Result }[]): string
+}
+
+async function runAll<Result extends object>(
+  options: Options,
+  output: Output,
+  signal: AbortSignal,
+  { verb, title, prepare, isFailure, render }: Task<Result>,
+): Promise<number> {
+  const results: { row: Row; result: Result }[] = []
   let failed = false
-  const complain = (what: string, error: unknown) => {
+  const fail = (what: string, error: unknown) => {
     failed = true
     output.err(`bench: ${what}: ${errorText(error)}\n`)
   }
 
   const stops = new AsyncDisposableStack()
   try {
-    const run = createRun(asked, output, signal, stops)
-    for (const row of asked.rows) {
+    const runRow = await prepare(createRun(options, output, signal, stops))
+    for (const row of options.rows) {
       if (signal.aborted) break
       try {
-        output.err(`${row.name}: ${row.what}\n`)
-        const result = resultOf(row, await row.measure(run))
+        output.err(`${title(row)}\n`)
+        const result = await runRow(row)
         output.err(`  load average ${loadavg()[0]!.toFixed(2)}\n`)
-        results.push({ result, target: row.target })
-        if (asked.json) output.out(`${JSON.stringify(result)}\n`)
+        results.push({ row, result })
+        failed ||= isFailure?.(result) ?? false
+        if (options.json) output.out(`${JSON.stringify(result)}\n`)
       } catch (error) {
         if (error instanceof Skip) output.err(`bench: skipped ${row.name}: ${error.message}\n`)
-        else if (!signal.aborted) complain(`could not measure ${row.name}`, error)
+        else if (!signal.aborted) fail(`failed to ${verb} ${row.name}`, error)
       }
     }
+  } catch (error) {
+    if (!signal.aborted) fail('failed to prepare', error)
   } finally {
-    await stops.disposeAsync().catch((error) => complain('could not stop everything', error))
+    await stops.disposeAsync().catch((error) => fail('failed to stop everything', error))
   }
 
-  if (signal.aborted) complain('interrupted', signal.reason)
-  if (!asked.json && results.length > 0) output.out(renderTable(results))
+  if (signal.aborted) fail('interrupted', signal.reason)
+  if (!options.json && results.length > 0) output.out(render(results))
   return failed ? EXIT.notMeasured : EXIT.measured
 }
 
-function createRun({ seconds, quick }: Asked, output: Output, signal: AbortSignal, stops: AsyncDisposableStack): Run {
+function createRun(options: Options, output: Output, signal: AbortSignal, stops: AsyncDisposableStack): Run {
   const opened = new Map<Fixture<unknown>, Promise<unknown>>()
   const run: Run = {
-    seconds,
-    quick,
+    seconds: options.seconds,
+    quick: options.quick,
     signal,
     say: (text) => output.err(`${text}\n`),
     async open<T>(fixture: Fixture<T>): Promise<T> {
       signal.throwIfAborted()
       if (!opened.has(fixture)) opened.set(fixture, fixture(run))
-      return opened.get(fixture) as Promise<T> // Put there under this very key.
+      return opened.get(fixture) as Promise<T> // Stored under this very key.
     },
     defer: (stop) => stops.defer(stop),
   }

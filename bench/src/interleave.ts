@@ -1,42 +1,55 @@
-/** Both candidates in turn until the time is over: whatever else the machine does, it does to both. */
+/** Two candidates in turn until the time is over: whatever else the machine does, it does to both. */
 import type { Run } from './row.ts'
 
 export type Turns = { ours: number[]; baseline: number[] }
-/** What one turn gives: a sample, or several. */
-type Turn = () => Promise<number | number[]>
+/** Returns a sample, or several. */
+type TakeTurn = () => Promise<number | number[]>
 
 export type Pace = {
-  /** So many of each instead of the row's time, where a turn is long. */
+  /** This many turns of each instead of the row's time, where a turn is long. */
   rounds?: number
-  /** Before every turn: what the turn before has left to do in the background is over. */
+  /** Runs before every turn and waits until the background work of the turn before is over. */
   settle?: () => Promise<void>
 }
 
-const SAY_EVERY_MS = 5_000
+const PROGRESS_EVERY_MS = 5_000
 
+/** Takes turns and returns all samples of each candidate. */
 export async function interleave(
   run: Run,
-  candidates: { ours: Turn; baseline: Turn },
-  { rounds, settle }: Pace = {},
+  candidates: { ours: TakeTurn; baseline: TakeTurn },
+  pace: Pace = {},
 ): Promise<Turns> {
-  const turns: Turns = { ours: [], baseline: [] }
+  const rounds = await takeRounds(run, candidates, pace)
+  return { ours: rounds.flatMap((round) => round.ours), baseline: rounds.flatMap((round) => round.baseline) }
+}
+
+/** The same, with the samples that were taken one right after the other kept together. */
+export async function takeRounds<Name extends string>(
+  run: Run,
+  candidates: Record<Name, TakeTurn>,
+  { rounds: count, settle }: Pace = {},
+): Promise<Record<Name, number[]>[]> {
+  const names = Object.keys(candidates) as Name[]
+  const rounds: Record<Name, number[]>[] = []
   const startedAt = performance.now()
   const elapsedMs = () => performance.now() - startedAt
-  let saidAtMs = 0
-  const goesOn = (round: number) => (rounds === undefined ? elapsedMs() < run.seconds * 1000 : round < rounds)
+  let reportedAtMs = 0
+  const isOver = () => (count === undefined ? elapsedMs() >= run.seconds * 1000 : rounds.length >= count)
   // At least one round, however short the time.
-  for (let round = 0; round === 0 || goesOn(round); round++) {
-    // The first of a round changes, so that neither always runs in the wake of the other.
-    const order = round % 2 === 0 ? (['ours', 'baseline'] as const) : (['baseline', 'ours'] as const)
-    for (const name of order) {
+  while (rounds.length === 0 || !isOver()) {
+    const round = {} as Record<Name, number[]> // Filled right below.
+    // The first of a round changes, so that neither always runs in the aftermath of the other.
+    for (const name of rounds.length % 2 === 0 ? names : names.toReversed()) {
       await settle?.()
       run.signal.throwIfAborted()
-      turns[name].push(...[await candidates[name]()].flat())
+      round[name] = [await candidates[name]()].flat()
     }
-    if (elapsedMs() - saidAtMs < SAY_EVERY_MS) continue
-    saidAtMs = elapsedMs()
-    const seconds = Math.round(saidAtMs / 1000)
-    run.say(rounds === undefined ? `  measured ${seconds} of ${run.seconds} s` : `  round ${round + 1} of ${rounds}`)
+    rounds.push(round)
+    if (elapsedMs() - reportedAtMs < PROGRESS_EVERY_MS) continue
+    reportedAtMs = elapsedMs()
+    const seconds = Math.round(reportedAtMs / 1000)
+    run.say(count === undefined ? `  measured ${seconds} of ${run.seconds} s` : `  round ${rounds.length} of ${count}`)
   }
-  return turns
+  return rounds
 }

@@ -1,6 +1,7 @@
-/** The entry of `npm run bench`. Ctrl-C and a reader that went away end the run the orderly way. */
+/** The entry of `npm run bench`. Ctrl-C, or a closed stdout, stops the run and what it started. */
 import { onStopSignal } from '@warren/kit/stop'
 import { runBench } from './cli.ts'
+import { versions } from './compare/versions.ts'
 import { ROWS } from './registry.ts'
 
 const stopping = new AbortController()
@@ -11,4 +12,4 @@ const output = {
   out: (text: string) => void process.stdout.write(text),
   err: (text: string) => void process.stderr.write(text),
 }
-process.exitCode = await runBench(ROWS, process.argv.slice(2), output, stopping.signal)
+process.exitCode = await runBench(ROWS, process.argv.slice(2), output, stopping.signal, versions)

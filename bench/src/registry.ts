@@ -4,7 +4,7 @@ import { createBurst10Row, createBurst20Row, createRow, createVsBootRow } from '
 import { execRow } from './rows/exec.ts'
 import { pullRow, pushRow } from './rows/files.ts'
 import { fork10Row, forkRow, liveForkRow } from './rows/fork.ts'
-import { getSandboxRow, whoamiRow } from './rows/front-door.ts'
+import { getSandboxRow, whoamiRow } from './rows/get-requests.ts'
 import { ingressRateRow, ingressTripRow } from './rows/ingress.ts'
 import { idleMemoryRow, uploadRowOf1G, uploadRowOf10G } from './rows/memory.ts'
 import {

@@ -1,30 +1,35 @@
 /**
  * A row: one thing that is measured, beside a baseline from the same run.
  *
- * Order of events: the rows asked for run one after another, in the order of the registry. A row opens the fixtures it
- * needs (the first row that asks starts and fills them, later rows get the same ones), warms both candidates up, and
+ * Order of events: the rows that were asked for run one after another, in the order of the registry. A row opens the
+ * fixtures it needs (the first row that needs a fixture starts it, later rows share it), warms both candidates up, and
  * takes samples of both in turn until its time is over. After the last row, after a failure and after Ctrl-C alike,
  * everything that was deferred is stopped, last started first.
  *
- * What must stay true: candidates alternate in short turns, because the machine's noise then falls on both; every
- * sample taken counts, the bad ones too. A row judges by the ratio, except where the promise itself is a number.
+ * What must stay true: candidates alternate in short turns, because the machine's noise then affects both; every
+ * sample counts, the bad ones too. A row is evaluated by the ratio, except where the promise itself is a number.
  */
+import type { Pace } from './interleave.ts'
+import type { Api } from './vm/api.ts'
+
 export type Row = {
   name: string
   /** One line for `--list`. */
   what: string
-  /** Of a sample. A sample of req/s is one turn, a sample of ms is one request. */
+  /** Unit of a sample. A sample of req/s is one turn, a sample of ms is one request. */
   unit: 'req/s' | 'ms' | 'MB/s' | 'MiB'
   baseline: string
   target?: Target
   /** Too long or too large for a run of everything: measured only when it is named. */
   optIn?: true
   measure(run: Run): Promise<Measurement>
+  /** How `--compare` measures the same thing on two versions of Warren. */
+  comparison: Comparison | NotComparable
 }
 
 /**
- * What ours over baseline, p50 over p50, should be; with `plus`, ours may be so much more than that, in its unit. Or
- * what our p50 alone should be, where a number was promised.
+ * The target for ours divided by baseline, p50 by p50; with `plus`, ours may exceed that by this much, in its unit. Or
+ * the target for our p50 alone, where a number was promised.
  */
 export type Target = { ratio: '>=' | '<='; value: number; plus?: number } | { p50: '<='; value: number }
 
@@ -35,6 +40,24 @@ export type Measurement = {
   ok: number
 }
 
+/** Only the public API is used, so that the same program can measure a Warren of any version. */
+export type Comparison = {
+  /** Settings of both instances. Rows with the same settings share the instances. */
+  env?: Readonly<Record<string, string>>
+  /** Turns until the row's time is over, unless rounds are counted. */
+  pace?: (run: Run) => Pace
+  /** Prepares an instance for the row. */
+  open(run: Run, api: Api): Promise<Subject>
+}
+export type NotComparable = { whyNot: string }
+
+/** An instance that is ready to be measured. */
+export type Subject = {
+  takeTurn(): Promise<Turn>
+  close(): Promise<void>
+}
+export type Turn = { samples: number[]; failed: number }
+
 export type Run = {
   /** How long a row takes samples, both candidates together. */
   seconds: number
@@ -42,13 +65,13 @@ export type Run = {
   quick: boolean
   /** Aborted by Ctrl-C. */
   signal: AbortSignal
-  /** Progress, for people. */
+  /** Prints progress, for people. */
   say(text: string): void
-  /** What the fixture gives, started by whoever asks first. */
+  /** Returns what the fixture provides; the first call starts it. */
   open<T>(fixture: Fixture<T>): Promise<T>
-  /** Said right where something is started; runs when the run ends, however it ends. */
+  /** Called right where something is started; `stop` runs when the run ends, however it ends. */
   defer(stop: () => Promise<void> | void): void
 }
 
-/** Starts what rows share. It is known by its identity, so it is a constant, not made anew for each call. */
+/** Starts what rows share. It is identified by reference, so it must be a constant, not created for each call. */
 export type Fixture<T> = (run: Run) => Promise<T>

@@ -44,7 +44,7 @@ export function summarise(samples: readonly number[]): Summary {
 }
 
 /** By nearest rank: the smallest sample that at least `percent` of all samples do not exceed. Always a real sample. */
-export function percentile(sorted: readonly number[], percent: number): number {
+export function percentile(sorted: ArrayLike<number>, percent: number): number {
   const rank = Math.max(Math.ceil((percent * sorted.length) / 100), 1)
   const sample = sorted[rank - 1]
   if (sample === undefined) throw new Error(`there is no percentile ${percent} of ${sorted.length} samples`)

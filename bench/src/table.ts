@@ -1,41 +1,42 @@
-/** The results as people read them: one aligned line a row. */
+/** The results for people: one aligned line per row. */
 import type { Target } from './row.ts'
 import { meets, type Result } from './stats.ts'
 
-type Column = { title: string; align: 'left' | 'right'; cell: (result: Result, target: Target | undefined) => string }
+export type Column<Line> = { title: string; align: 'left' | 'right'; cell: (line: Line) => string }
 
-const COLUMNS: Column[] = [
-  { title: 'row', align: 'left', cell: ({ name }) => name },
-  { title: 'unit', align: 'left', cell: ({ unit }) => unit },
-  { title: 'n', align: 'right', cell: ({ n }) => String(n) },
-  { title: 'ok', align: 'right', cell: ({ ok }) => renderShare(ok) },
-  { title: 'p50', align: 'right', cell: ({ p50 }) => renderNumber(p50) },
-  { title: 'p95', align: 'right', cell: ({ p95 }) => renderNumber(p95) },
-  { title: 'p99', align: 'right', cell: ({ p99 }) => renderNumber(p99) },
-  { title: 'max', align: 'right', cell: ({ max }) => renderNumber(max) },
-  { title: 'baseline', align: 'left', cell: ({ baseline }) => baseline.name },
-  { title: 'its p50', align: 'right', cell: ({ baseline }) => renderNumber(baseline.p50) },
-  { title: 'ratio', align: 'right', cell: ({ ratio }) => ratio.toFixed(2) },
+type Line = { result: Result; target: Target | undefined }
+
+const COLUMNS: Column<Line>[] = [
+  { title: 'row', align: 'left', cell: ({ result }) => result.name },
+  { title: 'unit', align: 'left', cell: ({ result }) => result.unit },
+  { title: 'n', align: 'right', cell: ({ result }) => String(result.n) },
+  { title: 'ok', align: 'right', cell: ({ result }) => renderShare(result.ok) },
+  { title: 'p50', align: 'right', cell: ({ result }) => renderNumber(result.p50) },
+  { title: 'p95', align: 'right', cell: ({ result }) => renderNumber(result.p95) },
+  { title: 'p99', align: 'right', cell: ({ result }) => renderNumber(result.p99) },
+  { title: 'max', align: 'right', cell: ({ result }) => renderNumber(result.max) },
+  { title: 'baseline', align: 'left', cell: ({ result }) => result.baseline.name },
+  { title: 'its p50', align: 'right', cell: ({ result }) => renderNumber(result.baseline.p50) },
+  { title: 'ratio', align: 'right', cell: ({ result }) => result.ratio.toFixed(2) },
   { title: 'target', align: 'left', cell: renderTarget },
 ]
 
-export function renderTable(results: readonly { result: Result; target: Target | undefined }[]): string {
-  const lines = [
-    COLUMNS.map(({ title }) => title),
-    ...results.map(({ result, target }) => COLUMNS.map(({ cell }) => cell(result, target))),
-  ]
-  const widths = COLUMNS.map((_, at) => Math.max(...lines.map((cells) => cells[at]!.length)))
+export const renderTable = (results: readonly Line[]): string => renderColumns(COLUMNS, results)
+
+export function renderColumns<Line>(columns: readonly Column<Line>[], lines: readonly Line[]): string {
+  const rows = [columns.map(({ title }) => title), ...lines.map((line) => columns.map(({ cell }) => cell(line)))]
+  const widths = columns.map((_, at) => Math.max(...rows.map((cells) => cells[at]!.length)))
   const pad = (text: string, at: number) =>
-    COLUMNS[at]!.align === 'left' ? text.padEnd(widths[at]!) : text.padStart(widths[at]!)
-  return lines.map((cells) => `${cells.map(pad).join('  ').trimEnd()}\n`).join('')
+    columns[at]!.align === 'left' ? text.padEnd(widths[at]!) : text.padStart(widths[at]!)
+  return rows.map((cells) => `${cells.map(pad).join('  ').trimEnd()}\n`).join('')
 }
 
-/** Down, so that 100 % means all of them. */
+export const renderNumber = (value: number): string => value.toFixed(value < 100 ? 2 : 0)
+
+/** Rounded down, so that 100 % means all of them. */
 const renderShare = (share: number): string => `${(Math.floor(share * 10_000) / 100).toFixed(share === 1 ? 0 : 2)} %`
 
-const renderNumber = (value: number): string => value.toFixed(value < 100 ? 2 : 0)
-
-function renderTarget(result: Result, target: Target | undefined): string {
+function renderTarget({ result, target }: Line): string {
   if (target === undefined) return ''
   return `${renderGoal(result, target)} ${meets(target, result) ? 'met' : 'NOT met'}`
 }

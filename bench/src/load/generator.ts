@@ -4,13 +4,13 @@ import type { Slice, SliceResult } from './slice.ts'
 
 export type LoadGenerator = (slice: Slice) => Promise<SliceResult>
 
-/** One process for all candidates of all rows. */
+/** One process serves all candidates of all rows. */
 export const loadGenerator: Fixture<LoadGenerator> = async (run) => {
   const child = await startChild('bench/src/load/main.ts')
   run.defer(child.stop)
   return async (slice) => {
-    const answer = await child.ask<SliceResult | { error: string }>(slice)
-    if ('error' in answer) throw new Error(`could not send load to ${slice.url}: ${answer.error}`)
-    return answer
+    const response = await child.ask<SliceResult | { error: string }>(slice)
+    if ('error' in response) throw new Error(`failed to send load to ${slice.url}: ${response.error}`)
+    return response
   }
 }

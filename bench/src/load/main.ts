@@ -1,13 +1,13 @@
 /**
- * The load generator, a process of its own: what it costs it costs every candidate alike, and no candidate pays for it
- * on its own event loop. It answers each question with what the slice gave.
+ * The load generator. It is a separate process, so that its cost is the same for every candidate and no candidate pays
+ * for it on its own event loop. Each message is a slice to run; the reply is its result.
  */
 import { errorText } from '@warren/kit/text'
 import { runSlice, type Slice } from './slice.ts'
 
 process.on('disconnect', () => process.exit())
 process.on('message', async (slice: Slice) => {
-  const answer = await runSlice(slice).catch((error) => ({ error: errorText(error) }))
-  process.send?.(answer)
+  const reply = await runSlice(slice).catch((error) => ({ error: errorText(error) }))
+  process.send?.(reply)
 })
 process.send?.({ ready: true })

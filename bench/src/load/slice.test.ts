@@ -3,14 +3,14 @@ import { once } from 'node:events'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, test } from 'node:test'
-import { parseAnswer, runSlice } from './slice.ts'
+import { parseResponse, runSlice } from './slice.ts'
 
-async function serve(answer: (count: number) => { status: number; body: string }) {
+async function serve(respond: (count: number) => { status: number; body: string }) {
   let count = 0
   const keys = new Set<unknown>()
   const server = createServer((request, response) => {
     keys.add(request.headers['x-api-key'])
-    const { status, body } = answer(count++)
+    const { status, body } = respond(count++)
     response.writeHead(status, { 'Content-Length': Buffer.byteLength(body) }).end(body)
   })
   server.listen(0, '127.0.0.1')
@@ -21,7 +21,7 @@ async function serve(answer: (count: number) => { status: number; body: string }
 }
 const slice = { headers: { 'X-Api-Key': 'skp_1' }, body: '{"name":"zoë"}', connections: 4, ms: 50 }
 
-test('every answer with the expected bytes counts once', async () => {
+test('every response with the expected bytes counts once', async () => {
   const server = await serve(() => ({ status: 200, body: slice.body }))
 
   const result = await runSlice({ ...slice, url: server.url })
@@ -32,7 +32,7 @@ test('every answer with the expected bytes counts once', async () => {
   assert.deepEqual([...server.keys], ['skp_1'])
 })
 
-test('an error and other bytes are failures', async () => {
+test('an error status and unexpected bytes are failures', async () => {
   const server = await serve((count) =>
     count % 2 === 0 ? { status: 500, body: slice.body } : { status: 200, body: '{}' },
   )
@@ -43,17 +43,17 @@ test('an error and other bytes are failures', async () => {
   assert.equal(result.failed, server.served())
 })
 
-test('a server that is not there is an error, not a slow one', async () => {
+test('a server that cannot be reached is an error, not a slow server', async () => {
   await assert.rejects(runSlice({ ...slice, url: 'http://127.0.0.1:1/' }), /ECONNREFUSED/)
 })
 
-test('an answer is read once it is whole', () => {
-  const whole = Buffer.from('HTTP/1.1 200 OK\r\nContent-Length: 4\r\nDate: now\r\n\r\nbodyHTTP/1.1')
+test('a response is parsed once it is complete', () => {
+  const bytes = Buffer.from('HTTP/1.1 200 OK\r\nContent-Length: 4\r\nDate: now\r\n\r\nbodyHTTP/1.1')
 
-  assert.equal(parseAnswer(whole.subarray(0, 20)), undefined)
-  assert.equal(parseAnswer(whole.subarray(0, whole.indexOf('dyHTTP'))), undefined)
-  const answer = parseAnswer(whole)
-  assert.equal(answer?.status, 200)
-  assert.equal(answer?.body.toString(), 'body')
-  assert.equal(whole.subarray(answer?.length).toString(), 'HTTP/1.1')
+  assert.equal(parseResponse(bytes.subarray(0, 20)), undefined)
+  assert.equal(parseResponse(bytes.subarray(0, bytes.indexOf('dyHTTP'))), undefined)
+  const response = parseResponse(bytes)
+  assert.equal(response?.status, 200)
+  assert.equal(response?.body.toString(), 'body')
+  assert.equal(bytes.subarray(response?.length).toString(), 'HTTP/1.1')
 })

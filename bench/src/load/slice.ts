@@ -1,9 +1,9 @@
 /**
- * One turn of load: every connection sends its next request when the last one is answered, without pipelining, until
- * the time is over; the clock stops when the last answer is in. Connections are open before the clock starts.
+ * One turn of load: every connection sends its next request when the previous one has its response, without pipelining,
+ * until the time is over; the clock stops at the last response. Connections are open before the clock starts.
  *
- * Written on sockets, because a full HTTP client costs more per request than the servers measured with it: the faster
- * candidate would look slower than it is.
+ * Written on sockets, because a full HTTP client costs more per request than the servers that are measured with it: the
+ * faster candidate would look slower than it is.
  */
 import { once } from 'node:events'
 import { connect, type Socket } from 'node:net'
@@ -11,15 +11,15 @@ import { connect, type Socket } from 'node:net'
 export type Slice = {
   url: string
   headers: Record<string, string>
-  /** An answer counts if it is 200 with exactly this body. */
+  /** A response counts if it is 200 with exactly this body. */
   body: string
   connections: number
   ms: number
 }
 export type SliceResult = { ok: number; failed: number; elapsedMs: number }
 
-/** A request that is not answered within this is lost. */
-const ANSWER_LIMIT_MS = 10_000
+/** A request without a response after this time counts as failed. */
+const RESPONSE_LIMIT_MS = 10_000
 
 export async function runSlice(slice: Slice): Promise<SliceResult> {
   const url = new URL(slice.url)
@@ -46,7 +46,7 @@ function renderRequest(url: URL, headers: Record<string, string>): Buffer {
   return Buffer.from(`GET ${url.pathname}${url.search} HTTP/1.1\r\n${fields.join('')}\r\n`)
 }
 
-/** A connection that breaks counts one failure and is not replaced. */
+/** A connection that breaks counts as one failure and is not replaced. */
 function repeat(
   socket: Socket,
   request: Buffer,
@@ -58,36 +58,36 @@ function repeat(
     let received: Buffer = Buffer.alloc(0)
     const end = () => {
       socket.removeAllListeners()
-      socket.on('error', () => {}) // It is closed on purpose; what it still has to say does not matter.
+      socket.on('error', () => {}) // Closed on purpose: later errors do not matter.
       socket.destroy()
       resolve()
     }
-    const lose = () => {
+    const fail = () => {
       result.failed++
       end()
     }
     socket.on('data', (chunk: Buffer) => {
       received = received.length === 0 ? chunk : Buffer.concat([received, chunk])
-      const answer = parseAnswer(received)
-      if (answer === undefined) return
-      received = received.subarray(answer.length)
-      if (answer.status === 200 && answer.body.equals(body)) result.ok++
+      const response = parseResponse(received)
+      if (response === undefined) return
+      received = received.subarray(response.length)
+      if (response.status === 200 && response.body.equals(body)) result.ok++
       else result.failed++
       if (isOver()) end()
       else socket.write(request)
     })
-    socket.on('error', lose)
-    socket.on('close', lose)
-    socket.setTimeout(ANSWER_LIMIT_MS, lose)
+    socket.on('error', fail)
+    socket.on('close', fail)
+    socket.setTimeout(RESPONSE_LIMIT_MS, fail)
     socket.write(request)
   })
 }
 
 /**
- * The answer at the start of `bytes`, once it is whole. One without Content-Length is none that our servers send; it
- * counts as empty, and so as wrong.
+ * The response at the start of `bytes`, or undefined while it is incomplete. Our servers always send Content-Length; a
+ * response without it is taken as empty and so counts as failed.
  */
-export function parseAnswer(bytes: Buffer): { status: number; body: Buffer; length: number } | undefined {
+export function parseResponse(bytes: Buffer): { status: number; body: Buffer; length: number } | undefined {
   const headLength = bytes.indexOf('\r\n\r\n') + 4
   if (headLength < 4) return undefined
   const head = bytes.toString('latin1', 0, headLength)

@@ -1,9 +1,10 @@
-/** From the request for a sandbox to the answer of its first command. */
+/** From the request for a sandbox to the response of its first command. */
 import { bootBareVm } from '../../../host-agent/src/testing/bare-vm.ts'
-import { compareTimes, rounds, SETTLE_MS, settle, type Timed, time } from '../compare-times.ts'
-import type { Measurement, Row, Run } from '../row.ts'
+import { compareTimes, countedPace, rounds, SETTLE_MS, settle, type Timed, time, turnOf } from '../compare-times.ts'
+import type { Comparison, Measurement, Row, Run } from '../row.ts'
+import type { Api } from '../vm/api.ts'
 import { bareParts } from '../vm/bare-parts.ts'
-import { SMALL, vmBox } from '../vm/box.ts'
+import { instance, SMALL } from '../vm/instance.ts'
 import { podman } from '../vm/podman.ts'
 
 const SEQUENTIAL = 50
@@ -17,6 +18,7 @@ export const createRow: Row = {
   baseline: 'podman run, same root',
   target: { p50: '<=', value: 250 },
   measure: (run) => measureCreates(run, 1, SEQUENTIAL),
+  comparison: compareCreates(1),
 }
 
 const burstRow = (width: number): Row => ({
@@ -25,6 +27,7 @@ const burstRow = (width: number): Row => ({
   unit: 'ms',
   baseline: `${width} podman runs at once`,
   measure: (run) => measureCreates(run, width, BURSTS),
+  comparison: compareCreates(width),
 })
 export const createBurst10Row = burstRow(10)
 export const createBurst20Row = burstRow(20)
@@ -35,22 +38,35 @@ export const createVsBootRow: Row = {
   unit: 'ms',
   baseline: 'cold boot, bare QEMU',
   measure: measureAgainstBoot,
+  comparison: { whyNot: 'it is the same request as in the row create, with another baseline; compare create' },
 }
 
 async function measureCreates(run: Run, width: number, count: number): Promise<Measurement> {
-  const createOne = await openCreate(run)
+  const { api } = await run.open(instance)
   const runContainer = await run.open(podman)
-  const atOnce = (one: () => Promise<Timed>) => () => Promise.all(Array.from({ length: width }, one))
   return compareTimes(
     run,
-    atOnce(createOne),
-    atOnce(() => time(run, () => runContainer('true'))),
+    () => atOnce(width, () => createOne(run, api)),
+    () => atOnce(width, () => time(run, () => runContainer('true'))),
     { rounds: rounds(run, count), settle: () => settle(run) },
   )
 }
 
+function compareCreates(width: number): Comparison {
+  return {
+    pace: countedPace,
+    open: async (run, api) => ({
+      takeTurn: async () => turnOf(await atOnce(width, () => createOne(run, api))),
+      async close() {},
+    }),
+  }
+}
+
+const atOnce = (width: number, one: () => Promise<Timed>): Promise<Timed[]> =>
+  Promise.all(Array.from({ length: width }, one))
+
 async function measureAgainstBoot(run: Run): Promise<Measurement> {
-  const createOne = await openCreate(run)
+  const { api } = await run.open(instance)
   const parts = await run.open(bareParts)
   const bootOne = async (): Promise<Timed> => {
     let vm: Awaited<ReturnType<typeof bootBareVm>> | undefined
@@ -61,19 +77,19 @@ async function measureAgainstBoot(run: Run): Promise<Measurement> {
     await vm?.stop()
     return timed
   }
-  return compareTimes(run, createOne, bootOne, { rounds: rounds(run, BOOTS), settle: () => settle(run) })
+  return compareTimes(run, () => createOne(run, api), bootOne, {
+    rounds: rounds(run, BOOTS),
+    settle: () => settle(run),
+  })
 }
 
-/** Gives what times one; the sandbox is deleted after its time was taken, in the background. */
-async function openCreate(run: Run): Promise<() => Promise<Timed>> {
-  const { api } = await run.open(vmBox)
-  return async () => {
-    let id: string | undefined
-    const timed = await time(run, async () => {
-      id = (await api.create(SMALL)).id
-      await api.exec(id, 'true')
-    })
-    if (id !== undefined) void api.delete(id).catch(() => {}) // Everything is deleted at the end.
-    return timed
-  }
+/** The sandbox is deleted in the background, after its time was taken. */
+async function createOne(run: Run, api: Api): Promise<Timed> {
+  let id: string | undefined
+  const timed = await time(run, async () => {
+    id = (await api.create(SMALL)).id
+    await api.exec(id, 'true')
+  })
+  if (id !== undefined) void api.delete(id).catch(() => {}) // Everything that remains is deleted at the end of the run.
+  return timed
 }

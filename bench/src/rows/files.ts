@@ -1,13 +1,14 @@
-/** How fast files move, against the agent's own port without the API and the host agent before it. */
+/** How fast files are transferred, against the guest agent's port without the API and the host agent. */
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { GuestGrowAnswer } from '@warren/protocol'
 import { askGuest } from '../../../host-agent/src/guest/client.ts'
 import { type BareVm, bootBareVm } from '../../../host-agent/src/testing/bare-vm.ts'
 import { interleave } from '../interleave.ts'
-import type { Measurement, Row, Run } from '../row.ts'
+import type { Comparison, Measurement, Row, Run } from '../row.ts'
+import type { Api } from '../vm/api.ts'
 import { bareParts } from '../vm/bare-parts.ts'
-import { LARGE, vmBox } from '../vm/box.ts'
+import { instance, LARGE } from '../vm/instance.ts'
 
 const MIB = 1024 * 1024
 const FILE_BYTES = 64 * MIB
@@ -21,6 +22,7 @@ export const pushRow: Row = {
   unit: 'MB/s',
   baseline: BASELINE,
   measure: (run) => measureFiles(run, 'push'),
+  comparison: compareFiles('push'),
 }
 
 export const pullRow: Row = {
@@ -29,10 +31,13 @@ export const pullRow: Row = {
   unit: 'MB/s',
   baseline: BASELINE,
   measure: (run) => measureFiles(run, 'pull'),
+  comparison: compareFiles('pull'),
 }
 
-async function measureFiles(run: Run, direction: 'push' | 'pull'): Promise<Measurement> {
-  const { api } = await run.open(vmBox)
+type Direction = 'push' | 'pull'
+
+async function measureFiles(run: Run, direction: Direction): Promise<Measurement> {
+  const { api } = await run.open(instance)
   const data = randomBytes(FILE_BYTES)
   const { id } = await api.create(LARGE)
   const bare = await bootBareVm(await run.open(bareParts), { vcpu: 1, mem_mib: 1024 })
@@ -40,22 +45,41 @@ async function measureFiles(run: Run, direction: 'push' | 'pull'): Promise<Measu
     await growDisk(bare)
     await api.putFile(id, PATH, data)
     await pushBare(bare, data)
-    const ways = {
-      push: { ours: () => api.putFile(id, PATH, data), baseline: () => pushBare(bare, data) },
-      pull: {
-        ours: async () => checkLength(await api.getFile(id, PATH)),
-        baseline: async () => checkLength(await pullBare(bare)),
-      },
+    const transferBare = {
+      push: () => pushBare(bare, data),
+      pull: async () => checkLength(await pullBare(bare)),
     }
     const turns = await interleave(run, {
-      ours: () => rateOf(ways[direction].ours),
-      baseline: () => rateOf(ways[direction].baseline),
+      ours: () => rateOf(() => transfer(api, id, direction, data)),
+      baseline: () => rateOf(transferBare[direction]),
     })
-    return { ...turns, ok: 1 } // One that fails ends the row: a rate of nothing is none.
+    return { ...turns, ok: 1 } // A failed transfer ends the row: it has no rate.
   } finally {
     await bare.stop()
     await api.delete(id)
   }
+}
+
+function compareFiles(direction: Direction): Comparison {
+  return {
+    async open(_run, api) {
+      const data = randomBytes(FILE_BYTES)
+      const { id } = await api.create(LARGE)
+      await api.putFile(id, PATH, data)
+      return {
+        takeTurn: async () => ({
+          samples: [await rateOf(() => transfer(api, id, direction, data))],
+          failed: 0,
+        }),
+        close: () => api.delete(id),
+      }
+    },
+  }
+}
+
+async function transfer(api: Api, id: string, direction: Direction, data: Buffer): Promise<void> {
+  if (direction === 'push') await api.putFile(id, PATH, data)
+  else checkLength(await api.getFile(id, PATH))
 }
 
 async function rateOf(move: () => Promise<void>): Promise<number> {
@@ -65,12 +89,12 @@ async function rateOf(move: () => Promise<void>): Promise<number> {
 }
 
 function checkLength(bytes: number): void {
-  if (bytes !== FILE_BYTES) throw new Error(`${bytes} of ${FILE_BYTES} bytes came`)
+  if (bytes !== FILE_BYTES) throw new Error(`received ${bytes} of ${FILE_BYTES} bytes`)
 }
 
 const bareUrl = `/files?path=${encodeURIComponent(PATH)}`
 
-/** The image's filesystem is just as large as what is in it. */
+/** The filesystem of an image has no free space. */
 async function growDisk({ channel }: BareVm): Promise<void> {
   const request = { method: 'POST', path: '/grow', body: {}, answer: GuestGrowAnswer } as const
   await askGuest(channel.session, request, AbortSignal.timeout(GROW_LIMIT_MS))
@@ -82,7 +106,7 @@ async function pushBare({ channel }: BareVm, data: Buffer): Promise<void> {
   const [headers] = await once(stream, 'response')
   stream.resume()
   await once(stream, 'close')
-  if (headers[':status'] !== 200) throw new Error(`the agent answered ${headers[':status']}`)
+  if (headers[':status'] !== 200) throw new Error(`the guest agent responded ${headers[':status']}`)
 }
 
 async function pullBare({ channel }: BareVm): Promise<number> {

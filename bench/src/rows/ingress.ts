@@ -1,16 +1,17 @@
 /**
- * The way in: a small program in a sandbox asked through the ingress, and directly at the sandbox's own address from
- * the same machine. Under emulation the program in the guest is the limit of both, so what the ingress adds shows in the
- * time of a single request rather than in their rate.
+ * Requests to a small server in a sandbox, through the ingress and directly to the sandbox's address. Under emulation
+ * the server in the guest limits both, so the cost of the ingress shows in the time of a single request rather than in
+ * the rate.
  */
 import { once } from 'node:events'
 import net, { type Socket } from 'node:net'
-import { compareTimes, time } from '../compare-times.ts'
+import { compareTimes, type Timed, time, turnOf } from '../compare-times.ts'
 import { interleave } from '../interleave.ts'
 import { loadGenerator } from '../load/generator.ts'
-import { parseAnswer } from '../load/slice.ts'
+import { parseResponse, type SliceResult } from '../load/slice.ts'
 import type { Measurement, Row, Run } from '../row.ts'
-import { SMALL, vmBox } from '../vm/box.ts'
+import type { Api } from '../vm/api.ts'
+import { instance, SMALL } from '../vm/instance.ts'
 
 const PORT = 8000
 const BODY = 'x'.repeat(1_000)
@@ -22,10 +23,23 @@ const DIRECT = "the sandbox's own address"
 
 export const ingressRateRow: Row = {
   name: 'ingress-rate',
-  what: `requests through the ingress to a program in a sandbox, ${CONNECTIONS} connections, against asking it directly`,
+  what: `requests through the ingress to a server in a sandbox, ${CONNECTIONS} connections, against direct requests`,
   unit: 'req/s',
   baseline: DIRECT,
-  measure: (run) => withProgram(run, (ours, baseline) => measureRate(run, ours, baseline)),
+  measure: (run) => withServer(run, (ours, baseline) => measureRate(run, ours, baseline)),
+  comparison: {
+    async open(run, api) {
+      const { id, ingress } = await createServer(run, api)
+      await sendLoad(run, ingress, WARM_UP_MS)
+      return {
+        async takeTurn() {
+          const result = await sendLoad(run, ingress, SLICE_MS)
+          return { samples: [rateOf(result)], failed: result.failed }
+        },
+        close: () => api.delete(id),
+      }
+    },
+  },
 }
 
 export const ingressTripRow: Row = {
@@ -33,98 +47,116 @@ export const ingressTripRow: Row = {
   what: 'one request after the other on a connection that stays open, against the same without the ingress',
   unit: 'ms',
   baseline: DIRECT,
-  measure: (run) => withProgram(run, (ours, baseline) => measureTrips(run, ours, baseline)),
+  measure: (run) => withServer(run, (ours, baseline) => measureTrips(run, ours, baseline)),
+  comparison: {
+    async open(run, api) {
+      const { id, ingress } = await createServer(run, api)
+      await requestMany(run, ingress)
+      return {
+        takeTurn: async () => turnOf(await requestMany(run, ingress)),
+        close: () => api.delete(id),
+      }
+    },
+  },
 }
 
-/** Where it is asked, and by which name. */
-type Place = { host: string; port: number; name: string }
+/** Where requests are sent, and their Host header. */
+type Target = { host: string; port: number; name: string }
 
-async function withProgram(
+async function withServer(
   run: Run,
-  measure: (ours: Place, baseline: Place) => Promise<Measurement>,
+  measure: (ours: Target, baseline: Target) => Promise<Measurement>,
 ): Promise<Measurement> {
-  const { api } = await run.open(vmBox)
-  const { id } = await api.create(SMALL, { ingress_enabled: true })
+  const { api } = await run.open(instance)
+  const { id, ingress, direct } = await createServer(run, api)
   try {
-    await api.post(`/v1/sandboxes/${id}/processes`, {
-      cmd: 'perl',
-      args: ['-MIO::Socket::INET', '-MIO::Select', '-e', SERVER],
-    })
-    const { ip, ingress_url_template } = (await api.get(id)) as unknown as { ip: string; ingress_url_template: string }
-    const url = new URL(ingress_url_template.replace('<port>', String(PORT)))
-    const ours = { host: '127.0.0.1', port: Number(url.port), name: url.host }
-    const baseline = { host: ip, port: PORT, name: 'sandbox' }
-    await untilAnswered(run, ours)
-    return await measure(ours, baseline)
+    return await measure(ingress, direct)
   } finally {
     await api.delete(id)
   }
 }
 
-async function measureRate(run: Run, ours: Place, baseline: Place): Promise<Measurement> {
-  const load = await run.open(loadGenerator)
-  const send = ({ host, port, name }: Place, ms: number) => {
-    run.signal.throwIfAborted()
-    return load({ url: `http://${host}:${port}/`, headers: { Host: name }, body: BODY, connections: CONNECTIONS, ms })
-  }
-  for (const place of [ours, baseline]) await send(place, WARM_UP_MS)
+/** A sandbox whose server responds through the ingress. */
+async function createServer(run: Run, api: Api): Promise<{ id: string; ingress: Target; direct: Target }> {
+  const { id } = await api.create(SMALL, { ingress_enabled: true })
+  await api.post(`/v1/sandboxes/${id}/processes`, {
+    cmd: 'perl',
+    args: ['-MIO::Socket::INET', '-MIO::Select', '-e', SERVER],
+  })
+  const { ip, ingress_url_template } = (await api.get(id)) as unknown as { ip: string; ingress_url_template: string }
+  const url = new URL(ingress_url_template.replace('<port>', String(PORT)))
+  const ingress = { host: '127.0.0.1', port: Number(url.port), name: url.host }
+  await waitUntilServed(run, ingress)
+  return { id, ingress, direct: { host: ip, port: PORT, name: 'sandbox' } }
+}
+
+async function measureRate(run: Run, ours: Target, baseline: Target): Promise<Measurement> {
+  for (const target of [ours, baseline]) await sendLoad(run, target, WARM_UP_MS)
   let [ok, failed] = [0, 0]
-  const rate = async (place: Place) => {
-    const result = await send(place, SLICE_MS)
+  const measureSlice = async (target: Target) => {
+    const result = await sendLoad(run, target, SLICE_MS)
     ok += result.ok
     failed += result.failed
-    return result.ok / (result.elapsedMs / 1000)
+    return rateOf(result)
   }
-  const turns = await interleave(run, { ours: () => rate(ours), baseline: () => rate(baseline) })
+  const turns = await interleave(run, { ours: () => measureSlice(ours), baseline: () => measureSlice(baseline) })
   return { ...turns, ok: ok / (ok + failed) }
 }
 
-async function measureTrips(run: Run, ours: Place, baseline: Place): Promise<Measurement> {
-  const trips = async (place: Place) => {
-    const socket = await connect(place)
-    const timed = []
-    for (let i = 0; i < REQUESTS; i++) timed.push(await time(run, () => ask(socket, place)))
-    socket.destroy()
-    return timed
-  }
-  for (const place of [ours, baseline]) await trips(place)
+async function sendLoad(run: Run, { host, port, name }: Target, ms: number): Promise<SliceResult> {
+  const load = await run.open(loadGenerator)
+  return load({ url: `http://${host}:${port}/`, headers: { Host: name }, body: BODY, connections: CONNECTIONS, ms })
+}
+
+const rateOf = ({ ok, elapsedMs }: SliceResult): number => ok / (elapsedMs / 1000)
+
+async function measureTrips(run: Run, ours: Target, baseline: Target): Promise<Measurement> {
+  for (const target of [ours, baseline]) await requestMany(run, target)
   return compareTimes(
     run,
-    () => trips(ours),
-    () => trips(baseline),
+    () => requestMany(run, ours),
+    () => requestMany(run, baseline),
   )
 }
 
-/** Nothing listens until the program has started. */
-async function untilAnswered(run: Run, place: Place): Promise<void> {
+async function requestMany(run: Run, target: Target): Promise<Timed[]> {
+  const socket = await connect(target)
+  const timed = []
+  for (let i = 0; i < REQUESTS; i++) timed.push(await time(run, () => request(socket, target)))
+  socket.destroy()
+  return timed
+}
+
+/** Requests fail until the server in the guest listens. */
+async function waitUntilServed(run: Run, target: Target): Promise<void> {
   for (;;) {
     run.signal.throwIfAborted()
-    const socket = await connect(place)
-    const isThere = await ask(socket, place).then(
+    const socket = await connect(target)
+    const isServed = await request(socket, target).then(
       () => true,
       () => false,
     )
     socket.destroy()
-    if (isThere) return
+    if (isServed) return
   }
 }
 
-async function connect({ host, port }: Place): Promise<Socket> {
+async function connect({ host, port }: Target): Promise<Socket> {
   const socket = net.connect({ host, port, noDelay: true })
   await once(socket, 'connect')
   return socket
 }
 
-async function ask(socket: Socket, { name }: Place): Promise<void> {
+async function request(socket: Socket, { name }: Target): Promise<void> {
   socket.write(`GET / HTTP/1.1\r\nHost: ${name}\r\n\r\n`)
   let received = Buffer.alloc(0)
   for (;;) {
     const [chunk] = (await once(socket, 'data')) as [Buffer]
     received = Buffer.concat([received, chunk])
-    const answer = parseAnswer(received)
-    if (answer === undefined) continue
-    if (answer.status === 200 && answer.body.toString() === BODY) return
-    throw new Error(`the answer was ${answer.status}`)
+    const response = parseResponse(received)
+    if (response === undefined) continue
+    if (response.status === 200 && response.body.toString() === BODY) return
+    throw new Error(`the response was ${response.status}`)
   }
 }
 
@@ -132,15 +164,15 @@ async function ask(socket: Socket, { name }: Place): Promise<void> {
 const SERVER = `
 my $server = IO::Socket::INET->new(Listen => 128, ReuseAddr => 1, LocalAddr => "0.0.0.0:${PORT}") or die $!;
 my $all = IO::Select->new($server);
-my %seen;
-my $answer = "HTTP/1.1 200 OK\\r\\nContent-Length: ${BODY.length}\\r\\n\\r\\n" . "x" x ${BODY.length};
+my %received;
+my $response = "HTTP/1.1 200 OK\\r\\nContent-Length: ${BODY.length}\\r\\n\\r\\n" . "x" x ${BODY.length};
 while (my @ready = $all->can_read) {
-  for my $one (@ready) {
-    if ($one == $server) { $all->add($server->accept); next }
-    my $n = sysread($one, $seen{$one}, 65536, length($seen{$one} // ''));
+  for my $peer (@ready) {
+    if ($peer == $server) { $all->add($server->accept); next }
+    my $n = sysread($peer, $received{$peer}, 65536, length($received{$peer} // ''));
     my $last = !$n;
-    while (!$last && $seen{$one} =~ s/^(.*?)\\r\\n\\r\\n//s) { $last = 1 if $1 =~ /^connection: close/im; syswrite($one, $answer) }
+    while (!$last && $received{$peer} =~ s/^(.*?)\\r\\n\\r\\n//s) { $last = 1 if $1 =~ /^connection: close/im; syswrite($peer, $response) }
     next unless $last;
-    delete $seen{$one}; $all->remove($one); close $one;
+    delete $received{$peer}; $all->remove($peer); close $peer;
   }
 }`

@@ -1,6 +1,6 @@
 /**
- * Pause and resume, against what QEMU itself needs: standing still, the state of the devices, and the same bytes
- * written plainly and waited for until they are on the disk; and a clone of a saved machine to its first command.
+ * Pause and resume, against the least that QEMU needs for them. For a pause: stopping the CPUs, saving the device
+ * state, and writing the same number of bytes durably. For a resume: cloning a saved VM and running its first command.
  */
 import { randomBytes } from 'node:crypto'
 import { open, readdir, readFile } from 'node:fs/promises'
@@ -13,31 +13,38 @@ import {
   makeBareSnapshot,
   saveState,
 } from '../../../host-agent/src/testing/bare-vm.ts'
-import { compareTimes, rounds, settle, type Timed, time } from '../compare-times.ts'
-import type { Fixture, Measurement, Row, Run } from '../row.ts'
+import { compareTimes, countedPace, rounds, settle, type Timed, time, turnOf } from '../compare-times.ts'
+import type { Comparison, Fixture, Measurement, Row, Run } from '../row.ts'
 import type { Api } from '../vm/api.ts'
 import { bareParts } from '../vm/bare-parts.ts'
-import { boxWithoutStandby, LARGE, type VmBox, vmBox } from '../vm/box.ts'
+import { type Instance, instance, instanceWithoutStandby, LARGE, WITHOUT_STANDBY } from '../vm/instance.ts'
 
 const MIB = 1024 * 1024
 const PAUSES = 12
 const RESUMES = 20
 const MANY = 100
-/** As many as are compared of the first and of the last pauses. */
+/** The number of first pauses and of last pauses that are compared. */
 const FEW = 8
-/** The machine of LARGE, without Warren around it. */
+/** The VM of the shape LARGE, without Warren. */
 const BARE_SHAPE = { vcpu: 1, mem_mib: 1024 }
 
-/** A fresh sandbox that has run a command differs from its base by so much. */
+/** How much memory of a fresh sandbox that has run one command differs from its base. */
 const FRESH_MIB = 13
 
 const pauseRow = (dirtyMib: number, targetMs: number): Row => ({
   name: `pause-${dirtyMib}m`,
-  what: `from the 202 of a pause to \`paused\`, of a sandbox (${LARGE}) with about ${dirtyMib} MiB of its own`,
+  what: `from the 202 of a pause to \`paused\`, of a sandbox (${LARGE}) with about ${dirtyMib} MiB of changed memory`,
   unit: 'ms',
   baseline: 'stop, save, write, fdatasync',
   target: { p50: '<=', value: targetMs },
   measure: (run) => measurePause(run, dirtyMib),
+  comparison: {
+    pace: countedPace,
+    open: async (run, api) => ({
+      takeTurn: async () => turnOf(await pauseFresh(run, api, dirtyMib)),
+      async close() {},
+    }),
+  },
 })
 export const pause13Row = pauseRow(FRESH_MIB, 60)
 export const pause115Row = pauseRow(115, 250)
@@ -48,23 +55,26 @@ export const resumeRow: Row = {
   unit: 'ms',
   baseline: 'bare clone and its first exec',
   target: { p50: '<=', value: 150 },
-  measure: (run) => measureResume(run, vmBox),
+  measure: (run) => measureResume(run, instance),
+  comparison: compareResumes(),
 }
 
 export const resumeColdRow: Row = {
   ...resumeRow,
   name: 'resume-cold',
-  what: 'the same where nothing of it is kept on standby: from its files, as after hours',
-  measure: (run) => measureResume(run, boxWithoutStandby),
+  what: 'the same without a standby in memory: from its files, as after hours',
+  measure: (run) => measureResume(run, instanceWithoutStandby),
+  comparison: { ...compareResumes(), env: WITHOUT_STANDBY },
 }
 
 export const pauseBytesRow: Row = {
   name: 'pause-bytes',
-  what: 'what a pause writes of memory and devices, against the pages that differ from the base',
+  what: 'bytes that a pause writes for memory and devices, against the pages that differ from the base',
   unit: 'MiB',
   baseline: 'dirty memory',
   target: { ratio: '<=', value: 1.1 },
   measure: measureBytes,
+  comparison: { whyNot: "it reads the host agent's files, which differ between versions" },
 }
 
 export const pauseAgainRow: Row = {
@@ -74,46 +84,63 @@ export const pauseAgainRow: Row = {
   baseline: 'its first pauses',
   target: { ratio: '<=', value: 1.2 },
   measure: measurePauseAgain,
+  comparison: { whyNot: 'its samples are a hundred pauses of one sandbox in sequence, which cannot take turns' },
 }
 
 async function measurePause(run: Run, dirtyMib: number): Promise<Measurement> {
-  const { api } = await run.open(vmBox)
+  const { api } = await run.open(instance)
   const saveBare = await openBareSave(run, dirtyMib)
-  const pauseOne = async (): Promise<Timed> => {
-    const { id } = await api.create(LARGE)
-    try {
-      await api.exec(id, 'true')
-      const more = dirtyMib - FRESH_MIB
-      if (more > 0) await api.sh(id, `head -c ${more}M /dev/urandom >/dev/shm/dirty`)
-      return await pause(run, api, id)
-    } finally {
-      await api.delete(id)
-    }
-  }
-  return compareTimes(run, pauseOne, saveBare, {
+  return compareTimes(run, () => pauseFresh(run, api, dirtyMib), saveBare, {
     rounds: rounds(run, PAUSES),
     settle: () => settle(run),
   })
 }
 
-async function measureResume(run: Run, box: Fixture<VmBox>): Promise<Measurement> {
-  const { api } = await run.open(box)
-  const clone = await openBareClone(run)
+async function pauseFresh(run: Run, api: Api, dirtyMib: number): Promise<Timed> {
   const { id } = await api.create(LARGE)
   try {
-    const resumeOne = async () => {
-      await pause(run, api, id)
-      return time(run, () => resume(api, id))
-    }
-    return await compareTimes(run, resumeOne, clone, { rounds: rounds(run, RESUMES) })
+    await api.exec(id, 'true')
+    const moreMib = dirtyMib - FRESH_MIB
+    if (moreMib > 0) await api.sh(id, `head -c ${moreMib}M /dev/urandom >/dev/shm/dirty`)
+    return await pause(run, api, id)
   } finally {
     await api.delete(id)
   }
 }
 
-/** As the host's own manifest tells it: the API has no word for it. */
+async function measureResume(run: Run, warren: Fixture<Instance>): Promise<Measurement> {
+  const { api } = await run.open(warren)
+  const clone = await openBareClone(run)
+  const { id } = await api.create(LARGE)
+  try {
+    return await compareTimes(run, () => pauseAndResume(run, api, id), clone, { rounds: rounds(run, RESUMES) })
+  } finally {
+    await api.delete(id)
+  }
+}
+
+function compareResumes(): Comparison {
+  return {
+    pace: countedPace,
+    async open(run, api) {
+      const { id } = await api.create(LARGE)
+      return {
+        takeTurn: async () => turnOf(await pauseAndResume(run, api, id)),
+        close: () => api.delete(id),
+      }
+    },
+  }
+}
+
+/** Only the resume is timed. */
+async function pauseAndResume(run: Run, api: Api, id: string): Promise<Timed> {
+  await pause(run, api, id)
+  return time(run, () => resume(api, id))
+}
+
+/** From the host agent's manifest: the API does not show these numbers. */
 async function measureBytes(run: Run): Promise<Measurement> {
-  const { api, dataDir } = await run.open(vmBox)
+  const { api, dataDir } = await run.open(instance)
   const written: number[] = []
   const dirty: number[] = []
   for (let round = 0; round < rounds(run, PAUSES); round++) {
@@ -134,13 +161,13 @@ async function measureBytes(run: Run): Promise<Measurement> {
 async function readManifest(dataDir: string, id: string): Promise<Pick<Manifest, 'memory' | 'state'>> {
   const folder = path.join(dataDir, 'snapshots/sandboxes', id)
   const newest = (await readdir(folder)).sort().at(-1)
-  if (newest === undefined) throw new Error(`there is no generation of ${id}`)
+  if (newest === undefined) throw new Error(`${id} has no saved generation`)
   return JSON.parse(await readFile(path.join(folder, newest), 'utf8'))
 }
 
-/** Cannot be interleaved: the hundredth comes after the second. */
+/** Not interleaved: the hundredth pause comes after the second. */
 async function measurePauseAgain(run: Run): Promise<Measurement> {
-  const { api } = await run.open(vmBox)
+  const { api } = await run.open(instance)
   const { id } = await api.create(LARGE)
   try {
     const timed: Timed[] = []
@@ -161,7 +188,7 @@ async function measurePauseAgain(run: Run): Promise<Measurement> {
   }
 }
 
-/** Timed from when it was accepted, as the promise is. */
+/** Timed from the moment it is accepted, as in the promise. */
 export async function pause(run: Run, api: Api, id: string): Promise<Timed> {
   await api.post(`/v1/sandboxes/${id}/pause`)
   return time(run, () => api.until(id, 'paused'))

@@ -2,11 +2,11 @@
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import type { Duplex } from 'node:stream'
-import { compareTimes, time } from '../compare-times.ts'
+import { compareTimes, type Timed, time, turnOf } from '../compare-times.ts'
 import { interleave } from '../interleave.ts'
-import type { Measurement, Row, Run } from '../row.ts'
-import type { Door } from '../vm/door.ts'
-import { BARE_PORT, withTwoDoors } from '../vm/two-doors.ts'
+import type { Comparison, Measurement, Row, Run } from '../row.ts'
+import type { GuestAccess } from '../vm/guest-access.ts'
+import { BARE_PORT, compareGuests, withSandboxAndBareVm } from '../vm/sandbox-and-bare-vm.ts'
 
 const TRIPS = 20
 const MOVED_BYTES = 32 * 1024 * 1024
@@ -16,76 +16,97 @@ const PORTS = { echo: 7001, source: 7002, sink: 7003 }
 
 export const tunnelTripRow: Row = {
   name: 'tunnel-trip',
-  what: 'a byte through an open tunnel to an echo server in the guest and back, against the port of a bare machine',
+  what: 'a byte through an open tunnel to an echo server in the guest and back, against the port of a bare VM',
   unit: 'ms',
   baseline: BARE_PORT,
   measure: (run) => withServers(run, (ours, baseline) => measureTrips(run, ours, baseline)),
+  comparison: compareGuests(async (run, guest) => {
+    await startServers(guest)
+    // Not closed: its sandbox is deleted.
+    const tunnel = await guest.tunnel(PORTS.echo)
+    await tripMany(run, tunnel)
+    return async () => turnOf(await tripMany(run, tunnel))
+  }),
 }
 
 export const tunnelDownRow: Row = {
   name: 'tunnel-down',
-  what: `${MOVED_BYTES / 1024 / 1024} MiB out of the guest through a tunnel, against the port of a bare machine`,
+  what: `${MOVED_BYTES / 1024 / 1024} MiB out of the guest through a tunnel, against the port of a bare VM`,
   unit: 'MB/s',
   baseline: BARE_PORT,
   measure: (run) => withServers(run, (ours, baseline) => measureRates(run, ours, baseline, pull)),
+  comparison: compareRates(pull),
 }
 
 export const tunnelUpRow: Row = {
   name: 'tunnel-up',
-  what: `${MOVED_BYTES / 1024 / 1024} MiB into the guest through a tunnel, against the port of a bare machine`,
+  what: `${MOVED_BYTES / 1024 / 1024} MiB into the guest through a tunnel, against the port of a bare VM`,
   unit: 'MB/s',
   baseline: BARE_PORT,
   measure: (run) => withServers(run, (ours, baseline) => measureRates(run, ours, baseline, push)),
+  comparison: compareRates(push),
 }
 
 export const tunnels100Row: Row = {
   name: 'tunnels-100',
-  what: `${AT_ONCE} tunnels opened at once, 1 KiB through each and back, all closed; against a bare machine`,
+  what: `${AT_ONCE} tunnels opened at once, 1 KiB through each and back, all closed; against a bare VM`,
   unit: 'ms',
   baseline: BARE_PORT,
   measure: (run) => withServers(run, (ours, baseline) => measureMany(run, ours, baseline)),
+  comparison: compareGuests(async (run, guest) => {
+    await startServers(guest)
+    await burst(guest)
+    return async () => turnOf(await time(run, () => burst(guest)))
+  }),
 }
 
-function withServers(run: Run, measure: (ours: Door, baseline: Door) => Promise<Measurement>): Promise<Measurement> {
-  return withTwoDoors(run, async (ours, baseline) => {
-    for (const door of [ours, baseline]) {
-      const output = door.connect(await door.start({ cmd: 'perl', args: ['-MIO::Socket::INET', '-e', SERVERS] }))
-      await output.next() // All listen.
-      await output.return()
-    }
+function withServers(
+  run: Run,
+  measure: (ours: GuestAccess, baseline: GuestAccess) => Promise<Measurement>,
+): Promise<Measurement> {
+  return withSandboxAndBareVm(run, async (ours, baseline) => {
+    for (const guest of [ours, baseline]) await startServers(guest)
     return measure(ours, baseline)
   })
 }
 
-async function measureTrips(run: Run, ours: Door, baseline: Door): Promise<Measurement> {
-  const [oursOpen, baselineOpen] = [await ours.tunnel(PORTS.echo), await baseline.tunnel(PORTS.echo)]
-  const trips = async (tunnel: Duplex) => {
-    const timed = []
-    for (let trip = 0; trip < TRIPS; trip++) timed.push(await time(run, () => echo(tunnel, Buffer.from('x'))))
-    return timed
-  }
-  for (const tunnel of [oursOpen, baselineOpen]) await trips(tunnel)
+async function startServers(guest: GuestAccess): Promise<void> {
+  const output = guest.connect(await guest.start({ cmd: 'perl', args: ['-MIO::Socket::INET', '-e', SERVERS] }))
+  await output.next() // All three listen.
+  await output.return()
+}
+
+async function measureTrips(run: Run, ours: GuestAccess, baseline: GuestAccess): Promise<Measurement> {
+  const [ourTunnel, baselineTunnel] = [await ours.tunnel(PORTS.echo), await baseline.tunnel(PORTS.echo)]
+  for (const tunnel of [ourTunnel, baselineTunnel]) await tripMany(run, tunnel)
   try {
     return await compareTimes(
       run,
-      () => trips(oursOpen),
-      () => trips(baselineOpen),
+      () => tripMany(run, ourTunnel),
+      () => tripMany(run, baselineTunnel),
     )
   } finally {
-    for (const tunnel of [oursOpen, baselineOpen]) tunnel.destroy()
+    for (const tunnel of [ourTunnel, baselineTunnel]) tunnel.destroy()
   }
 }
 
-async function measureMany(run: Run, ours: Door, baseline: Door): Promise<Measurement> {
-  const burst = (door: Door) =>
-    Promise.all(
-      Array.from({ length: AT_ONCE }, async () => {
-        const tunnel = await door.tunnel(PORTS.echo)
-        await echo(tunnel, randomBytes(1024))
-        await close(tunnel)
-      }),
-    )
-  for (const door of [ours, baseline]) await burst(door)
+async function tripMany(run: Run, tunnel: Duplex): Promise<Timed[]> {
+  const timed = []
+  for (let trip = 0; trip < TRIPS; trip++) timed.push(await time(run, () => echo(tunnel, Buffer.from('x'))))
+  return timed
+}
+
+async function burst(guest: GuestAccess): Promise<void> {
+  const openOne = async () => {
+    const tunnel = await guest.tunnel(PORTS.echo)
+    await echo(tunnel, randomBytes(1024))
+    await close(tunnel)
+  }
+  await Promise.all(Array.from({ length: AT_ONCE }, openOne))
+}
+
+async function measureMany(run: Run, ours: GuestAccess, baseline: GuestAccess): Promise<Measurement> {
+  for (const guest of [ours, baseline]) await burst(guest)
   return compareTimes(
     run,
     () => time(run, () => burst(ours)),
@@ -93,40 +114,46 @@ async function measureMany(run: Run, ours: Door, baseline: Door): Promise<Measur
   )
 }
 
-async function measureRates(
-  run: Run,
-  ours: Door,
-  baseline: Door,
-  move: (door: Door) => Promise<void>,
-): Promise<Measurement> {
-  const rateOf = async (door: Door) => {
-    const startedAt = performance.now()
-    await move(door)
-    return MOVED_BYTES / 1e6 / ((performance.now() - startedAt) / 1000)
-  }
-  for (const door of [ours, baseline]) await rateOf(door)
-  const turns = await interleave(run, { ours: () => rateOf(ours), baseline: () => rateOf(baseline) })
-  return { ...turns, ok: 1 } // One that fails ends the row: a rate of nothing is none.
+async function measureRates(run: Run, ours: GuestAccess, baseline: GuestAccess, move: Move): Promise<Measurement> {
+  for (const guest of [ours, baseline]) await move(guest)
+  const turns = await interleave(run, { ours: () => rateOf(ours, move), baseline: () => rateOf(baseline, move) })
+  return { ...turns, ok: 1 } // A failed transfer ends the row: it has no rate.
 }
 
-async function pull(door: Door): Promise<void> {
-  const tunnel = await door.tunnel(PORTS.source)
+function compareRates(move: Move): Comparison {
+  return compareGuests(async (_run, guest) => {
+    await startServers(guest)
+    await move(guest)
+    return async () => ({ samples: [await rateOf(guest, move)], failed: 0 })
+  })
+}
+
+type Move = (guest: GuestAccess) => Promise<void>
+
+async function rateOf(guest: GuestAccess, move: Move): Promise<number> {
+  const startedAt = performance.now()
+  await move(guest)
+  return MOVED_BYTES / 1e6 / ((performance.now() - startedAt) / 1000)
+}
+
+async function pull(guest: GuestAccess): Promise<void> {
+  const tunnel = await guest.tunnel(PORTS.source)
   let bytes = 0
   for await (const chunk of tunnel) bytes += (chunk as Buffer).length
   tunnel.end()
-  if (bytes !== MOVED_BYTES) throw new Error(`${bytes} of ${MOVED_BYTES} bytes came out`)
+  if (bytes !== MOVED_BYTES) throw new Error(`received ${bytes} of ${MOVED_BYTES} bytes`)
 }
 
-async function push(door: Door): Promise<void> {
-  const tunnel = await door.tunnel(PORTS.sink)
+async function push(guest: GuestAccess): Promise<void> {
+  const tunnel = await guest.tunnel(PORTS.sink)
   const chunk = Buffer.alloc(CHUNK_BYTES)
   for (let sent = 0; sent < MOVED_BYTES; sent += CHUNK_BYTES) {
     if (!tunnel.write(chunk)) await once(tunnel, 'drain')
   }
   tunnel.end()
-  let told = ''
-  for await (const text of tunnel) told += String(text)
-  if (Number(told) !== MOVED_BYTES) throw new Error(`${told} of ${MOVED_BYTES} bytes came in`)
+  let received = ''
+  for await (const text of tunnel) received += String(text)
+  if (Number(received) !== MOVED_BYTES) throw new Error(`the guest received ${received} of ${MOVED_BYTES} bytes`)
 }
 
 async function echo(tunnel: Duplex, bytes: Buffer): Promise<void> {
@@ -143,7 +170,7 @@ async function echo(tunnel: Duplex, bytes: Buffer): Promise<void> {
   })
   tunnel.write(bytes)
   await whole
-  if (!received.equals(bytes)) throw new Error('other bytes came back')
+  if (!received.equals(bytes)) throw new Error('the echo has other bytes')
 }
 
 async function close(tunnel: Duplex): Promise<void> {
@@ -151,7 +178,7 @@ async function close(tunnel: Duplex): Promise<void> {
   if (!tunnel.readableEnded) await once(tunnel, 'end')
 }
 
-/** One process for each connection. It says so when all three listen. */
+/** Three servers with a process for each connection. Prints `ready` when all of them listen. */
 const SERVERS = `$| = 1; $SIG{CHLD} = 'IGNORE';
 sub serve {
   my ($port, $work) = @_;

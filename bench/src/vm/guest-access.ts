@@ -1,6 +1,6 @@
 /**
- * The ways into a guest that Warren offers, and the same ones without it: what the guest's agent serves on its own port.
- * A row that measures one against the other measures what Warren adds.
+ * Access to a guest through Warren's API, and directly through the guest agent's port without Warren. A row that
+ * measures one against the other measures what Warren adds.
  */
 import { once } from 'node:events'
 import type { ClientHttp2Stream } from 'node:http2'
@@ -17,20 +17,20 @@ import { askGuest } from '../../../host-agent/src/guest/client.ts'
 import type { BareVm } from '../../../host-agent/src/testing/bare-vm.ts'
 import type { Api } from './api.ts'
 
-export type Door = {
-  /** Gives its id. */
+export type GuestAccess = {
+  /** Starts a process and returns its id. */
   start(body: ProcessBody): Promise<string>
   input(id: string, bytes: Buffer): Promise<void>
-  /** The sizes of what it writes, as it comes, until its exit. Anything but an exit at the end throws. */
+  /** Yields the size of each piece of output until the process exits. Throws when the stream ends without an exit. */
   connect(id: string): AsyncGenerator<number, void>
   end(id: string): Promise<void>
   tunnel(port: number): Promise<Duplex>
 }
 export type ProcessBody = { cmd: string; args?: string[]; pty?: object }
 
-const ANSWER_LIMIT_MS = 60_000
+const RESPONSE_LIMIT_MS = 60_000
 
-export function apiDoor(api: Api, sandboxId: string): Door {
+export function apiAccess(api: Api, sandboxId: string): GuestAccess {
   const at = `/v1/sandboxes/${sandboxId}`
   return {
     start: async (body) => (await api.post<ProcessView>(`${at}/processes`, body)).process_id,
@@ -47,7 +47,7 @@ export function apiDoor(api: Api, sandboxId: string): Door {
           if (frame.type === 'error') throw new Error(frame.error)
         }
       }
-      throw new Error(`the output of ${id} was cut`)
+      throw new Error(`the output stream of ${id} ended without an exit`)
     },
     end: async (id) => void (await api.open('DELETE', `${at}/processes/${id}?grace_ms=0`)).resume(),
     tunnel: (port) => openTunnel(api, `${at}/tunnel/${port}`),
@@ -66,24 +66,25 @@ async function openTunnel({ url, headers }: Api, path: string): Promise<Duplex> 
   }
   socket.pause()
   const head = received.toString('latin1')
-  if (!head.startsWith('HTTP/1.1 101 ')) throw new Error(`no tunnel: ${head.slice(0, 300)}`)
+  if (!head.startsWith('HTTP/1.1 101 ')) throw new Error(`failed to open a tunnel: ${head.slice(0, 300)}`)
   const rest = received.subarray(received.indexOf('\r\n\r\n') + 4)
   if (rest.length > 0) socket.unshift(rest)
   return socket
 }
 
-export function bareDoor({ channel: { session } }: BareVm): Door {
+export function bareAccess({ channel: { session } }: BareVm): GuestAccess {
   const request = async (method: string, path: string, body?: Buffer): Promise<ClientHttp2Stream> => {
     const stream = session.request({ ':method': method, ':path': path }, { endStream: method === 'GET' })
     if (body) stream.end(body)
     const [headers] = await once(stream, 'response')
-    if (headers[':status'] !== 200) throw new Error(`the agent answered ${method} ${path} with ${headers[':status']}`)
+    if (headers[':status'] !== 200)
+      throw new Error(`the guest agent responded ${headers[':status']} to ${method} ${path}`)
     return stream
   }
   return {
     async start(body) {
-      const asked = { method: 'POST', path: '/processes', body, answer: GuestProcess } as const
-      return (await askGuest(session, asked, AbortSignal.timeout(ANSWER_LIMIT_MS))).process_id
+      const startRequest = { method: 'POST', path: '/processes', body, answer: GuestProcess } as const
+      return (await askGuest(session, startRequest, AbortSignal.timeout(RESPONSE_LIMIT_MS))).process_id
     },
     input: async (id, bytes) => void (await request('POST', `/processes/${id}/input`, bytes)).resume(),
     async *connect(id) {
@@ -95,12 +96,12 @@ export function bareDoor({ channel: { session } }: BareVm): Door {
           yield payload.length - SEQ_BYTES
         }
       }
-      throw new Error(`the output of ${id} was cut`)
+      throw new Error(`the output stream of ${id} ended without an exit`)
     },
     end: async (id) => void (await request('DELETE', `/processes/${id}?grace_ms=0`, Buffer.alloc(0))).resume(),
     tunnel: (port) => request('POST', `/tunnel?port=${port}`),
   }
 }
 
-/** The number in front of each event. */
+/** The sequence number at the start of each event. */
 const SEQ_BYTES = 8
