@@ -1,13 +1,13 @@
 /**
- * Many lookups of one kind become few statements.
+ * Combines concurrent lookups of one kind into few statements.
  *
- * A lookup that comes while a statement is under way waits for the next one, together with all others that come in
- * the meantime. So a lone request goes out at once, a crowd shares the round trip, and every answer was read after
- * its request arrived: nothing stale is ever given, unlike with a cache.
+ * A lookup that arrives while a statement is running waits for the next statement, together with all others that arrive
+ * in the meantime. A single lookup is therefore sent immediately, many share one round trip, and every result was read
+ * after its lookup arrived. Unlike a cache, this never returns stale data.
  *
- * A statement goes out at the end of a turn of the event loop, not in the middle of it: the requests that the same turn
- * still parses go along, and the answers of the last statement are sent before the next one is built. Under load half
- * the crowd is then being answered while the other half is being looked up.
+ * A statement is sent at the end of a turn of the event loop, not in the middle of it. That way it includes the requests
+ * that are still parsed in the same turn, and the responses of the previous statement are sent before the next one is
+ * built. Under load, one half of the requests is being answered while the other half is being looked up.
  */
 export function batched<Key, Value>(
   load: (keys: Key[]) => Promise<Map<Key, Value>>,

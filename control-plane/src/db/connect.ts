@@ -1,4 +1,4 @@
-/** One pool a process; Kysely on top of it, named statements beside it for the hot paths. */
+/** The connection pool of this process, with Kysely for most queries and named statements for the hot paths. */
 import type { Log } from '@warren/kit/log'
 import { Kysely, PostgresDialect, type Transaction } from 'kysely'
 import pg from 'pg'
@@ -11,7 +11,7 @@ export type Database = {
   url: string
   pool: pg.Pool
   db: Db
-  /** Runs a statement that the server has parsed before: half the cost of building it anew (platform 2.4). */
+  /** Runs a prepared statement, which costs about half of building and parsing it each time. */
   named<Row extends pg.QueryResultRow>(name: string, text: string, values: unknown[]): Promise<Row[]>
   close(): Promise<void>
 }
@@ -19,10 +19,10 @@ export type Database = {
 /** All our 64-bit numbers (bytes, micro-credits, counts) stay under 2^53. */
 const TYPES = new pg.TypeOverrides()
 TYPES.setTypeParser(pg.types.builtins.INT8, Number)
-/** numeric appears only as the sum of bigints. */
+/** `numeric` appears only as the sum of bigints. */
 TYPES.setTypeParser(pg.types.builtins.NUMERIC, Number)
 
-/** A server that does not answer must become an error a client can retry, before its own 60 s are over. */
+/** If the server does not respond, clients must get an error that they can retry, within their own timeout of 60 s. */
 const CONNECT_LIMIT_MS = 5_000
 const QUERY_LIMIT_MS = 30_000
 
@@ -55,21 +55,21 @@ export function connectDatabase(
   }
 }
 
-/** A connection that breaks, idle or in use, is replaced by the pool; without listeners it would end the process. */
+/** The pool replaces broken connections. Without these listeners their errors would end the process. */
 export function watchPool(pool: pg.Pool, log: Pick<Log, 'warn'>): void {
-  const lost = (error: Error) => log.warn({ err: error }, 'lost a database connection')
-  pool.on('error', lost)
-  pool.on('connect', (client) => client.on('error', lost))
+  const logLoss = (error: Error) => log.warn({ err: error }, 'lost a database connection')
+  pool.on('error', logLoss)
+  pool.on('connect', (client) => client.on('error', logLoss))
 }
 
-/** SQLSTATE classes that mean "the server is not there": connection, shutdown, start-up, too many clients. */
+/** SQLSTATE codes of an unreachable server: connection failures, shutdown, start-up, too many clients. */
 const UNREACHABLE_STATES = /^(08...|57P0[123]|53300)$/
 const UNREACHABLE_ERRNO = /^(ECONNREFUSED|ECONNRESET|ENOENT|EPIPE|ETIMEDOUT|EHOSTUNREACH|ENOTFOUND|EAI_AGAIN)$/
-/** `pg` gives these no code. */
+/** Errors to which `pg` gives no code. */
 const UNREACHABLE_TEXT =
   /Connection terminated|connection timeout|timeout exceeded when trying to connect|Query read timeout|not queryable/i
 
-/** Every other upstream wraps its own failures, so a bare network error can only be the database's. */
+/** Calls to all other services wrap their errors, so a plain network error can only come from the database. */
 export function isDatabaseUnreachable(error: unknown): boolean {
   if (!(error instanceof Error)) return false
   const { code } = error as { code?: unknown }
@@ -77,6 +77,6 @@ export function isDatabaseUnreachable(error: unknown): boolean {
   return (error instanceof pg.DatabaseError ? UNREACHABLE_STATES : UNREACHABLE_ERRNO).test(code)
 }
 
-/** PostgreSQL's text holds every character but NUL. */
+/** PostgreSQL cannot store a NUL character in text. */
 export const isUnstorableText = (error: unknown): boolean =>
   error instanceof pg.DatabaseError && (error.code === '22021' || error.code === '22P05')

@@ -12,7 +12,7 @@ import { migrate } from './migrate.ts'
 
 const SILENT = { warn() {} }
 
-test('several processes may migrate an empty database at the same moment', async () => {
+test('several processes can migrate an empty database at the same time', async () => {
   const server = await startTestPostgres()
   const databases = Array.from({ length: 4 }, () => connectDatabase(server.url, SILENT, { max: 4 }))
   try {
@@ -30,16 +30,16 @@ test('several processes may migrate an empty database at the same moment', async
   }
 })
 
-test('a listener hears again after its connection was cut, and says when it could not', async () => {
+test('a listener reconnects after its connection was terminated, and reports both transitions', async () => {
   const database = await createTestDatabase()
   const events: string[] = []
   const listener = listen(
     database.url,
     'test_channel',
     {
-      onNotice: (payload) => events.push(payload),
-      onConnected: () => events.push('hears'),
-      onLost: () => events.push('deaf'),
+      onNotification: (payload) => events.push(payload),
+      onConnected: () => events.push('connected'),
+      onDisconnected: () => events.push('disconnected'),
     },
     SILENT,
   )
@@ -52,30 +52,30 @@ test('a listener hears again after its connection was cut, and says when it coul
   await until(() => events.length === 4)
   listener.close()
 
-  assert.deepEqual(events, ['hears', 'deaf', 'hears', 'hello'])
+  assert.deepEqual(events, ['connected', 'disconnected', 'connected', 'hello'])
 })
 
-test('lookups that come while one is under way go together in the next, each key once', async () => {
+test('lookups that arrive while a statement runs share the next one, each key once', async () => {
   const batches: string[][] = []
-  const gates: (() => void)[] = []
+  const releases: (() => void)[] = []
   const find = batched(async (keys: string[]) => {
     batches.push(keys)
-    await new Promise<void>((resolve) => gates.push(resolve))
+    await new Promise<void>((resolve) => releases.push(resolve))
     return new Map(keys.map((key) => [key, key.toUpperCase()]))
   })
 
   const first = find('a')
-  await until(() => gates.length === 1)
+  await until(() => releases.length === 1)
   const rest = Promise.all([find('b'), find('c'), find('b'), find('a')])
-  gates[0]!()
-  await until(() => gates.length === 2)
-  gates[1]!()
+  releases[0]!()
+  await until(() => releases.length === 2)
+  releases[1]!()
 
   assert.deepEqual([await first, await rest], ['A', ['B', 'C', 'B', 'A']])
   assert.deepEqual(batches, [['a'], ['b', 'c', 'a']])
 })
 
-test('a batch that fails fails those in it and none after it', async () => {
+test('a failing batch fails its own lookups and none after it', async () => {
   let broken = true
   const find = batched(async (keys: number[]) => {
     if (broken) throw new Error('broken')
@@ -92,14 +92,14 @@ test('a batch that fails fails those in it and none after it', async () => {
   assert.equal(await find(3), 6)
 })
 
-test('an error of the server about a statement is not taken for an absent server', async () => {
+test('an SQL error is not mistaken for an unreachable server', async () => {
   const database = await createTestDatabase()
   const errorOf = (text: string) => database.pool.query(text).then(undefined, (error: unknown) => error)
 
   assert.equal(isDatabaseUnreachable(await errorOf('select nonsense')), false)
   assert.equal(isDatabaseUnreachable(await errorOf('select pg_terminate_backend(pg_backend_pid())')), true)
   assert.equal(isDatabaseUnreachable(new TypeError('undefined is not a function')), false)
-  const gone = connectDatabase('postgresql://x@/x?host=/nonexistent', SILENT)
-  assert.equal(isDatabaseUnreachable(await gone.pool.query('select 1').catch((error: unknown) => error)), true)
-  await gone.close()
+  const unreachable = connectDatabase('postgresql://x@/x?host=/nonexistent', SILENT)
+  assert.equal(isDatabaseUnreachable(await unreachable.pool.query('select 1').catch((error: unknown) => error)), true)
+  await unreachable.close()
 })

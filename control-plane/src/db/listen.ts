@@ -1,69 +1,69 @@
 /**
- * One connection that listens. It reconnects by itself; whoever depends on hearing everything is told when
- * hearing begins and when it ends.
+ * Receives PostgreSQL notifications (LISTEN) on a dedicated connection, and reconnects when it is lost. Notifications
+ * sent while disconnected are missed, so a listener that must not miss any is notified of both transitions.
  */
 import type { Log } from '@warren/kit/log'
 import pg from 'pg'
 
 export type Listener = {
-  onNotice: (payload: string) => void
-  /** Nothing is missed from here on; what happened before may have been. */
+  onNotification: (payload: string) => void
+  /** From now on no notification is missed. Earlier ones may have been. */
   onConnected?: () => void
-  onLost?: () => void
+  onDisconnected?: () => void
 }
 
 const RETRY_MIN_MS = 100
 const RETRY_MAX_MS = 5_000
-/** A connection that died without a word (a pulled cable) is noticed by asking. */
+/** A connection can die without being closed, for example when a cable is pulled; a query detects that. */
 const CHECK_EVERY_MS = 10_000
 
 export function listen(url: string, channel: string, listener: Listener, log: Pick<Log, 'warn'>): { close(): void } {
   let closed = false
   let retryMs = RETRY_MIN_MS
   let timer: NodeJS.Timeout | undefined
-  let client: pg.Client | undefined
+  let current: pg.Client | undefined
 
   async function connect(): Promise<void> {
-    const mine = new pg.Client({
+    const connection = new pg.Client({
       connectionString: url,
       application_name: `warren listens to ${channel}`,
       keepAlive: true,
       connectionTimeoutMillis: 5_000,
       query_timeout: 5_000,
     })
-    client = mine
-    mine.on('error', (error) => lose(mine, error))
-    mine.on('end', () => lose(mine, new Error('connection ended')))
-    mine.on('notification', (message) => listener.onNotice(message.payload ?? ''))
+    current = connection
+    connection.on('error', (error) => handleLoss(connection, error))
+    connection.on('end', () => handleLoss(connection, new Error('connection ended')))
+    connection.on('notification', (message) => listener.onNotification(message.payload ?? ''))
     try {
-      await mine.connect()
-      await mine.query(`listen ${mine.escapeIdentifier(channel)}`)
-      if (closed || client !== mine) return void mine.end().catch(() => {})
+      await connection.connect()
+      await connection.query(`listen ${connection.escapeIdentifier(channel)}`)
+      if (closed || current !== connection) return void connection.end().catch(() => {})
       retryMs = RETRY_MIN_MS
       listener.onConnected?.()
-      checkLater(mine)
+      scheduleCheck(connection)
     } catch (error) {
-      lose(mine, error)
+      handleLoss(connection, error)
     }
   }
 
-  function checkLater(mine: pg.Client): void {
+  function scheduleCheck(connection: pg.Client): void {
     timer = setTimeout(() => {
-      mine.query('select 1').then(
-        () => client === mine && !closed && checkLater(mine),
-        (error) => lose(mine, error),
+      connection.query('select 1').then(
+        () => current === connection && !closed && scheduleCheck(connection),
+        (error) => handleLoss(connection, error),
       )
     }, CHECK_EVERY_MS)
     timer.unref()
   }
 
-  function lose(mine: pg.Client, error: unknown): void {
-    if (closed || client !== mine) return
-    client = undefined
+  function handleLoss(connection: pg.Client, error: unknown): void {
+    if (closed || current !== connection) return
+    current = undefined
     clearTimeout(timer)
-    mine.end().catch(() => {})
-    listener.onLost?.()
-    log.warn({ err: error, channel }, 'stopped hearing the database, trying again')
+    connection.end().catch(() => {})
+    listener.onDisconnected?.()
+    log.warn({ err: error, channel }, 'lost the connection for database notifications, reconnecting')
     timer = setTimeout(connect, retryMs)
     retryMs = Math.min(retryMs * 2, RETRY_MAX_MS)
   }
@@ -73,7 +73,7 @@ export function listen(url: string, channel: string, listener: Listener, log: Pi
     close() {
       closed = true
       clearTimeout(timer)
-      client?.end().catch(() => {})
+      current?.end().catch(() => {})
     },
   }
 }

@@ -1,7 +1,9 @@
 /**
- * Migrations: numbered SQL files, applied once, in order, and the job tables of graphile-worker. All of it under one
- * lock of our own, so any number of processes may start at once: Kysely looks at every table of the database before
- * it takes its lock, and fails over one that another process is just changing.
+ * Applies the migrations: numbered SQL files, each once and in order, and the tables of graphile-worker.
+ *
+ * Any number of processes may start at the same time. An advisory lock of ours lets one of them migrate: Kysely's own
+ * lock is not enough, because Kysely inspects all tables before it takes it, and fails if another process is changing
+ * one of them.
  */
 import { readdir, readFile } from 'node:fs/promises'
 import { runMigrations } from 'graphile-worker'
@@ -10,20 +12,20 @@ import { type Migration, Migrator } from 'kysely/migration'
 import type { Database, Db } from './connect.ts'
 
 const FOLDER = new URL('./migrations/', import.meta.url)
-/** Any constant will do; this one is ours. */
+/** An arbitrary number that identifies this lock. */
 const MIGRATION_LOCK = 7_236_001
 
 export async function migrate(database: Database): Promise<void> {
-  const holder = await database.pool.connect()
+  const lockClient = await database.pool.connect()
   try {
-    await holder.query('select pg_advisory_lock($1)', [MIGRATION_LOCK])
+    await lockClient.query('select pg_advisory_lock($1)', [MIGRATION_LOCK])
     const migrator = new Migrator({ db: database.db, provider: { getMigrations: readMigrations } })
     const { error } = await migrator.migrateToLatest()
-    if (error) throw new Error('could not migrate the database', { cause: error })
+    if (error) throw new Error('failed to migrate the database', { cause: error })
     await runMigrations({ pgPool: database.pool })
   } finally {
-    await holder.query('select pg_advisory_unlock($1)', [MIGRATION_LOCK]).catch(() => {})
-    holder.release()
+    await lockClient.query('select pg_advisory_unlock($1)', [MIGRATION_LOCK]).catch(() => {})
+    lockClient.release()
   }
 }
 

@@ -1,9 +1,9 @@
-/** The tables as Kysely sees them. Columns carry the wire's names, so views hardly map. */
+/** The types of the tables. Columns have the field names of the API, so views need little mapping. */
 import type { Envs, EventActor, HostImage, HostStatus, SandboxStatus } from '@warren/protocol'
 import type { ColumnType, Generated, Insertable, Selectable } from 'kysely'
 import type { PlanName } from '../users/plans.ts'
 
-/** Set by the database when the row is made. */
+/** Set by the database when the row is inserted. */
 type CreatedAt = ColumnType<Date, Date | undefined, never>
 
 export type Tables = {
@@ -162,7 +162,7 @@ export type Tables = {
   }
 }
 
-/** What is paid for differs by kind (wire 20): running all, paused memory and disk, error the disk alone. */
+/** Billing differs by kind: `running` pays for everything, `paused` for memory and disk, `error` for the disk only. */
 export type UsageKind = 'running' | 'paused' | 'error'
 
 export type SandboxRow = Selectable<Tables['sandboxes']>

@@ -1,4 +1,7 @@
-/** Who comes in: credential, rate limit, permission, in this order. Ownership follows (load-own-sandbox.ts). */
+/**
+ * Decides which requests may proceed: credential, rate limit, permission, in this order. Ownership of the sandbox is
+ * checked next (load-own-sandbox.ts). Public routes ignore credentials, even ones that are not valid.
+ */
 import { failure } from '@warren/kit/failure'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { Deps } from '../deps.ts'
@@ -6,13 +9,15 @@ import { authenticate, authorize } from './auth.ts'
 import { type Access, type Caller, callerKey } from './caller.ts'
 import { RateLimiter } from './rate-limit.ts'
 
-/** What a void token has under way may end by itself within this; together with the look for it less than 5 s. */
-const VOID_TOKEN_GRACE_MS = 1_000
+/**
+ * Requests of a revoked access token may finish within this time before they are aborted. Together with the delay until
+ * the revocation is noticed (access-tokens/streams.ts) it stays under the promised 5 s.
+ */
+const REVOKED_TOKEN_GRACE_MS = 1_000
 
-/** Public routes do not look at a credential, not even at a wrong one. */
 export function addAccessControl(app: FastifyInstance, deps: Deps): void {
   const limiter = new RateLimiter(deps.config.rateLimitPerMinute)
-  const count = (key: string) => {
+  const countRequest = (key: string) => {
     const retryAfterSeconds = limiter.take(key, Date.now())
     if (retryAfterSeconds === undefined) return
     deps.metrics.refused.inc({ reason: 'rate_limited' })
@@ -21,45 +26,45 @@ export function addAccessControl(app: FastifyInstance, deps: Deps): void {
 
   const admit = (request: FastifyRequest, reply: FastifyReply, caller: Caller, access: Access, url: string) => {
     request.caller = caller
-    count(callerKey(caller))
+    countRequest(callerKey(caller))
     authorize(caller, access, { url, sandboxId: sandboxIdOf(request, url) })
-    if (caller.kind === 'token') endWithToken(deps, request, reply, caller.tokenHash)
+    if (caller.kind === 'token') abortWhenRevoked(deps, request, reply, caller.tokenHash)
   }
-  const refuse = (request: FastifyRequest, error: unknown): never => {
-    // Guessing costs the guesser's address; those who know a key are not held up by it.
-    count(`address:${request.ip}`)
+  const reject = (request: FastifyRequest, error: unknown): never => {
+    // Counted by address: guessing keys is limited, and users with a valid key on that address are not affected.
+    countRequest(`address:${request.ip}`)
     throw error
   }
 
-  const receive = (request: FastifyRequest, reply: FastifyReply): undefined | Promise<void> => {
+  const checkRequest = (request: FastifyRequest, reply: FastifyReply): undefined | Promise<void> => {
     const { config, url = '' } = request.routeOptions
     const { access = 'public', skipRateLimit } = config
     if (access === 'public') {
-      if (!skipRateLimit) count(`address:${request.ip}`)
+      if (!skipRateLimit) countRequest(`address:${request.ip}`)
       return undefined
     }
     let found: Caller | Promise<Caller>
     try {
       found = authenticate(deps, request, config.credentialIn)
     } catch (error) {
-      return refuse(request, error)
+      return reject(request, error)
     }
     if (!(found instanceof Promise)) return void admit(request, reply, found, access, url)
     return found.then(
       (caller) => admit(request, reply, caller, access, url),
-      (error) => refuse(request, error),
+      (error) => reject(request, error),
     )
   }
 
-  // By callback: nearly every credential is remembered, and then no promise is made.
+  // A callback instead of an async hook: nearly every credential is cached, and then no promise is created.
   app.addHook('onRequest', (request, reply, done) => {
-    let work: undefined | Promise<void>
+    let checked: undefined | Promise<void>
     try {
-      work = receive(request, reply)
+      checked = checkRequest(request, reply)
     } catch (error) {
       return done(error as Error)
     }
-    if (work) work.then(() => done(), done)
+    if (checked) checked.then(() => done(), done)
     else done()
   })
 }
@@ -70,18 +75,19 @@ function sandboxIdOf(request: FastifyRequest, url: string): string | undefined {
 }
 
 /**
- * Here, and not in the routes that stream: none of them can forget it. An upgraded connection leaves its response
- * behind, so the socket is cut, and it alone tells when such a one is over.
+ * Registers the request with its token, so that it is aborted when the token is revoked. This happens here and not in
+ * the streaming routes, so that no route can omit it. An upgraded connection is detached from its response: in that
+ * case the socket is destroyed, and only the socket's `close` marks the end of the request.
  */
-function endWithToken(deps: Deps, request: FastifyRequest, reply: FastifyReply, tokenHash: string): void {
+function abortWhenRevoked(deps: Deps, request: FastifyRequest, reply: FastifyReply, tokenHash: string): void {
   const { socket } = request.raw
   let grace: NodeJS.Timeout | undefined
-  const cut = () => {
+  const abort = () => {
     if (reply.raw.socket) reply.raw.destroy()
     else socket.destroy()
   }
   const remove = deps.tokenStreams.add(tokenHash, () => {
-    grace = setTimeout(cut, VOID_TOKEN_GRACE_MS)
+    grace = setTimeout(abort, REVOKED_TOKEN_GRACE_MS)
   })
   const done = () => {
     remove()

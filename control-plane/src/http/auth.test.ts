@@ -11,17 +11,17 @@ import { insertSandbox } from '../testing/sandboxes.ts'
 import { revokeApiKey } from '../users/keys.ts'
 import { whoami } from '../users/whoami.ts'
 
-/** A service that answers what the test says; counts what it is asked. */
+/** An HTTP service that responds as the test says and records the requests it gets. */
 async function startService(listener: RequestListener) {
-  const asked: string[] = []
+  const requests: string[] = []
   const server = createServer((request, response) => {
-    asked.push(request.url ?? '')
+    requests.push(request.url ?? '')
     listener(request, response)
   })
   server.listen(0, '127.0.0.1')
   await new Promise((resolve) => server.once('listening', resolve))
   after(() => server.close())
-  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/me`, asked, server }
+  return { url: `http://127.0.0.1:${(server.address() as AddressInfo).port}/me`, requests, server }
 }
 
 const usersService = await startService((request, response) => {
@@ -55,7 +55,7 @@ const { app, deps, user, get } = await createTestApp({
     introspectionClientId: 'warren',
     introspectionClientSecret: 's3cret',
   },
-  // A route that only users may use although it lies under one sandbox, as fork or resize do.
+  // A route under one sandbox that only users may call, like fork.
   routes: (app: App) => {
     app.post(
       '/v1/sandboxes/:id/users-only',
@@ -80,7 +80,7 @@ const send = async (path: string, headers: Record<string, string>, method: 'GET'
   return { status: response.statusCode, body: response.json() }
 }
 
-test('each kind of credential opens what it should and nothing else', async () => {
+test('each kind of credential gives access to what it should and nothing else', async () => {
   const credentials: Record<string, Record<string, string>> = {
     nothing: {},
     'a wrong key': { 'x-api-key': 'skp_wrong' },
@@ -124,18 +124,18 @@ test('each kind of credential opens what it should and nothing else', async () =
   })
 })
 
-test('a refusal says which header is missing and never which part was wrong', async () => {
+test('a 401 names the missing header and never says which part of a credential was wrong', async () => {
   assert.deepEqual((await get('/v1/whoami')).body, {
     status: 'fail',
     data: { auth: 'missing credential, send X-Api-Key', code: 'unauthorized' },
   })
-  assert.deepEqual((await get('/v1/whoami', 'skp_nobody')).body, {
+  assert.deepEqual((await get('/v1/whoami', 'skp_unknown')).body, {
     status: 'fail',
     data: { auth: 'invalid api key', code: 'unauthorized' },
   })
 })
 
-test('an access token finds no other sandbox and may not do what only its owner may', async () => {
+test('an access token finds no other sandbox and may not call routes for the owner', async () => {
   const headers = { 'x-api-key': accessToken }
 
   assert.equal((await send(`/v1/sandboxes/${foreign.id}`, headers)).status, 404)
@@ -146,18 +146,18 @@ test('an access token finds no other sandbox and may not do what only its owner 
   assert.equal((await send('/v1/hosts', headers)).body.data.code, 'token_not_allowed')
 })
 
-test('the access token of a destroyed sandbox is worthless', async () => {
-  const gone = await insertSandbox(deps.db, someone.id, 'destroyed')
+test('the access token of a destroyed sandbox is not valid', async () => {
+  const destroyed = await insertSandbox(deps.db, someone.id, 'destroyed')
   const token = `skp_sb_${randomBytes(32).toString('hex')}`
   await deps.db
     .insertInto('access_tokens')
-    .values({ sandbox_id: gone.id, hash: Buffer.from(hash('sha256', token, 'hex'), 'hex'), hint: 'x' })
+    .values({ sandbox_id: destroyed.id, hash: Buffer.from(hash('sha256', token, 'hex'), 'hex'), hint: 'x' })
     .execute()
 
-  assert.equal((await send(`/v1/sandboxes/${gone.id}`, { 'x-api-key': token })).status, 401)
+  assert.equal((await send(`/v1/sandboxes/${destroyed.id}`, { 'x-api-key': token })).status, 401)
 })
 
-test('of several credentials the first by precedence decides, without falling through', async () => {
+test('of several credentials the first by precedence decides, and the others are not tried', async () => {
   const good = { 'x-auth-token': 'good-session', 'x-access-token': 'good-oauth', ...someone.headers }
   const session = await send('/v1/whoami', good)
   const oauth = await send('/v1/whoami', { 'x-access-token': 'good-oauth', ...someone.headers })
@@ -168,12 +168,12 @@ test('of several credentials the first by precedence decides, without falling th
   assert.equal((await send('/v1/whoami', { 'x-access-token': 'wrong', ...someone.headers })).status, 401)
 })
 
-test('somebody the users service vouches for is one user with a new account, however many first requests race', async () => {
-  const answers = await Promise.all(
+test('concurrent first requests of a user of the users service create one account', async () => {
+  const responses = await Promise.all(
     Array.from({ length: 10 }, () => send('/v1/whoami', { 'x-auth-token': 'good-session' })),
   )
 
-  assert.equal(new Set(answers.map((answer) => answer.body.data.user_id)).size, 1)
+  assert.equal(new Set(responses.map((response) => response.body.data.user_id)).size, 1)
   const row = await deps.db
     .selectFrom('users')
     .selectAll()
@@ -182,16 +182,16 @@ test('somebody the users service vouches for is one user with a new account, how
   assert.deepEqual([row.plan, row.credit_micro, row.operator], ['free', 500_000_000, false])
 })
 
-test('a session is asked for once, not for every request', async () => {
+test('a session is checked once, not for every request', async () => {
   await send('/v1/whoami', { 'x-auth-token': 'good-session' })
-  const before = usersService.asked.length
+  const before = usersService.requests.length
 
   for (let i = 0; i < 5; i++) await send('/v1/whoami', { 'x-auth-token': 'good-session' })
 
-  assert.equal(usersService.asked.length, before)
+  assert.equal(usersService.requests.length, before)
 })
 
-test('a users service that is down, redirects or talks nonsense is 502, never 401', async () => {
+test('a users service that fails, redirects or responds with garbage is 502, never 401', async () => {
   for (const token of ['down', 'garbage', 'redirects']) {
     const { status, body } = await send('/v1/whoami', { 'x-auth-token': token })
     assert.deepEqual(
@@ -201,32 +201,33 @@ test('a users service that is down, redirects or talks nonsense is 502, never 40
   }
 })
 
-test('a users service that hangs is 502 within its time limit', async () => {
+test('a users service that does not respond is 502 within its time limit', async () => {
   const { status } = await send('/v1/whoami', { 'x-auth-token': 'hangs' })
 
   assert.equal(status, 502)
 })
 
-test('a token never reaches the users service through the wrong header', async () => {
-  const before = usersService.asked.length + introspection.asked.length
+test('an access token in the wrong header never reaches the users service', async () => {
+  const before = usersService.requests.length + introspection.requests.length
 
   await send('/v1/whoami', { 'x-auth-token': accessToken })
   await send('/v1/whoami', { 'x-access-token': accessToken })
 
-  assert.equal(usersService.asked.length + introspection.asked.length, before)
+  assert.equal(usersService.requests.length + introspection.requests.length, before)
 })
 
-test('a revoked key is refused by every process, although each had it in its cache', async () => {
+test('a revoked key is rejected by every process, even if it was cached', async () => {
   const other = await createTestApp({ database: reconnect(deps.database) })
   const victim = await user()
-  for (const one of [get, other.get]) assert.equal((await one('/v1/whoami', victim.key)).status, 200)
+  for (const getFrom of [get, other.get]) assert.equal((await getFrom('/v1/whoami', victim.key)).status, 200)
 
   await revokeApiKey(deps.db, victim.keyId, new Date())
 
-  for (const one of [get, other.get]) await until(async () => (await one('/v1/whoami', victim.key)).status === 401)
+  for (const getFrom of [get, other.get])
+    await until(async () => (await getFrom('/v1/whoami', victim.key)).status === 401)
 })
 
-test('a user who becomes an operator is one at the next request', async () => {
+test('a new operator has the rights of one at the next request', async () => {
   const promoted = await user()
   assert.equal((await get('/v1/hosts', promoted.key)).status, 403)
 
@@ -242,7 +243,7 @@ test('an operator can be named in the configuration', async () => {
   assert.equal((await named.get('/v1/hosts', ada.key)).status, 200)
 })
 
-test('without a users service or introspection those credentials are simply invalid', async () => {
+test('without a users service or introspection, session and OAuth tokens are not valid', async () => {
   const bare = await createTestApp()
 
   for (const header of ['x-auth-token', 'x-access-token']) {

@@ -1,7 +1,8 @@
 /**
- * Credentials (spec 5, wire 18). The first header present decides, in this order, and nothing falls through:
- * X-Auth-Token (session), X-Access-Token (OAuth), X-Api-Key (a user's key or a sandbox's access token). Where a route
- * allows another place for clients that cannot send these, it counts only when none of them is there.
+ * Finds out who sent a request, from its credential (docs/api.md#credentials).
+ *
+ * The first header present decides, in the order of HEADERS; the others are not tried. Where a route accepts a credential
+ * in another place, for clients that cannot send these headers, that place is used only when none of them is present.
  */
 import { hash } from 'node:crypto'
 import { failure, notFound, unauthorized } from '@warren/kit/failure'
@@ -15,44 +16,45 @@ import { findSessionCaller } from '../users/session.ts'
 import type { Access, Caller, CredentialPlace } from './caller.ts'
 
 type Kind = 'session' | 'oauth' | 'key' | 'query'
+/** Each header, its kind of credential, and the message when the credential is not valid. */
 const HEADERS: [string, Kind, string][] = [
   ['x-auth-token', 'session', 'invalid session token'],
   ['x-access-token', 'oauth', 'invalid access token'],
   ['x-api-key', 'key', 'invalid api key'],
 ]
 
-/** Without a promise when the credential is remembered, as for nearly every request: promises cost more than the lookup. */
+/** Returns the caller without a promise when the credential is cached: creating promises costs more than the lookup. */
 export function authenticate(
   deps: Deps,
   request: Pick<FastifyRequest, 'headers' | 'query'>,
   place?: CredentialPlace,
 ): Caller | Promise<Caller> {
-  for (const [header, kind, refusal] of HEADERS) {
+  for (const [header, kind, message] of HEADERS) {
     const credential = request.headers[header]
     if (typeof credential !== 'string' || credential === '') continue
-    return identify(deps, kind, credential, refusal)
+    return getCaller(deps, kind, credential, message)
   }
   const bearer = place === 'bearer' ? /^bearer +(\S+)$/i.exec(request.headers.authorization ?? '')?.[1] : undefined
-  if (bearer !== undefined) return identify(deps, 'key', bearer, 'invalid api key')
+  if (bearer !== undefined) return getCaller(deps, 'key', bearer, 'invalid api key')
   const token = place === 'query' ? shellWsToken(request.query as ShellWsQuery) : undefined
-  if (token !== undefined) return identify(deps, 'query', token, 'invalid token')
+  if (token !== undefined) return getCaller(deps, 'query', token, 'invalid token')
   throw unauthorized('missing credential, send X-Api-Key')
 }
 
-function identify(deps: Deps, kind: Kind, credential: string, refusal: string): Caller | Promise<Caller> {
+function getCaller(deps: Deps, kind: Kind, credential: string, message: string): Caller | Promise<Caller> {
   const found = findCaller(deps, kind, credential)
-  return found instanceof Promise ? found.then((caller) => known(caller, refusal)) : found
+  return found instanceof Promise ? found.then((caller) => requireCaller(caller, message)) : found
 }
 
-function known(caller: Caller | undefined, refusal: string): Caller {
-  if (!caller) throw unauthorized(refusal)
+function requireCaller(caller: Caller | undefined, message: string): Caller {
+  if (!caller) throw unauthorized(message)
   return caller
 }
 
 function findCaller(deps: Deps, kind: Kind, credential: string): Caller | Promise<Caller | undefined> {
   const digest = hash('sha256', credential, 'hex')
   if (credential.startsWith(ACCESS_TOKEN_PREFIX)) {
-    // It has one place (spec 5, rule 4); elsewhere it must not even reach another service.
+    // Valid in X-Api-Key only. Sent elsewhere, it must not even reach the users service or the OAuth server.
     return kind === 'key' ? findTokenCaller(deps, digest) : Promise.resolve(undefined)
   }
   return deps.credentials.find(`${kind} ${digest}`, () => lookUp(deps, kind, credential, digest))
@@ -66,7 +68,7 @@ async function lookUp(deps: Deps, kind: Kind, credential: string, digest: string
   return findUserCaller(deps, credential, bytes)
 }
 
-/** A URL does not say what kind of credential it carries. */
+/** A query parameter does not say what kind of credential it holds, so all kinds are tried. */
 async function findUserCaller(deps: Deps, credential: string, bytes: Buffer) {
   const caller = await findKeyCaller(deps, bytes)
   if (caller) return { caller }
@@ -74,7 +76,7 @@ async function findUserCaller(deps: Deps, credential: string, bytes: Buffer) {
   return session.caller ? session : findOauthCaller(deps, credential)
 }
 
-/** May this caller use this route? Another's sandbox is absent (404) before anything is forbidden (403). */
+/** Throws if the caller may not use the route. Another user's sandbox is absent (404) before a route is forbidden (403). */
 export function authorize(caller: Caller, access: Access, route: { url: string; sandboxId: string | undefined }): void {
   if (caller.kind === 'token') {
     if (route.sandboxId !== undefined && route.sandboxId !== caller.sandboxId) throw notFound('sandbox')

@@ -1,6 +1,6 @@
 /**
- * Bodies. JSON routes parse whatever comes as JSON: clients send no type, a wrong one, chunks, a length of 0, or
- * nothing at all, and no body, `{}` and `null` are the same (wire 1.1).
+ * Request bodies. JSON routes parse every body as JSON, whatever its headers: clients send no Content-Type, a wrong one,
+ * chunks, a length of 0 or nothing at all. No body, `{}` and `null` are equal.
  */
 import type { IncomingMessage } from 'node:http'
 import { badField } from '@warren/kit/failure'
@@ -10,7 +10,7 @@ export const JSON_BODY_MAX_BYTES = 4 * 1024 * 1024
 
 export function acceptJsonBodies(app: FastifyInstance): void {
   app.removeAllContentTypeParsers()
-  // One that cannot be parsed would be refused before any parser is asked.
+  // Fastify rejects a malformed Content-Type before it calls any parser.
   app.addHook('onRequest', (request, _reply, done) => {
     delete request.raw.headers['content-type']
     done()
@@ -22,7 +22,7 @@ export function acceptJsonBodies(app: FastifyInstance): void {
       done(error as Error)
     }
   })
-  // A route with a body schema always gets an object, also when nothing was sent.
+  // A route with a body schema gets an object even when the request has no body.
   app.addHook('preValidation', (request, _reply, done) => {
     if (request.body === undefined || request.body === null) request.body = {}
     done()
@@ -34,7 +34,7 @@ function parseJson(bytes: Buffer): unknown {
   const text = bytes.toString('utf8')
   if (text.trim() === '') return {}
   try {
-    // `__proto__` in a body would become an object's own property and travel on from there.
+    // Dropped: as an own property, `__proto__` would change the prototype of any object it is later assigned to.
     return JSON.parse(text, (key, value) => (key === '__proto__' ? undefined : value)) ?? {}
   } catch {
     throw badField({ body: 'is not valid JSON' })
@@ -42,9 +42,9 @@ function parseJson(bytes: Buffer): unknown {
 }
 
 /**
- * Raw bodies. Fastify's own limit does not hold once the stream is passed on unread, whatever Content-Length says,
- * so the bytes are counted here. The body itself is left alone when this ends early: destroying it would cut the
- * connection that the refusal has to go out on.
+ * Limits a raw body. Fastify's own limit does not apply once the stream is passed on unread, so the bytes are counted
+ * here. When the limit is reached, the body is not destroyed: that would close the connection before the error response
+ * is sent.
  */
 export async function* limitBytes(body: IncomingMessage, maxBytes: number): AsyncGenerator<Buffer> {
   let bytes = 0
@@ -53,10 +53,10 @@ export async function* limitBytes(body: IncomingMessage, maxBytes: number): Asyn
     if (bytes > maxBytes) throw badField({ body: `is larger than ${maxBytes} bytes` })
     yield chunk
   }
-  if (!body.complete) throw new Error('the body was cut')
+  if (!body.complete) throw new Error('the client disconnected before the end of the request body')
 }
 
-/** In a plugin scope of its own: its routes read `request.raw`, which ends at once when nothing was sent. */
+/** For a plugin scope whose routes read `request.raw`. Without a body, that stream ends immediately. */
 export function acceptRawBodies(app: FastifyInstance): void {
   app.removeAllContentTypeParsers()
   app.addContentTypeParser('*', (_request, payload, done) => done(null, payload))

@@ -1,20 +1,20 @@
-/** A caller that hangs up before it has its whole answer. */
+/** Detects that the caller closed the connection before the whole response was sent. */
 import type { FastifyReply } from 'fastify'
 
 export class CallerDisconnected extends Error {
   override name = 'CallerDisconnected'
   constructor() {
-    super('the caller has gone before its answer')
+    super('the caller disconnected before the end of the response')
   }
 }
 
-/** Fires when the connection closes before the last byte of the answer was handed to it; never after. */
+/** The signal aborts when the connection closes before the last byte of the response was written; never after that. */
 export function callerDisconnected(reply: FastifyReply): AbortSignal {
   const controller = new AbortController()
   const { raw } = reply
-  const leave = () => controller.abort(new CallerDisconnected())
-  raw.once('close', leave)
-  raw.once('finish', () => raw.off('close', leave))
-  if (raw.destroyed) leave()
+  const abort = () => controller.abort(new CallerDisconnected())
+  raw.once('close', abort)
+  raw.once('finish', () => raw.off('close', abort))
+  if (raw.destroyed) abort()
   return controller.signal
 }

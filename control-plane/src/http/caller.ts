@@ -1,25 +1,25 @@
-/** Who is asking. */
+/** The types of an authenticated caller, and of what a route demands of one. */
 import type { PlanName } from '../users/plans.ts'
 
 export type CallerUser = { id: string; plan: PlanName; operator: boolean }
 
-/** A sandbox access token stands for its owner, on one sandbox, for some operations (spec 5). */
+/** A sandbox access token acts for the sandbox's owner, but on this sandbox only and for some operations only. */
 export type Caller =
   | { kind: 'user'; user: CallerUser }
   | { kind: 'token'; user: CallerUser; sandboxId: string; tokenHash: string }
 
-/** Each access token is counted apart from its owner (wire 20). */
+/** Identifies a caller for rate limits, idempotency keys and logs. An access token counts separately from its owner. */
 export const callerKey = (caller: Caller): string =>
   caller.kind === 'token' ? `token:${caller.sandboxId}` : `user:${caller.user.id}`
 
-/** `bearer`: `Authorization: Bearer`, as a key. `query`: a parameter of the URL, which takes users only. */
+/** `bearer`: `Authorization: Bearer` with an API key. `query`: a parameter of the URL, which takes users only. */
 export type CredentialPlace = 'bearer' | 'query'
 
 /**
- * Who may use a route; every route says so.
- *   public    anyone; a credential is not even looked at
+ * Who may call a route. Every route declares one.
+ *   public    everyone; credentials are ignored
  *   user      a user by any credential, but no sandbox access token
- *   token     a user, or the access token of that very sandbox
+ *   token     a user, or the access token of the sandbox in question
  *   operator  a user with the operator flag
  */
 export type Access = 'public' | 'user' | 'token' | 'operator'

@@ -16,7 +16,7 @@ function counted(result: Caller | undefined) {
   return counter
 }
 
-test('nothing is remembered while changes cannot be heard', async () => {
+test('nothing is cached while notifications of changes cannot be received', async () => {
   const cache = new CredentialCache()
   const source = counted(ada)
 
@@ -26,14 +26,14 @@ test('nothing is remembered while changes cannot be heard', async () => {
   assert.equal(source.calls, 2)
 })
 
-test('a lookup that was under way during a change is used but not remembered', async () => {
+test('a lookup that was running during a change is used but not cached', async () => {
   const cache = new CredentialCache()
-  cache.hear(true)
-  const gate = Promise.withResolvers<{ caller: Caller }>()
-  const early = cache.find('key', () => gate.promise)
+  cache.setEnabled(true)
+  const pending = Promise.withResolvers<{ caller: Caller }>()
+  const early = cache.find('key', () => pending.promise)
 
   cache.clear()
-  gate.resolve({ caller: ada })
+  pending.resolve({ caller: ada })
 
   assert.equal(await early, ada)
   const source = counted(undefined)
@@ -43,20 +43,20 @@ test('a lookup that was under way during a change is used but not remembered', a
 
 test('a lookup that starts after a change does not share one that started before it', async () => {
   const cache = new CredentialCache()
-  cache.hear(true)
-  const gate = Promise.withResolvers<{ caller: Caller }>()
-  void cache.find('key', () => gate.promise)
+  cache.setEnabled(true)
+  const pending = Promise.withResolvers<{ caller: Caller }>()
+  void cache.find('key', () => pending.promise)
 
   cache.clear()
   const late = await cache.find('key', () => counted(undefined).lookUp())
 
   assert.equal(late, undefined)
-  gate.resolve({ caller: ada })
+  pending.resolve({ caller: ada })
 })
 
 test('an unknown credential is looked up every time', async () => {
   const cache = new CredentialCache()
-  cache.hear(true)
+  cache.setEnabled(true)
   const source = counted(undefined)
 
   await cache.find('guess', () => source.lookUp())
@@ -65,9 +65,9 @@ test('an unknown credential is looked up every time', async () => {
   assert.equal(source.calls, 2)
 })
 
-test('an answer is not kept longer than it says it holds', async () => {
+test('a caller is not cached longer than its own time to live', async () => {
   const cache = new CredentialCache()
-  cache.hear(true)
+  cache.setEnabled(true)
   const source = counted(ada)
   const lookUp = async () => ({ ...(await source.lookUp()), ttlMs: 0 })
 

@@ -1,9 +1,9 @@
 /**
- * What a credential means, remembered for a short while.
+ * Caches which caller a credential belongs to, for a short time.
  *
- * The database says `credentials_changed` when a key, user or token changes; every process then forgets all it knows.
- * While nothing can be heard nothing is remembered. A lookup that was under way when something changed is not
- * remembered either: it may have read the old state.
+ * When a key, user or token changes, the database sends `credentials_changed`, and every process clears its cache
+ * (watch-credentials.ts). While this process is not connected to receive that, nothing is cached. The result of a lookup
+ * during which something changed is not cached either, because it may have read the old state.
  */
 import type { Caller } from './caller.ts'
 
@@ -11,38 +11,33 @@ const TTL_MS = 30_000
 const MAX_ENTRIES = 10_000
 
 type Entry = { caller: Caller; expiresAt: number }
+type LookUp = () => Promise<{ caller: Caller | undefined; ttlMs?: number }>
 
 export class CredentialCache {
   readonly #entries = new Map<string, Entry>()
-  readonly #underWay = new Map<string, Promise<Caller | undefined>>()
+  readonly #lookups = new Map<string, Promise<Caller | undefined>>()
+  /** Counts the changes. A lookup belongs to the epoch in which it began. */
   #epoch = 0
-  #hearing = false
+  #enabled = false
 
-  /** The caller behind the credential, at once if remembered; concurrent lookups of one credential share one. */
-  find(
-    key: string,
-    lookUp: () => Promise<{ caller: Caller | undefined; ttlMs?: number }>,
-  ): Caller | Promise<Caller | undefined> {
+  /** Returns the caller immediately if it is cached. Concurrent lookups of one credential share one query. */
+  find(key: string, lookUp: LookUp): Caller | Promise<Caller | undefined> {
     const entry = this.#entries.get(key)
     if (entry && entry.expiresAt > Date.now()) return entry.caller
     const epoch = this.#epoch
     const sharedKey = `${epoch} ${key}`
-    let work = this.#underWay.get(sharedKey)
-    if (!work) {
-      work = this.#lookUp(key, epoch, lookUp).finally(() => this.#underWay.delete(sharedKey))
-      this.#underWay.set(sharedKey, work)
+    let lookup = this.#lookups.get(sharedKey)
+    if (!lookup) {
+      lookup = this.#lookUp(key, epoch, lookUp).finally(() => this.#lookups.delete(sharedKey))
+      this.#lookups.set(sharedKey, lookup)
     }
-    return work
+    return lookup
   }
 
-  async #lookUp(
-    key: string,
-    epoch: number,
-    lookUp: () => Promise<{ caller: Caller | undefined; ttlMs?: number }>,
-  ): Promise<Caller | undefined> {
+  async #lookUp(key: string, epoch: number, lookUp: LookUp): Promise<Caller | undefined> {
     const { caller, ttlMs = TTL_MS } = await lookUp()
-    // Unknown credentials are not kept: a flood of guesses must not push out those that are used.
-    if (caller && this.#hearing && this.#epoch === epoch) {
+    // Unknown credentials are not cached: a flood of guesses must not evict those in use.
+    if (caller && this.#enabled && this.#epoch === epoch) {
       if (this.#entries.size >= MAX_ENTRIES) this.#entries.clear()
       this.#entries.set(key, { caller, expiresAt: Date.now() + Math.min(ttlMs, TTL_MS) })
     }
@@ -54,8 +49,9 @@ export class CredentialCache {
     this.#entries.clear()
   }
 
-  hear(hearing: boolean): void {
-    this.#hearing = hearing
+  /** True while this process receives `credentials_changed`. */
+  setEnabled(enabled: boolean): void {
+    this.#enabled = enabled
     this.clear()
   }
 }

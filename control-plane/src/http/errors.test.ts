@@ -40,7 +40,7 @@ const { app, get } = await createTestApp({
       { config, schema: { querystring: Type.Object({ q: Type.Optional(Type.String()) }) } },
       async (r) => ok(r.query),
     )
-    app.get('/segments/:one', { config }, async (request) => ok(request.params))
+    app.get('/segments/:segment', { config }, async (request) => ok(request.params))
   },
 })
 
@@ -56,56 +56,56 @@ const post = async (payload: string | undefined, headers: Record<string, string>
   return { status: response.statusCode, body: response.json() }
 }
 
-test('every failure code answers with its status in a fail envelope of strings', async () => {
+test('every failure code has its status and a fail envelope of strings', async () => {
   for (const [code, status] of Object.entries(FAILURE_STATUS)) {
-    const answer = await get(`/throw/${code}`)
-    assert.equal(answer.status, status, code)
-    assert.ok(Value.Check(FailEnvelope, answer.body), code)
-    assert.deepEqual(answer.body.data, { message: `this is ${code}`, code })
-    assert.equal(answer.headers['retry-after'], '2')
+    const response = await get(`/throw/${code}`)
+    assert.equal(response.status, status, code)
+    assert.ok(Value.Check(FailEnvelope, response.body), code)
+    assert.deepEqual(response.body.data, { message: `this is ${code}`, code })
+    assert.equal(response.headers['retry-after'], '2')
   }
 })
 
-test('every server fault answers with its status, its text and nothing of its cause', async () => {
+test('every server fault has its status and text and does not reveal its cause', async () => {
   for (const [kind, status] of Object.entries(SERVER_FAULT_STATUS)) {
-    const answer = await get(`/fault/${kind}`)
-    assert.equal(answer.status, status)
-    assert.ok(Value.Check(ErrorEnvelope, answer.body))
-    assert.deepEqual(answer.body, { status: 'error', message: `this is ${kind}`, code: status })
+    const response = await get(`/fault/${kind}`)
+    assert.equal(response.status, status)
+    assert.ok(Value.Check(ErrorEnvelope, response.body))
+    assert.deepEqual(response.body, { status: 'error', message: `this is ${kind}`, code: status })
   }
 })
 
-test('a bug answers 500 and tells nothing about itself', async () => {
-  const answer = await get('/bug')
+test('an unexpected error is 500 and reveals no details', async () => {
+  const response = await get('/bug')
 
-  assert.deepEqual([answer.status, answer.body], [500, { status: 'error', message: 'internal error', code: 500 }])
+  assert.deepEqual([response.status, response.body], [500, { status: 'error', message: 'internal error', code: 500 }])
 })
 
-test('every response carries a request id, also those of no route', async () => {
+test('every response has a request id, even without a route', async () => {
   for (const path of ['/healthz', '/v1/whoami', '/nowhere', '/bug', '/%zz', '/v1/shapes?limit=x']) {
     assert.match(String((await get(path)).headers['x-request-id']), /^[\w.:-]{1,128}$/, path)
   }
 })
 
-test("a caller's own request id is kept if it is harmless", async () => {
-  const kept = await app.inject({ url: '/healthz', headers: { 'x-request-id': 'trace-42' } })
+test('a request id of the client is used if it is safe to log', async () => {
+  const accepted = await app.inject({ url: '/healthz', headers: { 'x-request-id': 'trace-42' } })
   const replaced = await app.inject({ url: '/healthz', headers: { 'x-request-id': 'a b"c' } })
 
-  assert.equal(kept.headers['x-request-id'], 'trace-42')
+  assert.equal(accepted.headers['x-request-id'], 'trace-42')
   assert.notEqual(replaced.headers['x-request-id'], 'a b"c')
 })
 
-test('an unknown route, method or broken path is a JSON answer', async () => {
+test('an unknown route, an unknown method and a malformed path get JSON responses', async () => {
   assert.deepEqual((await get('/nowhere')).body.data, { message: 'route not found', code: 'not_found' })
   assert.equal((await app.inject({ method: 'DELETE', url: '/v1/shapes' })).statusCode, 404)
   assert.deepEqual((await get('/%zz')).body.data, { url: 'is not a valid path', code: 'validation_failed' })
 })
 
-test('no body, an empty one, null, and an empty object are the same, whatever the type says', async () => {
+test('no body, an empty body, null and an empty object are equal, whatever the content type', async () => {
   for (const payload of [undefined, '', ' ', 'null', '{}']) {
     for (const type of [undefined, 'application/json', 'text/plain', 'application/x-www-form-urlencoded', 'nonsense']) {
-      const answer = await post(payload, type === undefined ? {} : { 'content-type': type })
-      assert.deepEqual([answer.status, answer.body.data], [200, { body: {} }], `${payload} as ${type}`)
+      const response = await post(payload, type === undefined ? {} : { 'content-type': type })
+      assert.deepEqual([response.status, response.body.data], [200, { body: {} }], `${payload} as ${type}`)
     }
   }
 })
@@ -116,14 +116,14 @@ test('JSON is parsed whatever the content type', async () => {
   }
 })
 
-test('a body that is no JSON, no object or of the wrong type names what is wrong', async () => {
+test('an error in the body names the field or says that it is not JSON', async () => {
   assert.deepEqual((await post('{"n":')).body.data, { body: 'is not valid JSON', code: 'validation_failed' })
   assert.deepEqual((await post('[1]')).body.data, { body: 'must be object', code: 'validation_failed' })
   assert.deepEqual((await post('{"n":"1"}')).body.data, { n: 'must be integer', code: 'validation_failed' })
   assert.deepEqual((await post('{"n":null}')).body.data, { n: 'must be integer', code: 'validation_failed' })
 })
 
-test('a field called __proto__ goes nowhere', async () => {
+test('a field called __proto__ is dropped', async () => {
   assert.deepEqual((await post('{"n":1,"__proto__":{"polluted":true}}')).body.data, { body: { n: 1 } })
 })
 
@@ -133,7 +133,7 @@ test('a JSON body over 4 MiB is 400', async () => {
   assert.deepEqual([status, body.data.code], [400, 'validation_failed'])
 })
 
-test('a client that is still sending too large a body reads its answer, and the connection goes on', async () => {
+test('a client that is still sending an oversized body gets the response, and the connection stays usable', async () => {
   const agent = new Agent({ keepAlive: true, maxSockets: 1 })
   const send = (headers: OutgoingHttpHeaders, mib: number) =>
     new Promise<string>((resolve, reject) => {
@@ -152,7 +152,7 @@ test('a client that is still sending too large a body reads its answer, and the 
   agent.destroy()
 })
 
-test('queries read + as a space, %2B as a plus, and an empty value as none', async () => {
+test('in queries + is a space, %2B a plus, and an empty value counts as absent', async () => {
   assert.deepEqual((await get('/query?q=a+b')).body.data, { q: 'a b' })
   assert.deepEqual((await get('/query?q=a%2Bb')).body.data, { q: 'a+b' })
   assert.deepEqual((await get('/query?q=')).body.data, {})
@@ -160,36 +160,36 @@ test('queries read + as a space, %2B as a plus, and an empty value as none', asy
 })
 
 test('path segments are decoded once', async () => {
-  assert.deepEqual((await get('/segments/sb%2Dx')).body.data, { one: 'sb-x' })
-  assert.deepEqual((await get('/segments/a%2Fb')).body.data, { one: 'a/b' })
-  assert.deepEqual((await get('/segments/a%252Fb')).body.data, { one: 'a%2Fb' })
+  assert.deepEqual((await get('/segments/sb%2Dx')).body.data, { segment: 'sb-x' })
+  assert.deepEqual((await get('/segments/a%2Fb')).body.data, { segment: 'a/b' })
+  assert.deepEqual((await get('/segments/a%252Fb')).body.data, { segment: 'a%2Fb' })
 })
 
-test('a trailing slash is no other route and never a redirect', async () => {
+test('a trailing slash leads to the same route, without a redirect', async () => {
   assert.equal((await get('/v1/shapes/')).status, 200)
 })
 
-test('bytes that are no HTTP get a JSON 400 and are hung up on', async () => {
+test('bytes that are not HTTP get a JSON 400, and the connection is closed', async () => {
   const socket = net.connect(port, '127.0.0.1')
-  let answer = ''
+  let received = ''
   socket.on('data', (chunk) => {
-    answer += chunk
+    received += chunk
   })
   const closed = new Promise((resolve) => socket.once('close', resolve))
 
   socket.write('\x16\x03\x01 hello, is this TLS?\r\n\r\n')
   await closed
 
-  assert.match(answer, /^HTTP\/1\.1 400 /)
-  assert.match(answer, /X-Request-Id: \w+/)
+  assert.match(received, /^HTTP\/1\.1 400 /)
+  assert.match(received, /X-Request-Id: \w+/)
   assert.match(
-    answer,
+    received,
     /\{"status":"fail","data":\{"message":"this is not an HTTP request","code":"validation_failed"\}\}$/,
   )
 })
 
-test('a base URL with a path serves requests with and without that path', async () => {
-  const prefixed = await createTestApp({ config: { baseUrl: 'https://example.test/sandbox-api' } })
+test('with a path in the base URL, requests are served with and without that path', async () => {
+  const prefixed = await createTestApp({ config: { baseUrl: 'https://example.com/sandbox-api' } })
 
   for (const path of ['/healthz', '/sandbox-api/healthz', '/sandbox-api/v1/shapes?limit=1']) {
     assert.equal((await prefixed.get(path)).status, 200, path)

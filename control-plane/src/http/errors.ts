@@ -1,4 +1,7 @@
-/** The edge where errors become answers. No stack, SQL or path ever leaves; the log has them. */
+/**
+ * Renders errors as responses (docs/api.md#errors). Stack traces, SQL and file paths never reach the client; the log has
+ * them.
+ */
 import { Failure, Fault } from '@warren/kit/failure'
 import type { ErrorEnvelope, FailEnvelope } from '@warren/protocol'
 import type { FastifyError } from 'fastify'
@@ -9,7 +12,7 @@ export type Rendered = {
   status: number
   body: FailEnvelope | ErrorEnvelope
   retryAfterSeconds?: number | undefined
-  /** Ours to look at: goes to the log with its stack. */
+  /** A bug: logged with its stack. */
   unexpected: boolean
 }
 
@@ -34,7 +37,7 @@ export function renderError(error: unknown): Rendered {
     const body = { status: 'error' as const, message: 'database unreachable', code: 503 }
     return { status: 503, body, retryAfterSeconds: 1, unexpected: false }
   }
-  if (isUnstorableText(error)) return fail(400, refusal({ message: 'text must not contain NUL characters' }))
+  if (isUnstorableText(error)) return fail(400, invalid({ message: 'text must not contain NUL characters' }))
   const fields = validationFields(error)
   if (fields) return fail(400, { ...fields, code: 'validation_failed' })
   return renderFrameworkError(error)
@@ -43,19 +46,19 @@ export function renderError(error: unknown): Rendered {
 export const isBodyTooLarge = (error: unknown): boolean =>
   (error as Partial<FastifyError>).code === 'FST_ERR_CTP_BODY_TOO_LARGE'
 
-/** What Fastify itself refuses. All of it is the request's fault, and none has a status of its own in the spec. */
+/** Renders what Fastify itself rejects: all of it is the client's fault and has the same status, 400. */
 function renderFrameworkError(error: unknown): Rendered {
   const { code, statusCode, message } = error as Partial<FastifyError>
-  if (isBodyTooLarge(error)) return fail(400, refusal({ body: 'is larger than this route takes' }))
-  if (code === 'FST_ERR_BAD_URL') return fail(400, refusal({ url: 'is not a valid path' }))
-  if (typeof code === 'string' && code.startsWith('FST_ERR_CTP')) return fail(400, refusal({ body: message ?? code }))
+  if (isBodyTooLarge(error)) return fail(400, invalid({ body: 'is larger than this route takes' }))
+  if (code === 'FST_ERR_BAD_URL') return fail(400, invalid({ url: 'is not a valid path' }))
+  if (typeof code === 'string' && code.startsWith('FST_ERR_CTP')) return fail(400, invalid({ body: message ?? code }))
   if (typeof statusCode === 'number' && statusCode >= 400 && statusCode < 500) {
-    return fail(400, refusal({ message: message ?? 'bad request' }))
+    return fail(400, invalid({ message: message ?? 'bad request' }))
   }
   return { status: 500, body: { status: 'error', message: 'internal error', code: 500 }, unexpected: true }
 }
 
-const refusal = (data: Record<string, string>) => ({ ...data, code: 'validation_failed' })
+const invalid = (data: Record<string, string>) => ({ ...data, code: 'validation_failed' })
 
 const fail = (
   status: number,

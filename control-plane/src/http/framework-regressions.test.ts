@@ -1,4 +1,4 @@
-/** Traps of the framework that were met once; each would come back silently. */
+/** Surprising behaviour of Fastify and Ajv that we have run into. Each would come back without any error. */
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import http from 'node:http'
@@ -41,7 +41,7 @@ const postEnvs = async (envs: object) => {
 
 async function put(chunks: number[], headers: http.OutgoingHttpHeaders = {}) {
   const request = http.request({ port, host: '127.0.0.1', method: 'PUT', path: '/raw', headers })
-  request.on('error', () => {}) // The server may hang up on a body it refuses.
+  request.on('error', () => {}) // The server may close the connection when it rejects a body.
   for (const size of chunks) request.write(Buffer.alloc(size))
   request.end()
   const [response] = (await once(request, 'response')) as [http.IncomingMessage]
@@ -49,7 +49,7 @@ async function put(chunks: number[], headers: http.OutgoingHttpHeaders = {}) {
   return { status: response.statusCode, body }
 }
 
-test('a map with a key pattern refuses a key that does not match it', async () => {
+test('a map with a key pattern rejects a key that does not match', async () => {
   assert.deepEqual(await postEnvs({ GOOD_1: 'x' }), { status: 200, data: { envs: { GOOD_1: 'x' } } })
   assert.deepEqual(await postEnvs({ '1BAD': 'x' }), {
     status: 400,
@@ -57,25 +57,25 @@ test('a map with a key pattern refuses a key that does not match it', async () =
   })
 })
 
-test('a bad key is refused, not dropped from the request', async () => {
-  const answer = await postEnvs({ GOOD: 'x', 'not good': 'y' })
+test('an invalid key is rejected, not dropped from the request', async () => {
+  const response = await postEnvs({ GOOD: 'x', 'not good': 'y' })
 
-  assert.equal(answer.status, 400)
+  assert.equal(response.status, 400)
 })
 
-test('what the answer schema does not declare does not leave', async () => {
+test('fields that the response schema does not declare are not sent', async () => {
   const response = await app.inject('/leak')
 
   assert.equal(response.payload, '{"status":"success","data":{"shown":1}}')
 })
 
-test('a raw body is counted, with a length, without one, and with none at all', async () => {
+test('the bytes of a raw body are counted with Content-Length, without it, and without a body', async () => {
   assert.deepEqual(await put([LIMIT]), { status: 200, body: ok({ bytes: LIMIT }) })
   assert.deepEqual(await put([400, 600], { 'content-length': LIMIT }), { status: 200, body: ok({ bytes: LIMIT }) })
   assert.deepEqual(await put([], { 'content-length': 0 }), { status: 200, body: ok({ bytes: 0 }) })
 })
 
-test('a raw body over its limit is refused although the framework would let it pass', async () => {
+test('a raw body over its limit is rejected, although the framework would let it pass', async () => {
   for (const headers of [{}, { 'content-length': LIMIT + 1 }]) {
     const { status, body } = await put([LIMIT, 1], headers)
     assert.deepEqual([status, body.data.body], [400, `is larger than ${LIMIT} bytes`])

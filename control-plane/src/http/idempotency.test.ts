@@ -49,7 +49,7 @@ const post = async (key: string, body: object = {}, who = ada, on: App = app, pa
   return { status: response.statusCode, body: response.json(), replayed: response.headers['idempotent-replayed'] }
 }
 
-test('the same key and body get the same answer without running again', async () => {
+test('the same key and body get the same response without running again', async () => {
   const first = await post('a', { n: 1 })
   const before = runs
 
@@ -59,13 +59,13 @@ test('the same key and body get the same answer without running again', async ()
   assert.deepEqual(second, { ...first, replayed: 'true' })
 })
 
-test('the order of fields makes no other request', async () => {
+test('the order of fields does not make a different request', async () => {
   const first = await post('order', { n: 1, fails: false })
 
   assert.deepEqual((await post('order', { fails: false, n: 1 })).body, first.body)
 })
 
-test('the same key with another body, or on another path, is 409', async () => {
+test('the same key with another body or path is 409', async () => {
   await post('b', { n: 1 })
 
   for (const again of [await post('b', { n: 2 }), await post('b', { n: 1 }, ada, app, '/things/2')]) {
@@ -79,30 +79,30 @@ test('two users may use the same key', async () => {
   assert.notDeepEqual((await post('shared', {}, bob)).body, first.body)
 })
 
-test('an answer survives a restart', async () => {
+test('a stored response survives a restart', async () => {
   const first = await post('restart')
   const restarted = await createTestApp({ database: reconnect(deps.database), routes })
 
   assert.deepEqual((await post('restart', {}, ada, restarted.app)).body, first.body)
 })
 
-test('duplicates that come at once run once, also through two processes', async () => {
+test('simultaneous duplicates run once, even through two processes', async () => {
   const other = await createTestApp({ database: reconnect(deps.database), routes })
   const { promise, resolve } = Promise.withResolvers<void>()
   gate = promise
   const before = runs
 
-  const answers = Array.from({ length: 6 }, (_, i) => post('burst', {}, ada, i % 2 ? app : other.app))
+  const responses = Array.from({ length: 6 }, (_, i) => post('burst', {}, ada, i % 2 ? app : other.app))
   await until(() => runs > before)
   resolve()
   gate = Promise.resolve()
-  const bodies = (await Promise.all(answers)).map((answer) => JSON.stringify(answer.body))
+  const bodies = (await Promise.all(responses)).map((response) => JSON.stringify(response.body))
 
   assert.equal(runs, before + 1)
   assert.equal(new Set(bodies).size, 1)
 })
 
-test('a failure is not kept: nothing was done, so trying again is right', async () => {
+test('a failure is not stored, so the request can be repeated', async () => {
   const failed = await post('retry', { fails: true })
   const before = runs
 
@@ -112,7 +112,7 @@ test('a failure is not kept: nothing was done, so trying again is right', async 
   assert.equal(runs, before + 1)
 })
 
-test('the key of a process that died before it answered is taken over', async () => {
+test('the key of a process that died before its response is taken over', async () => {
   const { promise, resolve } = Promise.withResolvers<void>()
   gate = promise
   const before = runs
@@ -121,14 +121,14 @@ test('the key of a process that died before it answered is taken over', async ()
   await deps.db.updateTable('idempotency_keys').set({ owner: 'dead' }).where('key', '=', 'orphan').execute()
   gate = Promise.resolve()
 
-  const answer = await post('orphan')
+  const response = await post('orphan')
 
-  assert.deepEqual([answer.status, answer.body.data.run], [200, before + 2])
+  assert.deepEqual([response.status, response.body.data.run], [200, before + 2])
   resolve()
   await abandoned
 })
 
-test('the key of a process that lives is waited for, not taken', async () => {
+test('while the process of a key is alive, a repetition waits for it', async () => {
   const { promise, resolve } = Promise.withResolvers<void>()
   gate = promise
   const before = runs
@@ -143,7 +143,7 @@ test('the key of a process that lives is waited for, not taken', async () => {
   assert.deepEqual((await second).body, (await first).body)
 })
 
-test('after a day a key is free again', async () => {
+test('after a day a key can be used again', async () => {
   const first = await post('old', { n: 1 })
   await sql`update idempotency_keys set created_at = now() - interval '25 hours' where key = 'old'`.execute(deps.db)
 
@@ -152,7 +152,7 @@ test('after a day a key is free again', async () => {
   assert.deepEqual([first.status, second.status], [200, 200])
 })
 
-test('the sweep forgets keys of the day before', async () => {
+test('the sweep deletes keys of the day before', async () => {
   await post('swept')
   await sql`update idempotency_keys set created_at = now() - interval '25 hours' where key = 'swept'`.execute(deps.db)
 
@@ -162,7 +162,7 @@ test('the sweep forgets keys of the day before', async () => {
   assert.equal(row, undefined)
 })
 
-test('a verb can store its answer in its own transaction, which then holds or fails with it', async () => {
+test('a response stored in the transaction of the operation is rolled back with it', async () => {
   const claim = { caller: `user:${ada.id}`, key: 'with-tx', stored: false }
   await deps.db
     .insertInto('idempotency_keys')
@@ -172,7 +172,7 @@ test('a verb can store its answer in its own transaction, which then holds or fa
   await assert.rejects(
     deps.db.transaction().execute(async (tx) => {
       await storeResponse(tx, claim, 200, '{}')
-      throw new Error('the verb failed after all')
+      throw new Error('the operation failed')
     }),
   )
 
@@ -180,6 +180,6 @@ test('a verb can store its answer in its own transaction, which then holds or fa
   assert.equal(row?.status, null)
 })
 
-test('a key that cannot be one is 400', async () => {
+test('an invalid key is 400', async () => {
   for (const key of ['x'.repeat(256), 'with space', '\x7f']) assert.equal((await post(key)).status, 400, key)
 })

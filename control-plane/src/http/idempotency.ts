@@ -1,13 +1,14 @@
 /**
- * Idempotency-Key on POSTs that create or charge.
+ * Idempotency-Key on POSTs that create or charge (docs/api.md#idempotency).
  *
- * The first request with a key writes a row that names this process, runs, and stores its answer before sending it.
- * The same key and request later gets that answer again, also after a restart; another request with the key is 409.
- * One that comes while the first is running waits for it. Only successes are kept: after a failure nothing was
- * created or charged, so trying again is right. If the process that ran it died, the next request takes over.
+ * The first request with a key inserts a row that names this process, runs, and stores its response before sending it.
+ * The same request with the same key gets the stored response, also after a restart; a different request with the key is
+ * 409. A repetition that arrives while the first request is running waits for it. Only successes are stored: after a
+ * failure nothing was created or charged, so the request may run again. If the process that ran it died, the next
+ * request with the key takes the row over.
  *
- * A verb that must not run twice even if the process dies between its commit and the answer stores the answer in its
- * own transaction, with `storeResponse`.
+ * An operation that must not run twice even if the process dies between its commit and the response calls
+ * `storeResponse` in its own transaction.
  */
 import { createHash } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -20,21 +21,21 @@ import { DEAD_AFTER_S } from '../jobs/processes.ts'
 import { callerKey } from './caller.ts'
 
 export const RETENTION_HOURS = 24
-/** Clients give up at 60 s (wire 1.4). */
+/** Less than the 60 s after which common clients give up. */
 const WAIT_LIMIT_MS = 50_000
 const POLL_MS = 50
 
 export type Claim = { caller: string; key: string; stored: boolean }
 
 export function honourIdempotencyKeys(app: FastifyInstance, deps: Deps): void {
-  // Only where it is asked for: every other route would pay for it with each request.
+  // Hooks on these routes only, so that the others do not pay for them.
   app.addHook('onRoute', (route) => {
     if (!route.config?.idempotent) return
-    route.preHandler = [claimIfAsked, ...[route.preHandler ?? []].flat()]
-    route.onSend = [keepAnswer, ...[route.onSend ?? []].flat()]
+    route.preHandler = [claimRequestKey, ...[route.preHandler ?? []].flat()]
+    route.onSend = [storeOrRelease, ...[route.onSend ?? []].flat()]
   })
 
-  async function claimIfAsked(request: FastifyRequest, reply: FastifyReply) {
+  async function claimRequestKey(request: FastifyRequest, reply: FastifyReply) {
     const key = request.headers['idempotency-key']
     if (key === undefined) return
     if (typeof key !== 'string' || !/^[\x21-\x7e]{1,255}$/.test(key)) {
@@ -43,16 +44,16 @@ export function honourIdempotencyKeys(app: FastifyInstance, deps: Deps): void {
     return claimKey(deps, request, reply, { caller: callerKey(request.caller), key, stored: false })
   }
 
-  async function keepAnswer(request: FastifyRequest, reply: FastifyReply, payload: unknown) {
+  async function storeOrRelease(request: FastifyRequest, reply: FastifyReply, payload: unknown) {
     const claim = request.idempotency
     if (!claim) return payload
-    if (reply.statusCode >= 300 || typeof payload !== 'string') await forget(deps, claim)
+    if (reply.statusCode >= 300 || typeof payload !== 'string') await release(deps, claim)
     else if (!claim.stored) await storeResponse(deps.db, claim, reply.statusCode, payload)
     return payload
   }
 }
 
-/** `payload` is the exact body that goes out. In a transaction that fails later it was never stored, and nothing is lost. */
+/** `payload` is the exact response body. If the transaction fails later, the response is not stored, as it should be. */
 export async function storeResponse(db: Db | Tx, claim: Claim, status: number, payload: string): Promise<void> {
   await rowOf(db.updateTable('idempotency_keys').set({ status, answer: payload }), claim).execute()
   claim.stored = true
@@ -87,7 +88,7 @@ async function insert(deps: Deps, claim: Claim, requestHash: Buffer): Promise<bo
   return row !== undefined
 }
 
-/** From a process that died before it answered, or from a key past its time. */
+/** Takes the row over if its process died before it stored a response, or if the key has expired. */
 async function takeOver(deps: Deps, claim: Claim, requestHash: Buffer): Promise<boolean> {
   const { rows } = await sql`
     update idempotency_keys set owner = ${deps.processId}, request_hash = ${requestHash},
@@ -102,16 +103,16 @@ async function takeOver(deps: Deps, claim: Claim, requestHash: Buffer): Promise<
 }
 
 /**
- * An answer that is stored stays: the transaction that stored it happened. And a key that was taken over, because this
- * process was thought dead, is no longer ours to free.
+ * Deletes the row after a failure. Not if a response is stored: then the transaction that stored it was committed. And
+ * not if another process has taken the row over because it believed this one dead.
  */
-const forget = (deps: Deps, claim: Claim) =>
+const release = (deps: Deps, claim: Claim) =>
   rowOf(deps.db.deleteFrom('idempotency_keys'), claim)
     .where('status', 'is', null)
     .where('owner', '=', deps.processId)
     .execute()
 
-// Each of Kysely's builders has its own `where`; what they share is only this shape.
+// Kysely's select, update and delete builders each declare their own `where`.
 // biome-ignore lint/suspicious/noExplicitAny: the three builders have no common type to name.
 const rowOf = <Query extends { where: (...args: any[]) => any }>(
   query: Query,
@@ -123,10 +124,10 @@ function hashRequest(request: FastifyRequest): Buffer {
   return createHash('sha256').update(text).digest()
 }
 
-/** Equal for equal values, whatever the order of their fields. */
+/** The same text for equal values, whatever the order of their fields. */
 function canonical(value: unknown): string {
   if (Array.isArray(value)) return `[${value.map(canonical).join()}]`
   if (typeof value !== 'object' || value === null) return JSON.stringify(value) ?? 'null'
   const fields = Object.entries(value).sort(([a], [b]) => (a < b ? -1 : 1))
-  return `{${fields.map(([key, one]) => `${JSON.stringify(key)}:${canonical(one)}`).join()}}`
+  return `{${fields.map(([key, field]) => `${JSON.stringify(key)}:${canonical(field)}`).join()}}`
 }

@@ -1,12 +1,13 @@
 /**
- * Ownership before the body (wire 19): an absent or foreign sandbox is 404, whatever else is wrong with the request.
+ * A preValidation hook for routes of one sandbox. It runs before the body is validated, so a sandbox that is absent or
+ * belongs to another user is 404 whatever else is wrong with the request.
  */
 import { notFound } from '@warren/kit/failure'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Deps } from '../deps.ts'
 import { findOwnSandbox } from '../sandboxes/queries.ts'
 
-/** By callback: every request for one sandbox passes here, and each promise between costs. */
+/** A callback instead of an async hook: it runs for every request to a sandbox, and an extra promise is measurable. */
 export function loadOwnSandbox(deps: Deps) {
   return (request: FastifyRequest, _reply: FastifyReply, done: (error?: Error) => void): void => {
     const { id } = request.params as { id: string }

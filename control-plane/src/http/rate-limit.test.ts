@@ -7,34 +7,34 @@ const MINUTE = 60_000
 const take = (limiter: RateLimiter, times: number, nowMs: number, key = 'ada') =>
   Array.from({ length: times }, () => limiter.take(key, nowMs)).filter((wait) => wait === undefined).length
 
-test('as many requests a minute pass as the limit says, and no more', () => {
+test('no more requests pass in a minute than the limit', () => {
   const limiter = new RateLimiter(10)
 
   assert.equal(take(limiter, 15, 5 * MINUTE), 10)
 })
 
-test('callers do not count for each other', () => {
+test('callers are counted separately', () => {
   const limiter = new RateLimiter(10)
   take(limiter, 10, MINUTE)
 
   assert.equal(take(limiter, 10, MINUTE, 'bob'), 10)
 })
 
-test('the window slides: half a minute into the next one, half of the last one still counts', () => {
+test('the window slides: half a minute into the next minute, half of the previous one still counts', () => {
   const limiter = new RateLimiter(10)
   take(limiter, 10, MINUTE)
 
   assert.equal(take(limiter, 10, 2.5 * MINUTE), 5)
 })
 
-test('after two quiet minutes everything passes again', () => {
+test('after two minutes without requests the full limit is available', () => {
   const limiter = new RateLimiter(10)
   take(limiter, 10, MINUTE)
 
   assert.equal(take(limiter, 10, 4 * MINUTE), 10)
 })
 
-test('the wait asked for is between 1 and 5 seconds, and long enough when it is shorter', () => {
+test('Retry-After is between 1 and 5 seconds, and waiting that long is enough if it is less than 5', () => {
   const limiter = new RateLimiter(600)
   take(limiter, 600, MINUTE)
 
@@ -48,7 +48,7 @@ test('a limit of 0 is no limit', () => {
   assert.equal(take(new RateLimiter(0), 1000, MINUTE), 1000)
 })
 
-test('through the front door: 429 with Retry-After, each caller apart, health probes free', async () => {
+test('the API responds 429 with Retry-After, counts callers separately and exempts health probes', async () => {
   const { user, get, app } = await createTestApp({ config: { rateLimitPerMinute: 5 } })
   const [ada, bob] = [await user(), await user()]
   const statuses = []
@@ -66,7 +66,7 @@ test('through the front door: 429 with Retry-After, each caller apart, health pr
   assert.equal(health.statusCode, 200)
 })
 
-test('guessing keys is limited by address and does not hold up those who know theirs', async () => {
+test('guessing keys is limited by address and does not affect valid keys', async () => {
   const { user, get } = await createTestApp({ config: { rateLimitPerMinute: 5 } })
   const ada = await user()
   const statuses = []

@@ -1,12 +1,13 @@
 /**
- * How many requests a caller makes, in a sliding minute: the current minute's count plus the part of the previous one
- * that is still inside the window. Two numbers a caller, off by a few percent at worst.
+ * Limits the requests of a caller in a sliding minute: the count of the current minute plus the share of the previous
+ * one that is still inside the window. That takes two numbers per caller and is off by a few percent at worst.
  *
- * Counted per process. Several copies of the control plane allow several times the limit, which protects each of
- * them all the same; an exact limit would cost a database write per request (docs/decisions/0005).
+ * Each process counts for itself. Several copies of the control plane together allow several times the limit, and each
+ * of them is still protected. An exact limit would cost a database write per request
+ * (docs/decisions/0005-rate-limit-per-process.md).
  */
 const WINDOW_MS = 60_000
-/** Clients obey Retry-After without a cap (wire 19). */
+/** Clients wait as long as Retry-After says, without a maximum of their own, so it stays small. */
 const RETRY_AFTER_MAX_S = 5
 
 type Count = { windowStart: number; current: number; previous: number }
@@ -14,16 +15,16 @@ type Count = { windowStart: number; current: number; previous: number }
 export class RateLimiter {
   readonly #limit: number
   readonly #counts = new Map<string, Count>()
-  #sweptAt = 0
+  #cleanedAtMs = 0
 
   constructor(limitPerMinute: number) {
     this.#limit = limitPerMinute
   }
 
-  /** Counts one request. Gives undefined if it may pass, else the seconds to wait. */
+  /** Counts one request. Returns undefined if it may pass, otherwise the seconds to wait. */
   take(key: string, nowMs: number): number | undefined {
     if (this.#limit === 0) return undefined
-    this.#forgetIdle(nowMs)
+    this.#deleteIdle(nowMs)
     const count = this.#countOf(key, nowMs)
     const elapsed = (nowMs - count.windowStart) / WINDOW_MS
     const used = count.current + count.previous * (1 - elapsed)
@@ -47,20 +48,20 @@ export class RateLimiter {
     return count
   }
 
-  /** Anonymous callers are addresses, of which there is no end. */
-  #forgetIdle(nowMs: number): void {
-    if (nowMs - this.#sweptAt < WINDOW_MS) return
-    this.#sweptAt = nowMs
+  /** Keeps the map small: anonymous callers are counted by address, and there are very many addresses. */
+  #deleteIdle(nowMs: number): void {
+    if (nowMs - this.#cleanedAtMs < WINDOW_MS) return
+    this.#cleanedAtMs = nowMs
     for (const [key, count] of this.#counts) {
       if (nowMs - count.windowStart >= 2 * WINDOW_MS) this.#counts.delete(key)
     }
   }
 }
 
-/** Until enough of the previous minute has slid out of the window; if that never helps, the most we ask for. */
+/** The time until enough of the previous minute has left the window, or the maximum if that alone does not suffice. */
 function retryAfter(excess: number, count: Count, elapsed: number): number {
-  const leaves = count.previous * (1 - elapsed)
-  if (leaves < excess) return RETRY_AFTER_MAX_S
+  const stillCounted = count.previous * (1 - elapsed)
+  if (stillCounted < excess) return RETRY_AFTER_MAX_S
   const seconds = Math.ceil(((excess / count.previous) * WINDOW_MS) / 1000)
   return Math.min(Math.max(seconds, 1), RETRY_AFTER_MAX_S)
 }

@@ -31,7 +31,7 @@ const { app, user } = await createTestApp({
 const { port, url } = await listenOn(app)
 const { key } = await user()
 
-/** A raw connection: what was sent and what came back, byte for byte. */
+/** A raw connection that records the bytes it receives. */
 function connect() {
   const socket = net.connect(port, '127.0.0.1')
   socket.setNoDelay(true)
@@ -72,18 +72,18 @@ test('a tunnel gets the bytes that came with the request head, and all that foll
   peer.socket.destroy()
 })
 
-test('a half-closed tunnel still delivers what comes back', async () => {
+test('a half-closed tunnel still delivers the response', async () => {
   const peer = connect()
   peer.socket.write(head('POST /tunnel HTTP/1.1', UPGRADE))
   await peer.until(/\r\n\r\n$/)
 
-  peer.socket.end('last words')
+  peer.socket.end('final bytes')
   await once(peer.socket, 'close')
 
-  assert.match(peer.received(), /last words$/)
+  assert.match(peer.received(), /final bytes$/)
 })
 
-test('a WebSocket passes the same door', async () => {
+test('a WebSocket passes the same checks', async () => {
   const peer = new WebSocket(`${url.replace('http', 'ws')}/socket`, { headers: { 'X-Api-Key': key } })
   await once(peer, 'open')
 
@@ -94,7 +94,7 @@ test('a WebSocket passes the same door', async () => {
   peer.close()
 })
 
-test('a refused upgrade is an ordinary JSON answer', async () => {
+test('a rejected upgrade gets an ordinary JSON response', async () => {
   const cases: [string, Record<string, string>, RegExp][] = [
     ['POST /tunnel HTTP/1.1', { ...UPGRADE, 'X-Api-Key': 'wrong' }, /^HTTP\/1\.1 401 [\s\S]*"auth":"invalid api key"/],
     ['POST /nowhere HTTP/1.1', UPGRADE, /^HTTP\/1\.1 404 [\s\S]*"message":"route not found"/],
@@ -108,14 +108,14 @@ test('a refused upgrade is an ordinary JSON answer', async () => {
   }
 })
 
-test('a request without an upgrade is 426 where one is needed', async () => {
+test('a route that needs an upgrade responds 426 without one', async () => {
   const tunnel = await app.inject({ method: 'POST', url: '/tunnel', headers: { 'x-api-key': key } })
   const socket = await app.inject({ url: '/socket', headers: { 'x-api-key': key } })
 
   assert.deepEqual([tunnel.statusCode, socket.statusCode], [426, 426])
 })
 
-test('Upgrade: h2c, which the JDK sends with everything, stays an ordinary request with its body and keep-alive', async () => {
+test('a request with Upgrade: h2c, as the JDK sends it, is an ordinary request with its body and keep-alive', async () => {
   const peer = connect()
   const body = JSON.stringify({ text: 'first' })
   const request = head('POST /echo HTTP/1.1', {
@@ -138,7 +138,7 @@ test('Upgrade: h2c, which the JDK sends with everything, stays an ordinary reque
   peer.socket.destroy()
 })
 
-test('a peer that resets in the middle of an upgrade does no harm', async () => {
+test('a client that resets an upgraded connection does no harm', async () => {
   const peer = connect()
   peer.socket.write(head('POST /tunnel HTTP/1.1', UPGRADE))
   await peer.until(/\r\n\r\n$/)

@@ -1,13 +1,13 @@
 /**
  * Upgraded connections: raw tunnels (`tcp-tunnel`) and WebSockets.
  *
- * Node hands every upgrade to one listener and the request never reaches Fastify. We send it there anyway: with a
- * response that writes to the socket, it passes through the same hooks (credential, rate limit, ownership) and the
- * same error answers as any other request. A route that wants the connection takes it with `takeUpgrade`; whoever
- * does not simply answers.
+ * Node emits upgrade requests as a separate event, and they never reach Fastify. This file sends them there: with a
+ * response object that writes to the socket, they pass the same hooks (credential, rate limit, ownership) and get the
+ * same error responses as any other request. A route that wants the connection calls `takeUpgrade`; every other route
+ * just sends its response (docs/decisions/0003-upgrades-through-the-router.md).
  *
- * Some clients offer `Upgrade: h2c` with every plain request (the JDK's does). Only our two tokens count as an
- * upgrade; everything else stays an ordinary request, body and keep-alive included.
+ * Some clients, the JDK's among them, send `Upgrade: h2c` with every plain request. Only the two tokens below count as an
+ * upgrade. Everything else remains an ordinary request, including its body and keep-alive.
  */
 import { type IncomingMessage, type Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
@@ -18,7 +18,7 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 export const UPGRADE_TOKENS = ['tcp-tunnel', 'websocket'] as const
 export type UpgradeToken = (typeof UPGRADE_TOKENS)[number]
 
-/** The connection and what came with the request head: bytes already read belong to the new protocol. */
+/** `head` holds bytes that arrived together with the request head and belong to the new protocol. */
 export type Upgrade = { socket: Socket; head: Buffer }
 
 const pending = new WeakMap<IncomingMessage, Upgrade>()
@@ -38,32 +38,32 @@ export function routeUpgrades(
   server.on('upgrade', (request: IncomingMessage, socket: Duplex, head: Buffer) => {
     open.add(socket)
     socket.once('close', () => open.delete(socket))
-    // Until somebody takes it, a connection that breaks has nobody else to tell.
+    // Until a route takes the connection, no other listener handles its errors.
     socket.on('error', () => socket.destroy())
-    pending.set(request, { socket: socket as Socket, head }) // The server listens for nothing else.
+    pending.set(request, { socket: socket as Socket, head }) // A net server only creates sockets.
     const response = new ServerResponse(request)
     response.shouldKeepAlive = false
-    // A Duplex serves as well as a Socket here; the type asks for more than is used.
+    // The type demands a Socket; only what a Duplex has is used.
     response.assignSocket(socket as never)
     response.on('finish', () => socket.end())
     route(request, response)
   })
   return {
-    // The server knows nothing of them any more: one that is open would hold up its end for as long as it likes.
+    // The HTTP server no longer tracks these connections, so closing it does not close them.
     close() {
       for (const socket of open) socket.destroy()
     },
   }
 }
 
-/** For refusals that come before the connection is taken: 426 is told first. */
+/** Throws 426 unless the request asks for an upgrade to `token`. Called first, so that 426 precedes other errors. */
 export function requireUpgrade(request: FastifyRequest, token: UpgradeToken): Upgrade {
   const upgrade = pending.get(request.raw)
   if (upgrade && upgradeToken(request.raw) === token) return upgrade
   throw failure('upgrade_required', `this route needs Connection: Upgrade and Upgrade: ${token}`)
 }
 
-/** Takes the connection out of Fastify's hands, or throws 426 when no upgrade to `token` was asked for. */
+/** Takes the connection over from Fastify, or throws 426 if the request does not ask for an upgrade to `token`. */
 export function takeUpgrade(request: FastifyRequest, reply: FastifyReply, token: UpgradeToken): Upgrade {
   const upgrade = requireUpgrade(request, token)
   pending.delete(request.raw)

@@ -1,6 +1,6 @@
-/** URLs as sloppy clients send them. */
+/** Lenient parsing of request URLs. */
 
-/** `+` is a space, an empty value is the same as none, and of several the first counts (wire 1.1). */
+/** `+` is a space, an empty value counts as absent, and of several values the first is used. */
 export function parseQuery(text: string): Record<string, string> {
   const query: Record<string, string> = Object.create(null)
   if (text === '') return query
@@ -10,7 +10,7 @@ export function parseQuery(text: string): Record<string, string> {
   return query
 }
 
-/** A proxy may hand the public path on as it is: the prefix of the base URL is not part of ours. */
+/** Removes the path prefix of the base URL, which a reverse proxy may pass on unchanged. */
 export function stripPrefix(url: string, baseUrl: string | undefined): string {
   const prefix = baseUrl === undefined ? '' : new URL(baseUrl).pathname.replace(/\/$/, '')
   if (prefix === '' || !url.startsWith(prefix)) return url

@@ -1,7 +1,7 @@
 /**
- * Two validators. Queries and path parameters are text, so "5" becomes 5; bodies are typed, so "5" where a number
- * belongs is a mistake, and null must not turn into 0. Neither removes or invents fields: with Fastify's default
- * `removeAdditional` an environment name that breaks its pattern would vanish and the request succeed.
+ * Two validators. Queries and path parameters are text, so "5" is converted to 5. Bodies are typed, so "5" in place of a
+ * number is an error, and null must not become 0. Neither removes or adds fields: with Fastify's default
+ * `removeAdditional`, an environment variable with an invalid name would be dropped and the request would succeed.
  */
 import { Ajv, type ErrorObject } from 'ajv'
 import type { FastifySchemaCompiler } from 'fastify'
@@ -13,17 +13,17 @@ const textual = new Ajv({ ...OPTIONS, coerceTypes: true })
 export const compileValidator: FastifySchemaCompiler<object> = ({ schema, httpPart }) =>
   (httpPart === 'body' ? typed : textual).compile(schema)
 
-/** The offending field and what is wrong with it, of an error that came from a validator. */
+/** The invalid field and what is wrong with it, or undefined if the error is not from a validator. */
 export function validationFields(error: unknown): Record<string, string> | undefined {
   const { validation, validationContext } = error as { validation?: ErrorObject[]; validationContext?: string }
   if (!validation || validation.length === 0) return undefined
-  const fault = tellingError(validation)
+  const fault = mostSpecific(validation)
   const field = fieldOf(fault) || validationContext || 'body'
   return { [field]: textOf(fault) }
 }
 
-/** "Optional or null" yields an error for each branch; the one about null tells nobody anything. */
-const tellingError = (errors: ErrorObject[]): ErrorObject =>
+/** A field that may be null yields an error for each branch. The one about null would not help the reader. */
+const mostSpecific = (errors: ErrorObject[]): ErrorObject =>
   errors.find((error) => error.params.type !== 'null' && error.keyword !== 'anyOf') ?? errors[0]!
 
 function fieldOf(error: ErrorObject): string {

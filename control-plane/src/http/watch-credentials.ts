@@ -1,4 +1,7 @@
-/** What is remembered of credentials, and what access tokens have open, follows the database (migration 0001). */
+/**
+ * Keeps what this process knows of credentials in step with the database: triggers send `credentials_changed` when a
+ * user, API key or access token changes (migration 0001_house.sql).
+ */
 import { listen } from '../db/listen.ts'
 import type { Deps } from '../deps.ts'
 
@@ -7,16 +10,16 @@ export function watchCredentialChanges(deps: Deps, onConnected?: () => void): { 
     deps.database.url,
     'credentials_changed',
     {
-      onNotice: () => {
+      onNotification: () => {
         deps.credentials.clear()
         deps.tokenStreams.check()
       },
       onConnected: () => {
-        deps.credentials.hear(true)
+        deps.credentials.setEnabled(true)
         deps.tokenStreams.check()
         onConnected?.()
       },
-      onLost: () => deps.credentials.hear(false),
+      onDisconnected: () => deps.credentials.setEnabled(false),
     },
     deps.log,
   )
