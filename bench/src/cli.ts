@@ -7,7 +7,7 @@ import { renderComparison } from './compare/table.ts'
 import type { Fixture, Row, Run } from './row.ts'
 import { Skip } from './skip.ts'
 import { resultOf } from './stats.ts'
-import { renderTable } from './table.ts'
+import { renderResults } from './table.ts'
 
 export type Output = {
   /** Results and nothing else. */
@@ -123,7 +123,7 @@ async function measureAll(options: Options, output: Output, signal: AbortSignal)
     verb: 'measure',
     title: ({ name, what }) => `${name}: ${what}`,
     prepare: async (run) => async (row) => resultOf(row, await row.measure(run)),
-    render: (results) => renderTable(results.map(({ row, result }) => ({ result, target: row.target }))),
+    render: (results) => renderResults(results.map(({ row, result }) => ({ result, target: row.target }))),
   })
 }
 

@@ -1,35 +1,26 @@
-/** The results for people: one aligned line per row. */
+/** Prints the results as a table. */
+import { type Column, renderTable } from '@warren/kit/table'
 import type { Target } from './row.ts'
 import { meets, type Result } from './stats.ts'
-
-export type Column<Line> = { title: string; align: 'left' | 'right'; cell: (line: Line) => string }
 
 type Line = { result: Result; target: Target | undefined }
 
 const COLUMNS: Column<Line>[] = [
-  { title: 'row', align: 'left', cell: ({ result }) => result.name },
-  { title: 'unit', align: 'left', cell: ({ result }) => result.unit },
+  { title: 'row', cell: ({ result }) => result.name },
+  { title: 'unit', cell: ({ result }) => result.unit },
   { title: 'n', align: 'right', cell: ({ result }) => String(result.n) },
   { title: 'ok', align: 'right', cell: ({ result }) => renderShare(result.ok) },
   { title: 'p50', align: 'right', cell: ({ result }) => renderNumber(result.p50) },
   { title: 'p95', align: 'right', cell: ({ result }) => renderNumber(result.p95) },
   { title: 'p99', align: 'right', cell: ({ result }) => renderNumber(result.p99) },
   { title: 'max', align: 'right', cell: ({ result }) => renderNumber(result.max) },
-  { title: 'baseline', align: 'left', cell: ({ result }) => result.baseline.name },
+  { title: 'baseline', cell: ({ result }) => result.baseline.name },
   { title: 'its p50', align: 'right', cell: ({ result }) => renderNumber(result.baseline.p50) },
   { title: 'ratio', align: 'right', cell: ({ result }) => result.ratio.toFixed(2) },
-  { title: 'target', align: 'left', cell: renderTarget },
+  { title: 'target', cell: renderTarget },
 ]
 
-export const renderTable = (results: readonly Line[]): string => renderColumns(COLUMNS, results)
-
-export function renderColumns<Line>(columns: readonly Column<Line>[], lines: readonly Line[]): string {
-  const rows = [columns.map(({ title }) => title), ...lines.map((line) => columns.map(({ cell }) => cell(line)))]
-  const widths = columns.map((_, at) => Math.max(...rows.map((cells) => cells[at]!.length)))
-  const pad = (text: string, at: number) =>
-    columns[at]!.align === 'left' ? text.padEnd(widths[at]!) : text.padStart(widths[at]!)
-  return rows.map((cells) => `${cells.map(pad).join('  ').trimEnd()}\n`).join('')
-}
+export const renderResults = (lines: readonly Line[]): string => renderTable(COLUMNS, lines)
 
 export const renderNumber = (value: number): string => value.toFixed(value < 100 ? 2 : 0)
 

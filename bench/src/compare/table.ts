@@ -1,10 +1,11 @@
 /** The result of `--compare` for people. */
-import { type Column, renderColumns, renderNumber } from '../table.ts'
+import { type Column, renderTable } from '@warren/kit/table'
+import { renderNumber } from '../table.ts'
 import type { ComparedRow, Side } from './compare.ts'
 
 const COLUMNS: Column<ComparedRow>[] = [
-  { title: 'row', align: 'left', cell: ({ name }) => name },
-  { title: 'unit', align: 'left', cell: ({ unit }) => unit },
+  { title: 'row', cell: ({ name }) => name },
+  { title: 'unit', cell: ({ unit }) => unit },
   { title: 'rounds', align: 'right', cell: ({ rounds }) => String(rounds) },
   { title: 'n', align: 'right', cell: ({ samples }) => renderCount(samples) },
   { title: 'median old', align: 'right', cell: ({ median }) => renderNumber(median.old) },
@@ -12,14 +13,13 @@ const COLUMNS: Column<ComparedRow>[] = [
   { title: 'new/old', align: 'right', cell: ({ ratio }) => ratio.toFixed(3) },
   {
     title: '95 % interval',
-    align: 'left',
     cell: ({ interval }) => `${interval.low.toFixed(3)} to ${interval.high.toFixed(3)}`,
   },
-  { title: 'verdict', align: 'left', cell: renderVerdict },
+  { title: 'verdict', cell: renderVerdict },
 ]
 
 export function renderComparison(rows: readonly ComparedRow[], labels: Record<Side, string>): string {
-  return `old: ${labels.old}\nnew: ${labels.new}\n\n${renderColumns(COLUMNS, rows)}`
+  return `old: ${labels.old}\nnew: ${labels.new}\n\n${renderTable(COLUMNS, rows)}`
 }
 
 /** Samples of each side: usually the same number. */

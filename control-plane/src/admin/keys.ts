@@ -1,19 +1,20 @@
+/** `warren admin key`: creates, lists and revokes API keys. */
 import type { Command } from 'commander'
 import { createApiKey, revokeApiKey } from '../users/keys.ts'
-import type { Admin } from './options.ts'
+import type { RunOnDatabase } from './run-on-database.ts'
 import { getUser } from './users.ts'
 
-export function addKeyCommands(program: Command, admin: Admin): void {
-  const key = program.command('key').description('API keys')
+export function addKeyCommands(admin: Command, runOnDatabase: RunOnDatabase): void {
+  const key = admin.command('key').description('manage API keys')
 
   key
     .command('create')
-    .argument('<user>', 'id or name')
-    .option('--name <name>', 'what it is for', 'unnamed')
-    .description('make a key, which is shown once')
-    .action((who: string, options: { name: string }) =>
-      admin.run(async ({ db }) => {
-        const user = await getUser(db, who)
+    .argument('<user>', 'id or name of the user')
+    .option('--name <name>', 'what the key is for', 'unnamed')
+    .description('create an API key; it is shown only once')
+    .action((userRef: string, options: { name: string }) =>
+      runOnDatabase(async ({ db }) => {
+        const user = await getUser(db, userRef)
         const { id, key: secret } = await createApiKey(db, user.id, options.name)
         return { id, user_id: user.id, name: options.name, api_key: secret }
       }),
@@ -21,11 +22,11 @@ export function addKeyCommands(program: Command, admin: Admin): void {
 
   key
     .command('list')
-    .argument('[user]', 'id or name; all users if absent')
-    .description('keys, without their secrets')
-    .action((who: string | undefined) =>
-      admin.run(async ({ db }) => {
-        const user = who === undefined ? undefined : await getUser(db, who)
+    .argument('[user]', 'id or name of a user; all users by default')
+    .description('list API keys, without their secrets')
+    .action((userRef: string | undefined) =>
+      runOnDatabase(async ({ db }) => {
+        const user = userRef === undefined ? undefined : await getUser(db, userRef)
         return db
           .selectFrom('api_keys')
           .select(['id', 'user_id', 'name', 'hint', 'created_at', 'revoked_at'])
@@ -37,10 +38,10 @@ export function addKeyCommands(program: Command, admin: Admin): void {
 
   key
     .command('revoke')
-    .argument('<key>', 'id of the key, as `key list` shows it')
-    .description('make a key worthless, in every process at once')
+    .argument('<key>', 'id of the key, as printed by `key list`')
+    .description('revoke an API key immediately')
     .action((id: string) =>
-      admin.run(async ({ db }) => {
+      runOnDatabase(async ({ db }) => {
         await revokeApiKey(db, id, new Date())
         return { id, revoked: true }
       }),

@@ -1,24 +1,25 @@
+/** `warren admin user`: creates and lists users, and changes their plan and credit. */
 import { notFound } from '@warren/kit/failure'
-import type { Command } from 'commander'
+import { type Command, InvalidArgumentError, Option } from 'commander'
 import type { Db } from '../db/connect.ts'
 import type { UserRow } from '../db/schema.ts'
 import { createUser } from '../users/create.ts'
 import { addCredit, MICRO_PER_CREDIT } from '../users/credit.ts'
 import { createApiKey } from '../users/keys.ts'
-import type { PlanName } from '../users/plans.ts'
-import { type Admin, parseCredits, planOption } from './options.ts'
+import { PLAN_NAMES, type PlanName } from '../users/plans.ts'
+import type { RunOnDatabase } from './run-on-database.ts'
 
-export function addUserCommands(program: Command, admin: Admin): void {
-  const user = program.command('user').description('users')
+export function addUserCommands(admin: Command, runOnDatabase: RunOnDatabase): void {
+  const user = admin.command('user').description('manage users')
 
   user
     .command('create')
-    .argument('<name>')
-    .addOption(planOption('free'))
-    .option('--operator', 'may list hosts and do what operators do')
-    .description('make a user and a first key, which is shown once')
+    .argument('<name>', 'name of the new user')
+    .addOption(new Option('--plan <plan>', 'plan of the user').choices(PLAN_NAMES).default('free'))
+    .option('--operator', 'give the user the rights of an operator')
+    .description('create a user and a first API key; the key is shown only once')
     .action((name: string, options: { plan: PlanName; operator?: boolean }) =>
-      admin.run(async ({ db }) => {
+      runOnDatabase(async ({ db }) => {
         const row = await createUser(db, { name, plan: options.plan, operator: options.operator ?? false })
         const { key } = await createApiKey(db, row.id, 'first')
         return { ...viewUser(row), api_key: key }
@@ -27,21 +28,21 @@ export function addUserCommands(program: Command, admin: Admin): void {
 
   user
     .command('list')
-    .description('all users')
+    .description('list all users')
     .action(() =>
-      admin.run(async ({ db }) =>
+      runOnDatabase(async ({ db }) =>
         (await db.selectFrom('users').selectAll().orderBy('created_at').execute()).map(viewUser),
       ),
     )
 
   user
     .command('set-plan')
-    .argument('<user>', 'id or name')
-    .addArgument(program.createArgument('<plan>').choices(planOption('free').argChoices ?? []))
-    .description('change the plan; holds from the next request on')
-    .action((who: string, plan: PlanName) =>
-      admin.run(async ({ db }) => {
-        const { id } = await getUser(db, who)
+    .argument('<user>', 'id or name of the user')
+    .addArgument(admin.createArgument('<plan>', 'new plan').choices(PLAN_NAMES))
+    .description('change the plan of a user, from the next request on')
+    .action((userRef: string, plan: PlanName) =>
+      runOnDatabase(async ({ db }) => {
+        const { id } = await getUser(db, userRef)
         return viewUser(
           await db.updateTable('users').set({ plan }).where('id', '=', id).returningAll().executeTakeFirstOrThrow(),
         )
@@ -50,26 +51,34 @@ export function addUserCommands(program: Command, admin: Admin): void {
 
   user
     .command('add-credit')
-    .argument('<user>', 'id or name')
-    .argument('<credits>', 'how many; negative takes away', parseCredits)
-    .option('--reason <text>', 'kept with the entry', 'added by an operator')
-    .description('add credit')
-    .action((who: string, credits: number, options: { reason: string }) =>
-      admin.run(async ({ db }) => {
-        const { id } = await getUser(db, who)
+    .argument('<user>', 'id or name of the user')
+    .argument('<credits>', 'number of credits; a negative number removes credit', parseCredits)
+    .option('--reason <text>', 'reason, stored with the entry', 'added by an operator')
+    .description('add credit to a user')
+    .action((userRef: string, credits: number, options: { reason: string }) =>
+      runOnDatabase(async ({ db }) => {
+        const { id } = await getUser(db, userRef)
         return viewUser(await db.transaction().execute((tx) => addCredit(tx, id, credits, options.reason)))
       }),
     )
 }
 
-export async function getUser(db: Db, who: string): Promise<UserRow> {
+export async function getUser(db: Db, userRef: string): Promise<UserRow> {
   const row = await db
     .selectFrom('users')
     .selectAll()
-    .where((eb) => eb.or([eb('id', '=', who), eb('name', '=', who)]))
+    .where((eb) => eb.or([eb('id', '=', userRef), eb('name', '=', userRef)]))
     .executeTakeFirst()
-  if (!row) throw notFound(`user ${who}`)
+  if (!row) throw notFound(`user ${userRef}`)
   return row
+}
+
+function parseCredits(text: string): number {
+  const credits = Number(text)
+  if (!/^-?\d+(\.\d{1,6})?$/.test(text) || Math.abs(credits) > 1e9) {
+    throw new InvalidArgumentError('a number of credits, with at most 6 decimals.')
+  }
+  return credits
 }
 
 const viewUser = (row: UserRow) => ({

@@ -5,23 +5,23 @@ import { runCommand } from '../run-command.ts'
 import { doctor } from './main.ts'
 
 const MAIN = fileURLToPath(new URL('./main.ts', import.meta.url))
-/** Any free port: whether another program holds the usual ones is not what is tested here. */
+/** Any free port, so that a program on the default ports does not fail these tests. */
 const FREE_PORTS = { WARREN_PORT: '0', WARREN_METRICS_PORT: '0' }
 
 const runDoctor = (...args: string[]) =>
   runCommand(process.execPath, [MAIN, ...args], { env: { ...process.env, ...FREE_PORTS } })
 
-async function doctorInside(args: string[], isTTY: boolean, env: NodeJS.ProcessEnv = {}) {
-  const said = { out: '', err: '' }
+async function runInProcess(args: string[], isTTY: boolean, env: NodeJS.ProcessEnv = {}) {
+  const printed = { out: '', err: '' }
   const exitCode = await doctor(args, {
     env: { ...process.env, NO_COLOR: undefined, ...FREE_PORTS, ...env },
-    stdout: { isTTY, write: (text) => (said.out += text) },
-    stderr: { write: (text) => (said.err += text) },
+    stdout: { isTTY, write: (text) => (printed.out += text) },
+    stderr: { write: (text) => (printed.err += text) },
   })
-  return { ...said, exitCode }
+  return { ...printed, exitCode }
 }
 
-test('the doctor prints a line for each check and ends with a summary, as json it lists the same checks', async () => {
+test('the doctor prints one line per check and a summary; --json lists the same checks', async () => {
   const [text, json] = await Promise.all([runDoctor(), runDoctor('--json')])
 
   const outcomes: { name: string; needed: string; ok: boolean; fix?: string }[] = JSON.parse(json.stdout)
@@ -31,7 +31,7 @@ test('the doctor prints a line for each check and ends with a summary, as json i
     outcomes.map((outcome) => outcome.ok),
   )
   for (const [index, outcome] of outcomes.entries()) {
-    assert.ok(lines[index]?.slice(8).startsWith(outcome.name), outcome.name)
+    assert.ok(lines[index]?.slice(9).startsWith(outcome.name), outcome.name)
     assert.equal(outcome.fix === undefined, outcome.ok, outcome.name)
   }
   assert.match(text.stdout, /\n\n\d+ of \d+ checks ok.*\n$/)
@@ -40,18 +40,18 @@ test('the doctor prints a line for each check and ends with a summary, as json i
   assert.equal(json.exitCode, text.exitCode)
 })
 
-test('a required thing that is missing makes the exit status 1', async () => {
-  const { out, exitCode } = await doctorInside([], false, { WARREN_PORT: 'none' })
+test('the exit status is 1 if a required check fails', async () => {
+  const { out, exitCode } = await runInProcess([], false, { WARREN_PORT: 'none' })
 
-  assert.match(out, /^missing API port +WARREN_PORT=none is no port\n +fix: set WARREN_PORT/m)
+  assert.match(out, /^missing +API port +WARREN_PORT=none is not a port number\n +fix: set WARREN_PORT/m)
   assert.equal(exitCode, 1)
 })
 
-test('colour is for terminals only, and not with NO_COLOR', async () => {
+test('colour is used on terminals only, and not with NO_COLOR', async () => {
   const [terminal, file, plain] = await Promise.all([
-    doctorInside([], true),
-    doctorInside([], false),
-    doctorInside([], true, { NO_COLOR: '1' }),
+    runInProcess([], true),
+    runInProcess([], false),
+    runInProcess([], true, { NO_COLOR: '1' }),
   ])
 
   assert.ok(terminal.out.includes('\x1b['))
@@ -59,25 +59,25 @@ test('colour is for terminals only, and not with NO_COLOR', async () => {
   assert.ok(!plain.out.includes('\x1b['))
 })
 
-test('an option that is not known is refused by name, with exit status 2 and no checks', async () => {
+test('an unknown option or argument is named, with exit status 2, and no check runs', async () => {
   for (const option of ['--fix', 'kvm']) {
-    const { out, err, exitCode } = await doctorInside([option], false)
+    const { out, err, exitCode } = await runInProcess([option], false)
 
     assert.equal(exitCode, 2)
     assert.equal(out, '')
-    assert.ok(err.startsWith('doctor: ') && err.includes(`'${option}'`), err)
+    assert.ok(err.startsWith('warren doctor: ') && err.includes(option), err)
   }
 })
 
-test('help tells the options and what is read from the environment', async () => {
-  const { out, exitCode } = await doctorInside(['--help'], false)
+test('the help lists the options and the environment variables', async () => {
+  const { out, exitCode } = await runInProcess(['--help'], false)
 
   assert.equal(exitCode, 0)
   assert.match(out, /--json[\s\S]*WARREN_METRICS_PORT/)
 })
 
-test('an ordinary user gets a full report too', async (t) => {
-  if (process.getuid?.() !== 0) return t.skip('this test is run by an ordinary user already')
+test('the doctor also works without root', async (t) => {
+  if (process.getuid?.() !== 0) return t.skip('the tests run without root already')
   const asNobody = ['--reuid', '65534', '--regid', '65534', '--clear-groups', process.execPath]
   const readable = await runCommand('setpriv', [...asNobody, '--version'])
   if (readable.exitCode !== 0) return t.skip('the checkout is not readable by other users')
@@ -86,7 +86,7 @@ test('an ordinary user gets a full report too', async (t) => {
     env: { ...process.env, ...FREE_PORTS },
   })
 
-  assert.match(stdout, /^missing user +an ordinary user: only root .*\(recommended\)$/m, stderr)
+  assert.match(stdout, /^missing +user +not root: only root .*\(recommended\)$/m, stderr)
   assert.match(stdout, /^ok +kvm +not usable: no permission to open \/dev\/kvm$|^ok +kvm +(runs|not usable)/m)
   assert.doesNotMatch(stdout, /the check itself failed/)
 })

@@ -47,8 +47,8 @@ export function checkUser({ isRoot }: Pick<Machine, 'isRoot'>): CheckResult {
   return {
     ok: false,
     detail:
-      'an ordinary user: only root gives sandboxes their network (namespaces, taps, nftables), CPU and memory limits ' +
-      '(cgroups) and an own uid, and installs the tools that are missing',
+      'not root: only root can set up the network of sandboxes (namespaces, taps, nftables), limit their CPU and memory ' +
+      '(cgroups), run each under its own uid, and install missing tools',
     fix: 'sudo npm run doctor, and sudo npm start',
   }
 }

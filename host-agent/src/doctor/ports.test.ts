@@ -79,8 +79,8 @@ test('one port for both is refused, as is what is no port or no address here', a
   const noAddress = await checkBoth({ WARREN_HOST: '192.0.2.1', WARREN_PORT: '0', WARREN_METRICS_PORT: '0' })
 
   assert.equal(both.metrics.detail, "9464 is the API's port")
-  assert.equal(noPort.api.detail, 'WARREN_PORT=http is no port')
-  assert.equal(noPort.metrics.detail, 'WARREN_METRICS_PORT=65536 is no port')
+  assert.equal(noPort.api.detail, 'WARREN_PORT=http is not a port number')
+  assert.equal(noPort.metrics.detail, 'WARREN_METRICS_PORT=65536 is not a port number')
   assert.equal(noAddress.api.ok ? '' : noAddress.api.fix, 'set WARREN_HOST to an address of this machine')
 })
 

@@ -32,7 +32,11 @@ async function checkPort(
   const value = env[variable] || fallback
   const port = Number(value)
   if (!/^\d+$/.test(value) || port > 65_535) {
-    return { ok: false, detail: `${variable}=${value} is no port`, fix: `set ${variable} to a number up to 65535` }
+    return {
+      ok: false,
+      detail: `${variable}=${value} is not a port number`,
+      fix: `set ${variable} to a number up to 65535`,
+    }
   }
   const host = env.WARREN_HOST || '127.0.0.1'
   const where = `${host}:${port}`

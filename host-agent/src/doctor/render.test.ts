@@ -8,50 +8,50 @@ const noted: CheckOutcome = { name: 'kvm', needed: 'recommended', ok: true, deta
 const advised: CheckOutcome = { name: 'skopeo', needed: 'recommended', ok: false, detail: 'not found', fix: 'get it' }
 const broken: CheckOutcome = { name: 'node', needed: 'required', ok: false, detail: 'too old', fix: 'npm ci' }
 
-test('lines are aligned, advice is indented, the summary is last', () => {
+test('lines are aligned, advice is indented, and the summary is last', () => {
   const text = renderOutcomes([fine, noted, advised], { colour: false })
 
   assert.equal(
     text,
-    `ok      kernel  6.1.0
-ok      kvm     no
-        note: slower
-missing skopeo  not found (recommended)
-        fix: get it
+    `ok       kernel  6.1.0
+ok       kvm     no
+         note: slower
+missing  skopeo  not found (recommended)
+         fix: get it
 
 2 of 3 checks ok, 0 required and 1 recommended missing: Warren can start.
 `,
   )
 })
 
-test('a required check that failed is told in the summary', () => {
+test('the summary says that a failed required check prevents the start', () => {
   const text = renderOutcomes([broken, advised], { colour: false })
 
-  assert.match(text, /^missing node {4}too old$/m)
+  assert.match(text, /^missing {2}node {4}too old$/m)
   assert.match(text, /0 of 2 checks ok, 1 required and 1 recommended missing: Warren cannot start/)
 })
 
-test('when all is well the summary says no more than that', () => {
+test('if all checks pass, the summary has only their number', () => {
   assert.ok(renderOutcomes([fine, noted], { colour: false }).endsWith('\n\n2 of 2 checks ok.\n'))
 })
 
-test('colour only wraps words: without it the text is the same', () => {
+test('colour adds escape sequences and changes nothing else', () => {
   const all = [fine, noted, advised, broken]
 
   const coloured = renderOutcomes(all, { colour: true })
 
-  assert.ok(coloured.startsWith('\x1b[32mok     \x1b[0m kernel'))
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: the escape is what is looked for
+  assert.ok(coloured.startsWith('\x1b[32mok\x1b[0m       kernel'))
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: the test removes escape sequences
   assert.equal(coloured.replace(/\x1b\[\d+m/g, ''), renderOutcomes(all, { colour: false }))
 })
 
-test('what a tool printed cannot break the lines or reach the terminal as control characters', () => {
+test('line breaks and control characters in the output of a tool are removed', () => {
   const text = renderOutcomes([{ ...fine, detail: 'two\nlines \x1b[31mred' }], { colour: false })
 
-  assert.match(text, /^ok {6}kernel {2}two lines \[31mred\n/)
+  assert.match(text, /^ok {2}kernel {2}two lines \[31mred\n/)
 })
 
-test('only a required check that failed keeps Warren from starting', () => {
+test('only a failed required check prevents the start', () => {
   assert.equal(canStart([fine, noted, advised]), true)
   assert.equal(canStart([fine, broken]), false)
 })

@@ -11,13 +11,13 @@ import { tarFolder } from './oci-testing.ts'
 import { IS_ROOT, makeFolder, makeStore } from './testing.ts'
 
 async function warrenImages(store: Store, ...args: string[]) {
-  const said = { out: '', err: '' }
+  const printed = { out: '', err: '' }
   const exitCode = await images(args, {
     env: { ...process.env, WARREN_CACHE_DIR: store.cacheDir },
-    stdout: { write: (text) => (said.out += text) },
-    stderr: { write: (text) => (said.err += text) },
+    stdout: { write: (text) => (printed.out += text) },
+    stderr: { write: (text) => (printed.err += text) },
   })
-  return { ...said, exitCode }
+  return { ...printed, exitCode }
 }
 
 async function makeTarball(t: TestContext): Promise<string> {
@@ -47,7 +47,7 @@ test('an image is imported, listed with its size and removed', async (t) => {
   assert.match((await warrenImages(store, 'list')).out, /^No images yet/)
 })
 
-test('an image in use stays: by a process that has it open, or by what the host agent knows', async (t) => {
+test('an image is not removed while a process has it open or the host agent needs it', async (t) => {
   if (!IS_ROOT) return t.skip('needs root: the files of an image belong to many users')
   const store = await makeStore(t)
   await warrenImages(store, 'import', await makeTarball(t), '--name', 'tiny:1')
@@ -66,7 +66,7 @@ test('an image in use stays: by a process that has it open, or by what the host 
   assert.deepEqual(await findImage(store, 'tiny:1'), image)
 })
 
-test('what a newer build replaced goes when nobody needs it any more', async (t) => {
+test('a replaced image is pruned once no sandbox needs it', async (t) => {
   if (!IS_ROOT) return t.skip('needs root: the files of an image belong to many users')
   const store = await makeStore(t)
   const opened = await openImageStore(store)
@@ -80,7 +80,7 @@ test('what a newer build replaced goes when nobody needs it any more', async (t)
   assert.deepEqual(await opened.find('tiny:1'), current)
 })
 
-test('the list shows what is being built, and what failed and why', async (t) => {
+test('the list shows builds in progress and the reasons of failed ones', async (t) => {
   const store = await makeStore(t)
   const { promise, resolve } = Promise.withResolvers<void>()
   const building = buildOnce(
@@ -111,7 +111,7 @@ test('the list shows what is being built, and what failed and why', async (t) =>
   assert.equal((await warrenImages(store, 'rm', 'bad:1')).exitCode, 0)
 })
 
-test('an image that nobody can build is brought by import, and the error says so', async (t) => {
+test('the error for an image without a recipe suggests an import', async (t) => {
   const store = await makeStore(t)
 
   const { exitCode, err } = await warrenImages(store, 'build', 'ubuntu:26.04')
@@ -121,28 +121,29 @@ test('an image that nobody can build is brought by import, and the error says so
   assert.deepEqual(await (await openImageStore(store)).list(), [])
 })
 
-test('wrong commands are refused with what is wrong about them', async (t) => {
+test('the error for a wrong command line names what is wrong', async (t) => {
   const store = await makeStore(t)
   const cases: [string[], string][] = [
-    [[], 'there is no command nothing'],
-    [['remove', 'a:1'], 'there is no command remove'],
-    [['toString'], 'there is no command toString'],
-    [['rm'], 'rm needs the name of an image'],
-    [['import', 'x.tar'], 'import needs --name'],
-    [['list', 'a:1'], 'list does not take a:1'],
-    [['build', 'a:1', '--name', 'b:1'], 'build takes no --name'],
-    [['list', '--fast'], "Unknown option '--fast'"],
+    [['remove', 'a:1'], "unknown command 'remove'"],
+    [['toString'], "unknown command 'toString'"],
+    [['rm'], "missing required argument 'name'"],
+    [['import', 'x.tar'], "required option '--name <name>' not specified"],
+    [['list', 'a:1'], "too many arguments for 'list'. Expected 0 arguments but got 1: a:1"],
+    [['build', 'a:1', '--name', 'b:1'], "unknown option '--name'"],
+    [['list', '--fast'], "unknown option '--fast'"],
   ]
   for (const [args, message] of cases) {
     const { exitCode, out, err } = await warrenImages(store, ...args)
     assert.deepEqual([exitCode, out], [2, ''], args.join(' '))
     assert.ok(err.startsWith(`warren images: ${message}`), err)
   }
+  const nothing = await warrenImages(store)
+  assert.deepEqual([nothing.exitCode, nothing.out, nothing.err.startsWith('Usage: warren images')], [2, '', true])
   const absent = await warrenImages(store, 'rm', 'a:1')
   assert.deepEqual([absent.exitCode, absent.err], [1, 'warren images: there is no image a:1\n'])
 })
 
-test('help names every command', async (t) => {
+test('the help lists every command', async (t) => {
   const { exitCode, out } = await warrenImages(await makeStore(t), '--help')
 
   assert.equal(exitCode, 0)

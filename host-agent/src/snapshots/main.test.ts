@@ -31,7 +31,7 @@ async function makeData(t: { after(end: () => Promise<void>): void }) {
   return { dataDir, store }
 }
 
-test('ls says what is kept, verify that it is whole', async (t) => {
+test('ls lists the snapshots, and verify finds them intact', async (t) => {
   const { dataDir } = await makeData(t)
 
   const listed = await run(dataDir, 'ls')
@@ -39,12 +39,12 @@ test('ls says what is kept, verify that it is whole', async (t) => {
   const json = JSON.parse((await run(dataDir, 'ls', '--json')).out)
 
   assert.equal(listed.code, 0)
-  assert.match(listed.out, /^SANDBOX +GENERATION +SAVED +DISK LAYERS +SIZE +STATE\nsb-0+ +3 .* kept\n$/)
-  assert.deepEqual([verified.code, verified.out.trim().endsWith('whole')], [0, true])
+  assert.match(listed.out, /^SANDBOX +GENERATION +SAVED +DISK LAYERS +SIZE +STATE\nsb-0+ +3 .* saved\n$/)
+  assert.deepEqual([verified.code, verified.out.trim().endsWith('intact')], [0, true])
   assert.equal(json[0].generation, 3)
 })
 
-test('a file that changed or went missing is named, and the exit status tells', async (t) => {
+test('verify names a changed or missing file and exits with 1', async (t) => {
   const { dataDir, store } = await makeData(t)
 
   await writeFile(store.fileOf('disk'), 'dusk')
@@ -57,7 +57,7 @@ test('a file that changed or went missing is named, and the exit status tells', 
   assert.match(missing.out, /damaged: disk is missing/)
 })
 
-test('gc removes what nobody names', async (t) => {
+test('gc removes files that no generation refers to', async (t) => {
   const { dataDir, store } = await makeData(t)
   await writeFile(store.fileOf('left-over'), 'x')
 
@@ -66,7 +66,7 @@ test('gc removes what nobody names', async (t) => {
   assert.equal((await run(dataDir, 'verify')).code, 0)
 })
 
-test('gc waits while a host agent is starting, and none starts its work meanwhile', async (t) => {
+test('gc waits for a host agent that is starting', async (t) => {
   const { dataDir, store } = await makeData(t)
   await writeFile(store.fileOf('left-over'), 'x')
   const release = await becomeOnlyOne(readHostConfig({ WARREN_DATA_DIR: dataDir }).instance)
@@ -79,7 +79,7 @@ test('gc waits while a host agent is starting, and none starts its work meanwhil
   assert.match((await collecting).out, /^removed 1 files/)
 })
 
-test('a wrong command is told what there is', async (t) => {
+test('a wrong command line is answered with the help', async (t) => {
   const { dataDir } = await makeData(t)
   for (const args of [[], ['burn'], ['gc', 'x'], ['ls', 'a', 'b'], ['ls', '--nonsense']]) {
     const { code, err } = await run(dataDir, ...args)
@@ -87,5 +87,5 @@ test('a wrong command is told what there is', async (t) => {
     assert.match(err, /Usage: warren snapshots/)
   }
   assert.equal((await run(dataDir, '--help')).code, 0)
-  assert.match((await run(dataDir, 'ls', 'sb-nobody')).err, /nothing is saved of sb-nobody/)
+  assert.match((await run(dataDir, 'ls', 'sb-none')).err, /there is no snapshot of sb-none/)
 })

@@ -1,10 +1,10 @@
-/** `warren snapshots …`: lists, checks and tidies up what is saved of sandboxes, also while Warren runs. */
+/** `warren snapshots`: lists, verifies and cleans up snapshots. Works while Warren runs and while it does not. */
 import { closeSync, existsSync, openSync } from 'node:fs'
 import http2 from 'node:http2'
 import net from 'node:net'
 import path from 'node:path'
-import { parseArgs } from 'node:util'
-import { errorText } from '@warren/kit/text'
+import type { Command } from 'commander'
+import { createCommand, runCli, type Terminal } from '../cli.ts'
 import { type Config, readHostConfig } from '../config.ts'
 import { becomeOnlyOne } from '../net/process-lock.ts'
 import { openRegistry } from '../vms/registry.ts'
@@ -13,51 +13,55 @@ import { renderSnapshots, type SnapshotLine } from './render.ts'
 import { openSnapshotStore, type SnapshotStore } from './store.ts'
 import { checkFile } from './sums.ts'
 
-const HELP = `Usage: warren snapshots <command> [options]
+const HELP = `
+Reads WARREN_DATA_DIR.
+Exit status: 0 on success, 1 on failure or damage, 2 for a wrong command line.`
 
-  ls [sandbox]       the generations that are kept, newest first
-  verify [sandbox]   read every saved file and compare it with its checksums
-  gc                 remove files that no generation names any more; the host agent does so at every start
+export function createSnapshotsCommand(terminal: Terminal): Command {
+  const snapshots = createCommand('warren snapshots', terminal)
+    .description('List, verify and clean up the snapshots of paused sandboxes')
+    .option('--json', 'print the result as JSON')
+    .addHelpText('after', HELP)
 
-  --json   print the result as JSON
-  --help   print this
-
-Reads WARREN_DATA_DIR. Exit status: 0 when all is well, 1 when something is damaged or fails, 2 for a wrong command.
-`
-
-type Output = { write(text: string): unknown }
-type Terminal = Pick<NodeJS.Process, 'env'> & { stdout: Output; stderr: Output }
-
-/** Gives the exit status. */
-export async function snapshots(args: string[], terminal: Terminal): Promise<number> {
-  const command = parseCommand(args)
-  if (command instanceof Error) {
-    terminal.stderr.write(`warren snapshots: ${command.message}\n\n${HELP}`)
-    return 2
+  const print = (value: unknown, text: string) =>
+    terminal.stdout.write(snapshots.opts<{ json?: boolean }>().json ? `${JSON.stringify(value, null, 2)}\n` : text)
+  const openStore = () => openSnapshotStore(path.join(readHostConfig(terminal.env).dataDir, 'snapshots'))
+  const printLines = (lines: SnapshotLine[], verified: boolean) => {
+    print(lines, renderSnapshots(lines, verified))
+    if (lines.some((line) => line.damage !== undefined)) terminal.exitCode = 1
   }
-  if (command.help) {
-    terminal.stdout.write(HELP)
-    return 0
-  }
-  try {
-    const config = readHostConfig(terminal.env)
-    const print = (value: unknown, text: string) =>
-      terminal.stdout.write(command.json ? `${JSON.stringify(value, null, 2)}\n` : text)
-    if (command.verb === 'gc') {
-      const collected = await collect(config)
+
+  snapshots
+    .command('ls')
+    .argument('[sandbox]', 'id of a sandbox; all sandboxes by default')
+    .description('list the saved generations, newest first')
+    .action(async (sandbox?: string) => printLines(listLines(await openStore(), sandbox), false))
+
+  snapshots
+    .command('verify')
+    .argument('[sandbox]', 'id of a sandbox; all sandboxes by default')
+    .description('read every saved file and compare it with its checksums')
+    .action(async (sandbox?: string) => {
+      const store = await openStore()
+      const lines = listLines(store, sandbox)
+      for (const line of lines) line.damage ??= findDamage(store, line)
+      printLines(lines, true)
+    })
+
+  snapshots
+    .command('gc')
+    .description('remove files that no generation refers to; the host agent does this at every start')
+    .action(async () => {
+      const collected = await collect(readHostConfig(terminal.env))
       print(collected, `removed ${collected.removed} files, ${Math.ceil(collected.bytes / 1e6)} MB\n`)
-      return 0
-    }
-    const store = await openSnapshotStore(path.join(config.dataDir, 'snapshots'))
-    const lines = listLines(store, command.sandbox)
-    if (command.verb === 'verify') for (const line of lines) line.damage ??= verify(store, line)
-    print(lines, renderSnapshots(lines, command.verb === 'verify'))
-    return lines.some((line) => line.damage !== undefined) ? 1 : 0
-  } catch (error) {
-    terminal.stderr.write(`warren snapshots: ${errorText(error)}\n`)
-    return 1
-  }
+    })
+
+  return snapshots
 }
+
+/** Returns the exit status. */
+export const snapshots = (args: string[], terminal: Terminal): Promise<number> =>
+  runCli(createSnapshotsCommand(terminal), args, terminal)
 
 function listLines(store: SnapshotStore, wanted: string | undefined): SnapshotLine[] {
   const lines: SnapshotLine[] = []
@@ -69,12 +73,12 @@ function listLines(store: SnapshotStore, wanted: string | undefined): SnapshotLi
       lines.push({ sandbox, generation, ...about, ...(damage === undefined ? {} : { damage }) })
     }
   }
-  if (wanted !== undefined && lines.length === 0) throw new Error(`nothing is saved of ${wanted}`)
+  if (wanted !== undefined && lines.length === 0) throw new Error(`there is no snapshot of ${wanted}`)
   return lines
 }
 
-/** What is wrong with the first file that is not what it was. */
-function verify(store: SnapshotStore, { sandbox, generation }: SnapshotLine): string | undefined {
+/** Describes the first file that is missing or damaged. */
+function findDamage(store: SnapshotStore, { sandbox, generation }: SnapshotLine): string | undefined {
   const manifest = store.find(sandbox, generation)?.manifest
   for (const object of manifest ? objectsOf(manifest) : []) {
     const file = store.fileOf(object.id)
@@ -90,15 +94,19 @@ function verify(store: SnapshotStore, { sandbox, generation }: SnapshotLine): st
   return undefined
 }
 
-/** Only the host agent knows what it is about to name; without one nobody is, and none begins meanwhile. */
+/**
+ * A running host agent does it, because only it knows which files its current operations are about to refer to. If none
+ * runs, its lock is held meanwhile, so that none starts.
+ */
 async function collect(config: Config): Promise<{ removed: number; bytes: number }> {
-  if (await answers(config.socket)) return askToCollect(config.socket)
+  if (await isListening(config.socket)) return requestCollect(config.socket)
   const release = await becomeOnlyOne(config.instance)
   try {
     const store = await openSnapshotStore(path.join(config.dataDir, 'snapshots'))
     const { records, broken } = await openRegistry(path.join(config.dataDir, 'vms')).list()
-    if (broken.length > 0) throw new Error(`${broken.join(', ')} cannot be read; start Warren first, which mends that`)
-    // A sandbox runs on without a host agent, and so does what it reads.
+    if (broken.length > 0)
+      throw new Error(`${broken.join(', ')} cannot be read; start Warren first, which repairs that`)
+    // A sandbox keeps running without a host agent, so the files that it reads must stay.
     for (const { body } of records) if (body) store.hold(body.id, body.layers)
     return await store.collect()
   } finally {
@@ -106,7 +114,7 @@ async function collect(config: Config): Promise<{ removed: number; bytes: number
   }
 }
 
-function answers(socket: string): Promise<boolean> {
+function isListening(socket: string): Promise<boolean> {
   return new Promise((resolve) => {
     const connection = net.connect(socket)
     connection.once('connect', () => resolve(true)).once('error', () => resolve(false))
@@ -114,7 +122,7 @@ function answers(socket: string): Promise<boolean> {
   })
 }
 
-async function askToCollect(socket: string): Promise<{ removed: number; bytes: number }> {
+async function requestCollect(socket: string): Promise<{ removed: number; bytes: number }> {
   const session = http2.connect('http://host', { createConnection: () => net.connect(socket) })
   try {
     const stream = session.request({ ':method': 'POST', ':path': '/v1/snapshots/collect' })
@@ -123,26 +131,6 @@ async function askToCollect(socket: string): Promise<{ removed: number; bytes: n
     return JSON.parse(Buffer.concat(chunks).toString('utf8'))
   } finally {
     session.close()
-  }
-}
-
-type Command = { verb: string; sandbox?: string; json: boolean; help: boolean }
-
-function parseCommand(args: string[]): Command | Error {
-  try {
-    const { values, positionals } = parseArgs({
-      args,
-      allowPositionals: true,
-      options: { json: { type: 'boolean' }, help: { type: 'boolean', short: 'h' } },
-    })
-    const [verb = 'nothing', sandbox, more] = positionals
-    const help = values.help ?? false
-    if (!help && !['ls', 'verify', 'gc'].includes(verb)) return new Error(`there is no command ${verb}`)
-    const tooMuch = verb === 'gc' ? sandbox : more
-    if (tooMuch !== undefined) return new Error(`${verb} does not take ${tooMuch}`)
-    return { verb, json: values.json ?? false, help, ...(sandbox === undefined ? {} : { sandbox }) }
-  } catch (error) {
-    return error as Error // parseArgs throws nothing else
   }
 }
 

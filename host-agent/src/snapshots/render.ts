@@ -1,4 +1,5 @@
-/** Generations as text, for people. */
+/** Prints the list of snapshot generations as a table. */
+import { type Column, renderTable } from '@warren/kit/table'
 
 export type SnapshotLine = {
   sandbox: string
@@ -9,26 +10,18 @@ export type SnapshotLine = {
   damage?: string
 }
 
-const HEADINGS = ['SANDBOX', 'GENERATION', 'SAVED', 'DISK LAYERS', 'SIZE', 'STATE'] as const
-
 export function renderSnapshots(lines: readonly SnapshotLine[], verified: boolean): string {
-  if (lines.length === 0) return 'Nothing is saved.\n'
-  const rows = [HEADINGS, ...lines.map((line) => cells(line, verified))]
-  const widths = HEADINGS.map((_, column) => Math.max(...rows.map((row) => row[column]!.length))) // as long as HEADINGS
-  const text = rows.map((row) =>
-    row
-      .map((cell, column) => cell.padEnd(widths[column]!))
-      .join('  ')
-      .trimEnd(),
-  )
-  return `${text.join('\n')}\n`
+  if (lines.length === 0) return 'There are no snapshots.\n'
+  const columns: Column<SnapshotLine>[] = [
+    { title: 'SANDBOX', cell: ({ sandbox }) => sandbox },
+    { title: 'GENERATION', cell: ({ generation }) => `${generation}` },
+    { title: 'SAVED', cell: ({ saved_at = '-' }) => saved_at },
+    { title: 'DISK LAYERS', cell: ({ layers = '-' }) => `${layers}` },
+    { title: 'SIZE', cell: ({ bytes }) => (bytes === undefined ? '-' : `${Math.ceil(bytes / 1e6)} MB`) },
+    {
+      title: 'STATE',
+      cell: ({ damage }) => (damage === undefined ? (verified ? 'intact' : 'saved') : `damaged: ${damage}`),
+    },
+  ]
+  return renderTable(columns, lines)
 }
-
-const cells = (line: SnapshotLine, verified: boolean): string[] => [
-  line.sandbox,
-  `${line.generation}`,
-  line.saved_at ?? '-',
-  `${line.layers ?? '-'}`,
-  line.bytes === undefined ? '-' : `${Math.ceil(line.bytes / 1e6)} MB`,
-  line.damage === undefined ? (verified ? 'whole' : 'kept') : `damaged: ${line.damage}`,
-]

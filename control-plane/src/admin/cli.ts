@@ -1,0 +1,20 @@
+/**
+ * The commands of `warren admin`: users, plans, credit and API keys. They use the database directly, so they also work
+ * while no API runs. Running API processes apply every change immediately, because database triggers notify them.
+ */
+import { Command } from 'commander'
+import { addKeyCommands } from './keys.ts'
+import { createRunOnDatabase } from './run-on-database.ts'
+import { addUserCommands } from './users.ts'
+
+export function createAdminCommand(): Command {
+  const admin = new Command('warren admin')
+    .description('Manage users, plans, credit and API keys')
+    .option('--json', 'print the result as JSON')
+    .configureHelp({ showGlobalOptions: true })
+    .showHelpAfterError()
+  const runOnDatabase = createRunOnDatabase(() => admin.opts<{ json?: boolean }>().json ?? false)
+  addUserCommands(admin, runOnDatabase)
+  addKeyCommands(admin, runOnDatabase)
+  return admin
+}

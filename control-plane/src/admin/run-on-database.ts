@@ -1,0 +1,33 @@
+/** Connects to the database, runs one action of a command on it, and prints the result. */
+import { createLog } from '@warren/kit/log'
+import { type Column, renderTable } from '@warren/kit/table'
+import { connectDatabase, type Database } from '../db/connect.ts'
+
+export type RunOnDatabase = (action: (database: Database) => Promise<unknown>) => Promise<void>
+
+/** `isJson` is called after the command line has been parsed. */
+export function createRunOnDatabase(isJson: () => boolean): RunOnDatabase {
+  return async (action) => {
+    const url = process.env.DATABASE_URL
+    if (!url) throw new Error('DATABASE_URL is not set; use `npm run warren -- admin` while Warren runs')
+    const database = connectDatabase(url, createLog({ name: 'admin', level: 'error', format: 'json' }), { max: 2 })
+    try {
+      const result = await action(database)
+      process.stdout.write(isJson() ? `${JSON.stringify(result)}\n` : renderResult(result))
+    } finally {
+      await database.close()
+    }
+  }
+}
+
+/** The result is one row or an array of rows; the first row has the columns. */
+function renderResult(result: unknown): string {
+  const rows = (Array.isArray(result) ? result : [result]) as Record<string, unknown>[]
+  if (rows.length === 0) return 'none\n'
+  const columns = Object.keys(rows[0]!).map(
+    (name): Column<Record<string, unknown>> => ({ title: name, cell: (row) => renderValue(row[name]) }),
+  )
+  return renderTable(columns, rows)
+}
+
+const renderValue = (value: unknown): string => (value instanceof Date ? value.toISOString() : String(value ?? '-'))
