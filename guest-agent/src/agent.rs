@@ -1,4 +1,4 @@
-//! What all requests share. Built once in `main.rs` and once per test.
+//! State shared by all requests. Built once in `main.rs` and once per test.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -6,23 +6,23 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::process_tree::ProcessTrees;
 use crate::processes::Processes;
 use crate::self_signal::Signals;
 use crate::ssh::Ssh;
-use crate::tree::Trees;
-use crate::work::Work;
+use crate::workers::WorkerPool;
 
 pub struct Agent {
-    pub work: Work,
-    /// Whether this machine is ours to set up and to turn off: false in tests and development.
+    pub workers: WorkerPool,
+    /// Whether the agent is PID 1, so that it may set up the machine and turn it off. False in tests and development.
     pub is_init: bool,
-    /// Raised by POST /poweroff; `main.rs` waits for it.
+    /// Notified by POST /poweroff; `main.rs` waits for it.
     pub power_off: Notify,
     pub processes: Processes,
-    pub trees: Trees,
+    pub trees: ProcessTrees,
     pub signals: Signals,
     pub ssh: Ssh,
-    /// The sandbox's variables, in memory only, given to every program.
+    /// The sandbox's environment variables, passed to every program. Held only in memory.
     envs: Mutex<Arc<BTreeMap<String, String>>>,
 }
 
@@ -31,15 +31,15 @@ impl Agent {
         Self::with_root(is_init, "/".into())
     }
 
-    /// `root`: where it looks for an SSH server and its keys; a directory in tests.
+    /// `root` is where the SSH server and its keys are looked up: `/`, or a temporary directory in tests.
     pub fn with_root(is_init: bool, root: PathBuf) -> Arc<Self> {
         let envs = Mutex::new(Arc::default());
         Arc::new(Self {
-            work: Work::start(),
+            workers: WorkerPool::start(),
             is_init,
             power_off: Notify::new(),
             processes: Processes::default(),
-            trees: Trees::new(is_init),
+            trees: ProcessTrees::new(is_init),
             signals: Signals::default(),
             ssh: Ssh::new(root),
             envs,

@@ -1,9 +1,9 @@
-//! The first second: from the initramfs into the root filesystem.
+//! Boots from the initramfs into the root filesystem.
 //!
-//! The root filesystem is the user's and may be anything: Debian, Alpine, a single static binary. It need not hold
-//! the agent, and it must not: two versions would drift apart. So the process does not exec a second program there.
-//! It moves the mounts, makes the disk the root, and goes on running; its own code stays in the memory of the
-//! initramfs, which is never swapped and cannot be deleted, replaced or filled up by the user.
+//! The root filesystem belongs to the user and may be anything: Debian, Alpine, a single static binary. It must not
+//! contain the agent, because two versions would drift apart. Therefore the process does not exec a second program
+//! there: it moves the mounts, makes the disk the root, and continues running. Its code stays in the memory of the
+//! initramfs, which is never swapped out and which the user cannot delete, replace or fill up.
 
 use std::fs::{self, File};
 use std::io::{Error, Result};
@@ -12,16 +12,16 @@ use std::path::Path;
 use std::thread::sleep;
 use std::time::{Duration, Instant};
 
-use crate::kmsg::say;
+use crate::kmsg::log;
 use crate::machine::fill_standard_descriptors;
 use crate::sys::{check, check_long, mount};
 
 const NEW_ROOT: &str = "/newroot";
 const MODULES: &str = "/modules";
-const DISK_PATIENCE: Duration = Duration::from_secs(10);
-const DISK_STEP: Duration = Duration::from_millis(2);
+const DISK_TIMEOUT: Duration = Duration::from_secs(10);
+const DISK_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-/// What the host may say on the kernel command line.
+/// Parameters that the host passes on the kernel command line.
 #[derive(Debug, PartialEq)]
 pub struct CommandLine {
     /// `warren.root=`: the disk to boot from.
@@ -30,7 +30,7 @@ pub struct CommandLine {
     pub root_kind: String,
     /// `warren.ro`: mount it read-only.
     pub read_only: bool,
-    /// `warren.mtu=`: of eth0; the kernel's own when absent.
+    /// `warren.mtu=`: the MTU of eth0; the kernel's default when absent.
     pub mtu: Option<u32>,
 }
 
@@ -46,7 +46,7 @@ impl CommandLine {
     }
 }
 
-/// PID 1 in the initramfs, or already on the disk (`init=` of a kernel that needs no initramfs)?
+/// Whether the agent was started from an initramfs, rather than from the disk by a kernel with `init=`.
 pub fn is_initramfs() -> bool {
     // SAFETY: all zeros is valid, and the kernel fills it.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };
@@ -81,13 +81,14 @@ pub fn enter_root(command_line: &CommandLine) -> Result<()> {
     switch_root()
 }
 
-/// /modules/order names them one a line, each after those it needs.
+/// /modules/order lists one module per line, each after its dependencies.
 fn load_modules() {
     let order = fs::read_to_string(Path::new(MODULES).join("order")).unwrap_or_default();
     for name in order.lines().map(str::trim).filter(|name| !name.is_empty() && !name.starts_with('#')) {
-        // One that fails may be built in or not needed by this machine; the disk's absence would tell.
+        // A module that fails to load may be built into the kernel or not needed here. If it was needed, the disk does
+        // not appear and `wait_for` fails.
         if let Err(error) = load_module(&Path::new(MODULES).join(name)) {
-            say(&format!("module {name}: {error}"));
+            log(&format!("failed to load module {name}: {error}"));
         }
     }
 }
@@ -105,30 +106,30 @@ fn load_module(path: &Path) -> Result<()> {
 }
 
 fn wait_for(device: &Path) -> Result<()> {
-    let deadline = Instant::now() + DISK_PATIENCE;
+    let deadline = Instant::now() + DISK_TIMEOUT;
     while !device.exists() {
         if Instant::now() > deadline {
-            return Err(Error::other(format!("no disk {}", device.display())));
+            return Err(Error::other(format!("disk {} did not appear", device.display())));
         }
-        sleep(DISK_STEP);
+        sleep(DISK_POLL_INTERVAL);
     }
     Ok(())
 }
 
-/// The modules are in the kernel now; what is left of the initramfs is memory the guest can use.
+/// The modules are loaded; deleting the files returns their memory to the guest.
 fn free_initramfs() {
     let _ = fs::remove_dir_all(MODULES);
     let _ = fs::remove_file("/init");
 }
 
-/// As switch_root(8): the disk's mount takes the place of `/`.
+/// Like switch_root(8): moves the disk's mount to `/`.
 fn switch_root() -> Result<()> {
     for early in ["/dev", "/proc", "/sys"] {
         let moved_to = format!("{NEW_ROOT}{early}");
-        // A read-only image without the directory goes without; the later mounts will say so.
+        // Fails on a read-only image without the directory. Moving the mount then fails too and is logged.
         let _ = fs::create_dir(&moved_to);
         if let Err(error) = mount(early, &moved_to, "", libc::MS_MOVE, "") {
-            say(&format!("{early}: {error}"));
+            log(&format!("failed to move mount {early}: {error}"));
         }
     }
     std::env::set_current_dir(NEW_ROOT)?;
@@ -143,7 +144,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_command_line_is_read_word_by_word() {
+    fn the_command_line_is_parsed_by_whole_words() {
         let seen = CommandLine::parse("quiet root=/dev/vdb warren.root=/dev/vdc warren.ro warren.mtu=1400 panic=-1\n");
 
         let wanted =

@@ -1,16 +1,17 @@
-//! POST /exec: runs a program and streams what it says.
+//! POST /exec: runs a program and streams its output.
 //!
-//! The request body is frames: one `command` (JSON), then, if it asked for stdin, `stdin` frames; the end of the body
-//! is the end of stdin. The answer is frames too: `started`, any number of `stdout` and `stderr`, and `exit`; or
-//! `error` alone when the program could not start. `exit` comes when the program has been reaped AND both pipes are at
-//! their end: a background child that keeps them open keeps the exec open, as the spec has it.
+//! The request body consists of frames: one `command` (JSON), then, if the command asked for stdin, `stdin` frames; the
+//! end of the body is the end of stdin. The response consists of frames too: `started`, any number of `stdout` and
+//! `stderr`, and `exit`; or a single `error` when the program could not be started. `exit` is sent when the program has
+//! been reaped and both pipes have reached their end, so a background child that keeps them open keeps the exec open.
 //!
-//! Back-pressure: output is read from the pipe only when the piece before it has been taken by HTTP/2's windows, and
-//! stdin's window is only given back when the program has read. So a `yes` nobody reads costs 64 KiB in the pipe and
-//! one piece here.
+//! Back-pressure: the next output is read from the pipe only when HTTP/2's flow control has accepted the previous
+//! piece, and stdin's window is released only when the program has read. A `yes` whose output is not read therefore
+//! costs 64 KiB in the pipe and one piece here.
 //!
-//! When the stream is reset, or the session ends, this future is dropped or stops, and dropping `Group` kills the
-//! program's whole session at once. There is no SIGTERM first: the caller is gone, nobody would see a farewell.
+//! When the stream is reset or the session ends, this future stops or is dropped, and dropping `Group` kills the
+//! program's whole session immediately. There is no SIGTERM first, because the caller has disconnected and could not
+//! see the program's reaction.
 
 pub mod frames;
 mod group;
@@ -31,17 +32,17 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep_until};
 
 use crate::agent::Agent;
-use crate::reap::{self, Ending};
-use crate::reply::{Done, Failure, JSON_MAX_BYTES, Stop, parse_json, send_all, start};
-use crate::spawn::{Program, Refused, check_strings, describe, environment, spawn};
+use crate::reaper::{self, ExitStatus};
+use crate::reply::{Failure, HandlerError, HandlerResult, JSON_MAX_BYTES, parse_json, send_all, start};
+use crate::spawn::{Program, SpawnError, check_strings, describe, environment, spawn};
 use crate::sys;
 
 use frames::{COMMAND, ERROR, EXIT, FrameReader, STARTED, json_frame};
 use group::Group;
 use pipes::{Output, feed_stdin};
 
-/// After a time limit has struck, so long may a process outside the session still hold the pipes.
-const LINGER: Duration = Duration::from_secs(2);
+/// How long processes outside the session may hold the pipes open after a timeout.
+const PIPE_GRACE: Duration = Duration::from_secs(2);
 const FOREVER: Duration = Duration::from_secs(10 * 365 * 86_400);
 
 #[derive(Deserialize)]
@@ -52,7 +53,7 @@ struct Command {
     #[serde(default)]
     env: BTreeMap<String, String>,
     cwd: Option<String>,
-    /// Whether stdin frames follow; without it the program reads /dev/null.
+    /// Whether stdin frames follow; otherwise the program reads /dev/null.
     #[serde(default)]
     stdin: bool,
     timeout_ms: Option<u64>,
@@ -85,7 +86,7 @@ struct Pipes {
     stderr: OwnedFd,
 }
 
-pub async fn exec(agent: &Arc<Agent>, body: RecvStream, respond: &mut SendResponse<Bytes>) -> Done {
+pub async fn exec(agent: &Arc<Agent>, body: RecvStream, respond: &mut SendResponse<Bytes>) -> HandlerResult {
     let mut frames = FrameReader::new(body);
     let command: Command = parse_json(&frames.read_whole(COMMAND, JSON_MAX_BYTES).await?)?;
     check_strings([&command.cmd].into_iter().chain(&command.args).chain(&command.cwd), &command.env)?;
@@ -97,13 +98,13 @@ pub async fn exec(agent: &Arc<Agent>, body: RecvStream, respond: &mut SendRespon
     let head = Response::builder().status(StatusCode::OK).header("content-type", "application/x-warren-frames");
     let mut send = start(respond, head)?;
     match outcome {
-        Ok((group, ending)) => {
+        Ok((group, exit_status)) => {
             send.send_data(json_frame(STARTED, &Started { pid: group.pid() }), false)?;
-            let exit = watch(&group, ending, pipes, frames, &mut send, timeout).await?;
-            group.let_go();
+            let exit = watch(&group, exit_status, pipes, frames, &mut send, timeout).await?;
+            group.release();
             send.send_data(json_frame(EXIT, &exit), true)?;
         }
-        Err(refused) => send.send_data(json_frame(ERROR, &not_started(refused)), true)?,
+        Err(error) => send.send_data(json_frame(ERROR, &not_started(error)), true)?,
     }
     Ok(())
 }
@@ -132,51 +133,51 @@ fn prepare(agent: &Agent, command: Command) -> std::io::Result<(Program, Pipes)>
     Ok((program, Pipes { stdin, stdout, stderr }))
 }
 
-type StartOutcome = Result<(Group, oneshot::Receiver<Ending>), Refused>;
+type StartOutcome = Result<(Group, oneshot::Receiver<ExitStatus>), SpawnError>;
 
-/// On a worker: exec may have to read the program from a slow or hanging filesystem. Should the request be gone by
-/// the time it has started, the result is dropped, and the group with it.
-async fn start_program(agent: &Agent, program: Program) -> Done<StartOutcome> {
-    let work = agent.work.clone();
-    let starting = agent.work.run(move || {
-        let starting = reap::begin_start();
-        let (leader, ending) = starting.register(spawn(&program)?);
-        Ok((Group::new(leader, work), ending))
+/// Runs on a worker thread, because exec may have to read the program from a slow or hanging filesystem. If the request
+/// ends before the program has started, dropping the result drops the group and kills it.
+async fn start_program(agent: &Agent, program: Program) -> HandlerResult<StartOutcome> {
+    let workers = agent.workers.clone();
+    let starting = agent.workers.run(move || {
+        let starting = reaper::begin_start();
+        let (leader, exit_status) = starting.register(spawn(&program)?);
+        Ok((Group::new(leader, workers), exit_status))
     });
     Ok(starting.await.map_err(|error| Failure::internal("worker", &error))?)
 }
 
-fn not_started(refused: Refused) -> NotStarted {
+fn not_started(refused: SpawnError) -> NotStarted {
     match refused {
-        Refused::NotFound => NotStarted { kind: "not_found", message: "command not found".into() },
-        Refused::NotExecutable(error) => NotStarted { kind: "not_executable", message: describe(&error) },
-        Refused::Cwd(error) => NotStarted { kind: "other", message: format!("cwd: {}", describe(&error)) },
-        Refused::Other(error) => NotStarted { kind: "other", message: describe(&error) },
+        SpawnError::NotFound => NotStarted { kind: "not_found", message: "command not found".into() },
+        SpawnError::NotExecutable(error) => NotStarted { kind: "not_executable", message: describe(&error) },
+        SpawnError::Cwd(error) => NotStarted { kind: "other", message: format!("cwd: {}", describe(&error)) },
+        SpawnError::Other(error) => NotStarted { kind: "other", message: describe(&error) },
     }
 }
 
 async fn watch(
     group: &Group,
-    ending: oneshot::Receiver<Ending>,
+    exit_status: oneshot::Receiver<ExitStatus>,
     pipes: Pipes,
     frames: FrameReader,
     send: &mut SendStream<Bytes>,
     timeout: Duration,
-) -> Done<Exit> {
-    let setup = |error| Stop::Refused(Failure::internal("pipes", &error));
+) -> HandlerResult<Exit> {
+    let setup = |error| HandlerError::Failed(Failure::internal("pipes", &error));
     let mut output = Output::new(pipes.stdout, pipes.stderr).map_err(setup)?;
     let feeding = feed_stdin(pipes.stdin, frames);
     let running = async {
         while let Some(piece) = output.next(send).await? {
             send_all(send, piece).await?;
         }
-        let mut ending = ending;
-        std::future::poll_fn(|context| pipes::poll_unless_reset(send, context, &mut ending)).await
+        let mut exit_status = exit_status;
+        std::future::poll_fn(|context| pipes::poll_unless_reset(send, context, &mut exit_status)).await
     };
     let clock = sleep_until(Instant::now() + timeout);
     tokio::pin!(feeding, running, clock);
     let (mut fed, mut timed_out) = (false, false);
-    let ending = loop {
+    let exit_status = loop {
         tokio::select! {
             ended = &mut running => break ended?,
             outcome = &mut feeding, if !fed => {
@@ -185,17 +186,17 @@ async fn watch(
             }
             () = &mut clock => {
                 if timed_out {
-                    break Ending::Signaled(libc::SIGKILL);
+                    break ExitStatus::Signaled(libc::SIGKILL);
                 }
                 timed_out = true;
                 group.kill();
-                clock.as_mut().reset(Instant::now() + LINGER);
+                clock.as_mut().reset(Instant::now() + PIPE_GRACE);
             }
         }
     };
-    let (code, signal) = match ending {
-        Ending::Exited(code) => (Some(code), None),
-        Ending::Signaled(signal) => (None, Some(signal)),
+    let (code, signal) = match exit_status {
+        ExitStatus::Exited(code) => (Some(code), None),
+        ExitStatus::Signaled(signal) => (None, Some(signal)),
     };
     Ok(Exit { code, signal, timed_out })
 }

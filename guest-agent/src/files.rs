@@ -1,5 +1,5 @@
-//! PUT and GET /files?path=: whole files, streamed. The path is the user's own root filesystem seen by its own root
-//! user, so there is nothing to escape from; the checks below keep surprises away, not attackers.
+//! PUT and GET /files?path=: streams whole files. The path is in the user's own root filesystem and is accessed as the
+//! user's own root, so there is nothing to escape from; the checks guard against mistakes, not against attackers.
 
 mod download;
 mod path;
@@ -14,7 +14,7 @@ use crate::reply::Failure;
 pub use download::get_file;
 pub use upload::put_file;
 
-/// What the caller can mend is 400 or 404, a full disk 507, the rest is ours.
+/// 400 and 404 are errors the caller can fix, 507 is a full disk, anything else is an internal error.
 fn failure(path: &std::path::Path, error: &Error) -> Failure {
     let message = format!("{}: {error}", path.display());
     let (status, code) = match error.raw_os_error() {

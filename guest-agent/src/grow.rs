@@ -1,5 +1,5 @@
-//! POST /grow: the root filesystem fills its disk, online, by the ext4 ioctl that resize2fs itself uses, so the image
-//! need not have resize2fs.
+//! POST /grow: grows the root filesystem to the size of its disk while mounted, with the ext4 ioctl that resize2fs
+//! uses, so the image need not contain resize2fs.
 
 use std::fs::{self, File};
 use std::io::Error;
@@ -16,9 +16,9 @@ use crate::sys::check;
 /// _IOW('f', 16, __u64)
 const EXT4_IOC_RESIZE_FS: libc::Ioctl = 0x4008_6610_u32 as libc::Ioctl;
 const SECTOR_BYTES: u64 = 512;
-/// The disk's new size reaches the guest by an interrupt, measured within 0.1 s of the host's command.
-const SIZE_PATIENCE: Duration = Duration::from_secs(5);
-const SIZE_STEP: Duration = Duration::from_millis(5);
+/// The new size of the disk reaches the guest by an interrupt, measured within 0.1 s of the host's command.
+const RESIZE_TIMEOUT: Duration = Duration::from_secs(5);
+const RESIZE_POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 #[derive(Deserialize)]
 pub struct GrowRequest {
@@ -27,29 +27,29 @@ pub struct GrowRequest {
 }
 
 #[derive(Serialize)]
-pub struct GrowAnswer {
+pub struct GrowResponse {
     device_bytes: u64,
-    /// Of the filesystem, before and after.
+    /// Size of the filesystem before growing.
     before_bytes: u64,
     after_bytes: u64,
 }
 
-pub fn grow(wanted: &GrowRequest) -> Result<GrowAnswer, Failure> {
-    let failed = |error: Error| Failure::internal("could not grow the root filesystem", &error);
+pub fn grow(request: &GrowRequest) -> Result<GrowResponse, Failure> {
+    let failed = |error: Error| Failure::internal("failed to grow the root filesystem", &error);
     let root = File::open("/").map_err(failed)?;
-    let device_bytes = wait_for_device(wanted.device_bytes).map_err(failed)?;
+    let device_bytes = wait_for_device(request.device_bytes).map_err(failed)?;
     let (block_bytes, before_bytes) = filesystem_size(&root).map_err(failed)?;
     let blocks = device_bytes / block_bytes;
     // SAFETY: the ioctl reads one u64.
     check(unsafe { libc::ioctl(root.as_raw_fd(), EXT4_IOC_RESIZE_FS, &blocks) }).map_err(failed)?;
     let (_, after_bytes) = filesystem_size(&root).map_err(failed)?;
-    Ok(GrowAnswer { device_bytes, before_bytes, after_bytes })
+    Ok(GrowResponse { device_bytes, before_bytes, after_bytes })
 }
 
 fn wait_for_device(at_least: Option<u64>) -> Result<u64, Error> {
     let device = fs::metadata("/")?.dev();
     let size_file = format!("/sys/dev/block/{}:{}/size", libc::major(device), libc::minor(device));
-    let deadline = Instant::now() + SIZE_PATIENCE;
+    let deadline = Instant::now() + RESIZE_TIMEOUT;
     loop {
         let sectors: u64 = fs::read_to_string(&size_file)?.trim().parse().map_err(Error::other)?;
         let bytes = sectors * SECTOR_BYTES;
@@ -57,13 +57,13 @@ fn wait_for_device(at_least: Option<u64>) -> Result<u64, Error> {
             return Ok(bytes);
         }
         if Instant::now() > deadline {
-            return Err(Error::other(format!("the disk still has {bytes} bytes")));
+            return Err(Error::other(format!("the disk still has only {bytes} bytes")));
         }
-        sleep(SIZE_STEP);
+        sleep(RESIZE_POLL_INTERVAL);
     }
 }
 
-/// Block size, and the size in bytes without ext4's own tables.
+/// Block size, and the size in bytes without ext4's own metadata.
 fn filesystem_size(root: &File) -> Result<(u64, u64), Error> {
     // SAFETY: all zeros is valid, and the kernel fills it.
     let mut stat: libc::statfs = unsafe { std::mem::zeroed() };

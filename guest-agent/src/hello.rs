@@ -1,7 +1,7 @@
-//! The hello line, `WARREN1 <32 hex>\n`, and its answer, `WARREN1 <same 32 hex> OK\n`.
+//! The hello line, `WARREN1 <32 hex>\n`, and its reply, `WARREN1 <same 32 hex> OK\n`.
 //!
-//! Both searches below rest on one property: `W` stands only at the very front of the line, so a search that fails
-//! anywhere can only begin again at the byte that failed. A half line left by a host that died costs nothing.
+//! Both scanners rely on one property: `W` occurs only as the first byte of the line, so after a mismatch a match can
+//! only start at the mismatching byte. A partial line left by a host that died is skipped for free.
 
 pub const PREFIX: &[u8; 8] = b"WARREN1 ";
 pub const NONCE_LEN: usize = 32;
@@ -12,19 +12,19 @@ pub fn line(nonce: &Nonce) -> Vec<u8> {
     [PREFIX.as_slice(), nonce, b"\n"].concat()
 }
 
-pub fn answer(nonce: &Nonce) -> Vec<u8> {
+pub fn reply(nonce: &Nonce) -> Vec<u8> {
     [PREFIX.as_slice(), nonce, b" OK\n"].concat()
 }
 
-/// Finds any hello in a stream of bytes.
+/// Finds any hello in a byte stream.
 #[derive(Default)]
-pub struct AnyHello {
+pub struct HelloScanner {
     matched: usize,
     nonce: Nonce,
 }
 
-impl AnyHello {
-    /// Takes one byte; gives the nonce when it was the last of a hello.
+impl HelloScanner {
+    /// Consumes one byte; returns the nonce if it completed a hello.
     pub fn take(&mut self, byte: u8) -> Option<Nonce> {
         let place = self.matched;
         let fits = match PREFIX.get(place) {
@@ -46,18 +46,18 @@ impl AnyHello {
     }
 }
 
-/// Finds one particular line in a stream of bytes.
-pub struct ThisLine {
+/// Finds one specific line in a byte stream.
+pub struct LineScanner {
     wanted: Vec<u8>,
     matched: usize,
 }
 
-impl ThisLine {
+impl LineScanner {
     pub fn new(wanted: Vec<u8>) -> Self {
         Self { wanted, matched: 0 }
     }
 
-    /// Takes one byte; true when it was the last of the line.
+    /// Consumes one byte; returns true if it completed the line.
     pub fn take(&mut self, byte: u8) -> bool {
         let fits = self.wanted.get(self.matched) == Some(&byte);
         self.matched = if fits { self.matched + 1 } else { usize::from(byte == b'W') };
@@ -78,12 +78,12 @@ mod tests {
     const B: &Nonce = b"ffffffffffffffffffffffffffffffff";
 
     fn all(bytes: &[u8]) -> Vec<Nonce> {
-        let mut search = AnyHello::default();
+        let mut search = HelloScanner::default();
         bytes.iter().filter_map(|byte| search.take(*byte)).collect()
     }
 
     #[test]
-    fn a_hello_is_found_behind_a_hello_cut_at_any_byte() {
+    fn a_hello_is_found_after_a_hello_truncated_at_any_byte() {
         for cut in 0..line(A).len() {
             let bytes = [&line(A)[..cut], &line(B)].concat();
 
@@ -92,7 +92,7 @@ mod tests {
     }
 
     #[test]
-    fn noise_and_almost_hellos_are_passed_over() {
+    fn noise_and_malformed_hellos_are_skipped() {
         let capital = [PREFIX.as_slice(), &A.to_ascii_uppercase(), b"\n"].concat();
         let bytes = [b"WWARREN1 \xff\x00".as_slice(), &capital, b"WARREN1 \n", &line(A), b"WARREN", &line(B)].concat();
 
@@ -100,8 +100,8 @@ mod tests {
     }
 
     #[test]
-    fn only_the_line_with_the_right_number_ends_the_search() {
-        let mut search = ThisLine::new(line(B));
+    fn only_the_line_with_the_right_nonce_matches() {
+        let mut search = LineScanner::new(line(B));
         let bytes = [line(A), line(B)[..20].to_vec(), line(B)].concat();
 
         let ends: Vec<usize> = (0..bytes.len()).filter(|at| search.take(bytes[*at])).collect();

@@ -1,6 +1,6 @@
-//! POST /identity: who this machine is. Each field that is given is applied and then read back from where the rest of
-//! the machine will find it; the answer holds what was read. One that cannot be applied fails the request, and the
-//! host does not serve such a machine.
+//! POST /identity: sets host name, machine id, environment, SSH keys, MTU and names. Each given field is applied and
+//! then read back from where programs will look for it; the response contains the values that were read back. If one
+//! field cannot be applied the request fails, and the host does not use such a machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -13,9 +13,9 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::Agent;
-use crate::marked_block::{others, read_file, render, write_file};
+use crate::marked_block::{lines_outside, read_file, render, write_file};
 use crate::net;
-use crate::reply::{Done, Failure};
+use crate::reply::{Failure, HandlerResult};
 use crate::sys::check;
 
 #[derive(Deserialize, Default)]
@@ -32,8 +32,8 @@ pub struct IdentityRequest {
 }
 
 impl IdentityRequest {
-    /// A clone or a fork, as opposed to the same machine resumed.
-    pub fn is_another_machine(&self) -> bool {
+    /// Whether this is a clone or a fork, rather than the same machine resumed.
+    pub fn is_new_machine(&self) -> bool {
         self.renew_ssh_host_keys
     }
 }
@@ -45,7 +45,7 @@ struct HostEntry {
 }
 
 #[derive(Serialize, Default, Debug, PartialEq)]
-pub struct IdentityAnswer {
+pub struct IdentityResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -64,78 +64,78 @@ pub struct IdentityAnswer {
     pub hosts: Option<usize>,
 }
 
-/// Files under `root` are written; `/` in the machine, a directory in tests.
+/// The directory under which files are written: `/`, or a temporary directory in tests.
 pub struct Identity {
     pub root: PathBuf,
-    /// Whether the kernel's own settings (host name, MTU) may be touched.
+    /// Whether kernel settings (host name, MTU) may be changed.
     pub is_init: bool,
 }
 
-pub async fn apply_on_worker(agent: &Arc<Agent>, wanted: IdentityRequest) -> Done<IdentityAnswer> {
+pub async fn apply_on_worker(agent: &Arc<Agent>, request: IdentityRequest) -> HandlerResult<IdentityResponse> {
     let worker = agent.clone();
-    let applied = agent.work.run(move || {
+    let applied = agent.workers.run(move || {
         let identity = Identity { root: "/".into(), is_init: worker.is_init };
-        identity.apply(&worker, wanted)
+        identity.apply(&worker, request)
     });
     Ok(applied.await.map_err(|error| Failure::internal("worker", &error))??)
 }
 
 impl Identity {
-    pub fn apply(&self, agent: &Agent, wanted: IdentityRequest) -> std::result::Result<IdentityAnswer, Failure> {
-        let mut answer = IdentityAnswer::default();
-        if let Some(hostname) = &wanted.hostname {
+    pub fn apply(&self, agent: &Agent, request: IdentityRequest) -> std::result::Result<IdentityResponse, Failure> {
+        let mut response = IdentityResponse::default();
+        if let Some(hostname) = &request.hostname {
             check_hostname(hostname)?;
-            answer.hostname = Some(self.set_hostname(hostname).map_err(named("hostname"))?);
+            response.hostname = Some(self.set_hostname(hostname).map_err(apply_error("hostname"))?);
         }
-        if wanted.hostname.is_some() || wanted.hosts.is_some() {
-            let hosts = wanted.hosts.unwrap_or_default();
+        if request.hostname.is_some() || request.hosts.is_some() {
+            let hosts = request.hosts.unwrap_or_default();
             check_hosts(&hosts)?;
-            let hostname = read_file(&self.at("etc/hostname")).map_err(named("hosts"))?;
-            answer.hosts = Some(self.write_hosts(hostname.trim(), &hosts).map_err(named("hosts"))?);
+            let hostname = read_file(&self.path("etc/hostname")).map_err(apply_error("hosts"))?;
+            response.hosts = Some(self.write_hosts(hostname.trim(), &hosts).map_err(apply_error("hosts"))?);
         }
-        if let Some(id) = &wanted.machine_id {
+        if let Some(id) = &request.machine_id {
             check_machine_id(id)?;
-            answer.machine_id = Some(self.set_machine_id(id).map_err(named("machine_id"))?);
+            response.machine_id = Some(self.set_machine_id(id).map_err(apply_error("machine_id"))?);
         }
-        if let Some(nameserver) = wanted.nameserver {
-            answer.nameserver = Some(self.write_resolv_conf(nameserver).map_err(named("nameserver"))?);
+        if let Some(nameserver) = request.nameserver {
+            response.nameserver = Some(self.write_resolv_conf(nameserver).map_err(apply_error("nameserver"))?);
         }
-        if let Some(mtu) = wanted.mtu {
-            answer.mtu = Some(self.set_mtu(mtu).map_err(named("mtu"))?);
+        if let Some(mtu) = request.mtu {
+            response.mtu = Some(self.set_mtu(mtu).map_err(apply_error("mtu"))?);
         }
-        if let Some(keys) = &wanted.ssh_pubkeys {
-            answer.ssh_pubkeys = Some(self.merge_ssh_keys(keys).map_err(named("ssh_pubkeys"))?);
+        if let Some(keys) = &request.ssh_pubkeys {
+            response.ssh_pubkeys = Some(self.merge_ssh_keys(keys).map_err(apply_error("ssh_pubkeys"))?);
         }
-        if wanted.renew_ssh_host_keys {
-            answer.ssh_host_keys_left = Some(self.remove_host_keys().map_err(named("ssh host keys"))?);
+        if request.renew_ssh_host_keys {
+            response.ssh_host_keys_left = Some(self.remove_host_keys().map_err(apply_error("ssh host keys"))?);
         }
-        if let Some(envs) = wanted.envs {
+        if let Some(envs) = request.envs {
             agent.set_envs(envs);
-            answer.env_names = Some(agent.envs().keys().cloned().collect());
+            response.env_names = Some(agent.envs().keys().cloned().collect());
         }
-        Ok(answer)
+        Ok(response)
     }
 
-    fn at(&self, path: &str) -> PathBuf {
+    fn path(&self, path: &str) -> PathBuf {
         self.root.join(path)
     }
 
     fn set_hostname(&self, hostname: &str) -> Result<String> {
-        write_file(&self.at("etc/hostname"), &format!("{hostname}\n"), 0o644)?;
+        write_file(&self.path("etc/hostname"), &format!("{hostname}\n"), 0o644)?;
         if !self.is_init {
-            return Ok(read_file(&self.at("etc/hostname"))?.trim().to_owned());
+            return Ok(read_file(&self.path("etc/hostname"))?.trim().to_owned());
         }
         // SAFETY: a buffer with its length.
         check(unsafe { libc::sethostname(hostname.as_ptr().cast(), hostname.len()) })?;
         Ok(fs::read_to_string("/proc/sys/kernel/hostname")?.trim().to_owned())
     }
 
-    /// The standard lines only where the file has none of its own.
+    /// Adds the standard localhost lines only if the file has none outside the block.
     fn write_hosts(&self, hostname: &str, entries: &[HostEntry]) -> Result<usize> {
-        let path = self.at("etc/hosts");
+        let path = self.path("etc/hosts");
         let text = read_file(&path)?;
         let mut lines = Vec::new();
-        if !others(&text).iter().any(|line| line.split_whitespace().any(|word| word == "localhost")) {
+        if !lines_outside(&text).iter().any(|line| line.split_whitespace().any(|word| word == "localhost")) {
             lines.push("127.0.0.1 localhost".to_owned());
             lines.push("::1 localhost ip6-localhost ip6-loopback".to_owned());
         }
@@ -149,21 +149,21 @@ impl Identity {
     }
 
     fn write_resolv_conf(&self, nameserver: IpAddr) -> Result<IpAddr> {
-        let path = self.at("etc/resolv.conf");
+        let path = self.path("etc/resolv.conf");
         write_file(&path, &format!("nameserver {nameserver}\n"), 0o644)?;
         let text = read_file(&path)?;
         let found = text.strip_prefix("nameserver ").and_then(|rest| rest.trim().parse().ok());
-        found.ok_or_else(|| Error::other("resolv.conf reads back differently"))
+        found.ok_or_else(|| Error::other("resolv.conf differs after writing"))
     }
 
     fn set_machine_id(&self, id: &str) -> Result<String> {
-        write_file(&self.at("etc/machine-id"), &format!("{id}\n"), 0o444)?;
-        // D-Bus keeps its own copy where it is not a link to the other.
-        let copy = self.at("var/lib/dbus/machine-id");
+        write_file(&self.path("etc/machine-id"), &format!("{id}\n"), 0o444)?;
+        // D-Bus has a separate copy unless it is a symbolic link to the first.
+        let copy = self.path("var/lib/dbus/machine-id");
         if fs::symlink_metadata(&copy).is_ok_and(|found| found.is_file()) {
             write_file(&copy, &format!("{id}\n"), 0o444)?;
         }
-        Ok(read_file(&self.at("etc/machine-id"))?.trim().to_owned())
+        Ok(read_file(&self.path("etc/machine-id"))?.trim().to_owned())
     }
 
     fn set_mtu(&self, mtu: u32) -> Result<u32> {
@@ -174,11 +174,11 @@ impl Identity {
         net::get_mtu(net::INTERFACE)
     }
 
-    /// The count is of all keys that now open the door, the user's own included.
+    /// Returns the number of authorized keys, the user's own included.
     fn merge_ssh_keys(&self, keys: &[String]) -> Result<usize> {
-        let directory = self.at("root/.ssh");
+        let directory = self.path("root/.ssh");
         if !is_private_directory(&directory) {
-            fs::create_dir_all(self.at("root"))?;
+            fs::create_dir_all(self.path("root"))?;
             match fs::DirBuilder::new().mode(0o700).create(&directory) {
                 Err(error) if error.raw_os_error() != Some(libc::EEXIST) => return Err(error),
                 _ => fs::set_permissions(&directory, fs::Permissions::from_mode(0o700))?,
@@ -186,7 +186,7 @@ impl Identity {
         }
         let path = directory.join("authorized_keys");
         let text = read_file(&path)?;
-        let mut known: Vec<&str> = others(&text).into_iter().map(str::trim).collect();
+        let mut known: Vec<&str> = lines_outside(&text).into_iter().map(str::trim).collect();
         let mut ours: Vec<String> = Vec::new();
         for key in keys.iter().map(|key| key.trim()).filter(|key| !key.is_empty() && !key.contains('\n')) {
             if !known.contains(&key) {
@@ -199,7 +199,7 @@ impl Identity {
         Ok(read_file(&path)?.lines().filter(counts).count())
     }
 
-    /// New ones are made when sshd is first started; until then a clone must not have its template's.
+    /// New keys are generated when sshd first starts; a clone must not keep those of its template.
     fn remove_host_keys(&self) -> Result<usize> {
         for key in self.host_keys() {
             fs::remove_file(key)?;
@@ -208,7 +208,7 @@ impl Identity {
     }
 
     fn host_keys(&self) -> Vec<PathBuf> {
-        let Ok(entries) = fs::read_dir(self.at("etc/ssh")) else { return Vec::new() };
+        let Ok(entries) = fs::read_dir(self.path("etc/ssh")) else { return Vec::new() };
         let names = entries.flatten().filter(|entry| entry.file_name().to_string_lossy().starts_with("ssh_host_"));
         names.map(|entry| entry.path()).collect()
     }
@@ -223,14 +223,14 @@ fn check_hostname(name: &str) -> std::result::Result<(), Failure> {
     if (1..=63).contains(&name.len()) && name.bytes().all(allowed) {
         return Ok(());
     }
-    Err(Failure::invalid("hostname: 1 to 63 letters, digits, dots and dashes"))
+    Err(Failure::invalid("hostname: must be 1 to 63 letters, digits, dots and dashes"))
 }
 
 fn check_machine_id(id: &str) -> std::result::Result<(), Failure> {
     if id.len() == 32 && id.bytes().all(|byte| byte.is_ascii_hexdigit()) {
         return Ok(());
     }
-    Err(Failure::invalid("machine_id: 32 hex digits"))
+    Err(Failure::invalid("machine_id: must be 32 hex digits"))
 }
 
 fn check_hosts(entries: &[HostEntry]) -> std::result::Result<(), Failure> {
@@ -238,14 +238,14 @@ fn check_hosts(entries: &[HostEntry]) -> std::result::Result<(), Failure> {
     if entries.iter().all(|entry| !entry.names.is_empty() && entry.names.iter().all(good)) {
         return Ok(());
     }
-    Err(Failure::invalid("hosts: each entry has names without spaces"))
+    Err(Failure::invalid("hosts: each entry needs names without spaces"))
 }
 
-fn named(what: &'static str) -> impl Fn(Error) -> Failure {
+fn apply_error(what: &'static str) -> impl Fn(Error) -> Failure {
     move |error| Failure::new(http::StatusCode::INTERNAL_SERVER_ERROR, "identity_failed", format!("{what}: {error}"))
 }
 
-/// What `main.rs` sets before any host has spoken: names resolve from the first command on.
+/// Defaults set during boot, before any host has connected, so that names resolve from the first command on.
 pub fn set_defaults(root: &Path, nameserver: IpAddr) -> Result<()> {
     let identity = Identity { root: root.into(), is_init: true };
     fs::create_dir_all(root.join("etc"))?;

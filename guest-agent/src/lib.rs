@@ -1,5 +1,5 @@
-//! The guest agent: the one program of ours inside the virtual machine. See `main.rs` for its life, `channel.rs`
-//! for how the host reaches it and `serve.rs` for what it answers. `protocol/src/guest-api.ts` is the contract.
+//! The guest agent: the only Warren program inside the virtual machine. `main.rs` describes its lifecycle, `channel.rs`
+//! how the host connects to it and `serve.rs` its endpoints. `protocol/src/guest-api.ts` is the contract with the host.
 
 pub mod agent;
 pub mod boot;
@@ -12,21 +12,21 @@ pub mod grow;
 pub mod hello;
 pub mod identity;
 pub mod kmsg;
-pub mod login;
+pub mod login_shell;
 pub mod machine;
 pub mod marked_block;
 pub mod metrics;
 pub mod net;
 pub mod port;
-pub mod ports;
+pub mod process_tree;
 pub mod processes;
 pub mod query;
 pub mod ready;
-pub mod reap;
+pub mod reaper;
 pub mod reply;
+pub mod restore;
 pub mod self_signal;
 pub mod serve;
-pub mod session;
 pub mod session_io;
 pub mod shell;
 pub mod shutdown;
@@ -35,7 +35,7 @@ pub mod ssh;
 pub mod sys;
 pub mod terminal;
 pub mod timestamp;
-pub mod tree;
 pub mod tunnel;
-pub mod wake;
-pub mod work;
+pub mod unix_session;
+pub mod virtio_ports;
+pub mod workers;

@@ -1,5 +1,5 @@
-//! Makes the root filesystem a running machine: what an init does before anything else. Nothing here is fatal: a
-//! machine with a part missing still answers, and the log says what is missing.
+//! Sets up the machine like any init: mounts, links, limits, network, names. Failures are logged and not fatal, so that
+//! a machine with a missing part still responds.
 
 use std::fs;
 use std::io::{Error, Result};
@@ -8,7 +8,7 @@ use std::path::Path;
 
 use crate::boot::CommandLine;
 use crate::identity;
-use crate::kmsg::say;
+use crate::kmsg::log;
 use crate::net;
 use crate::sys::{check, mount};
 
@@ -20,12 +20,12 @@ struct Mount {
     data: &'static str,
 }
 
-const QUIET: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
+const RESTRICTED: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 
-/// In this order. /tmp is left as the image has it: on the disk, where there is room.
+/// Mounted in this order. /tmp stays on the image's disk, where there is room.
 const MOUNTS: [Mount; 7] = [
-    Mount { source: "proc", target: "/proc", kind: "proc", flags: QUIET, data: "" },
-    Mount { source: "sysfs", target: "/sys", kind: "sysfs", flags: QUIET, data: "" },
+    Mount { source: "proc", target: "/proc", kind: "proc", flags: RESTRICTED, data: "" },
+    Mount { source: "sysfs", target: "/sys", kind: "sysfs", flags: RESTRICTED, data: "" },
     Mount { source: "devtmpfs", target: "/dev", kind: "devtmpfs", flags: libc::MS_NOSUID, data: "mode=755" },
     Mount {
         source: "devpts",
@@ -42,10 +42,10 @@ const MOUNTS: [Mount; 7] = [
         data: "mode=1777",
     },
     Mount { source: "run", target: "/run", kind: "tmpfs", flags: libc::MS_NOSUID | libc::MS_NODEV, data: "mode=755" },
-    Mount { source: "cgroup2", target: "/sys/fs/cgroup", kind: "cgroup2", flags: QUIET, data: "nsdelegate" },
+    Mount { source: "cgroup2", target: "/sys/fs/cgroup", kind: "cgroup2", flags: RESTRICTED, data: "nsdelegate" },
 ];
 
-/// devtmpfs does not make these; shells and scripts expect them.
+/// devtmpfs does not create these, but shells and scripts expect them.
 const LINKS: [(&str, &str); 4] = [
     ("/proc/self/fd", "/dev/fd"),
     ("/proc/self/fd/0", "/dev/stdin"),
@@ -53,7 +53,7 @@ const LINKS: [(&str, &str); 4] = [
     ("/proc/self/fd/2", "/dev/stderr"),
 ];
 
-/// Nothing is said of the out-of-memory killer: it never takes the first process.
+/// The out-of-memory score needs no adjustment: the kernel never kills PID 1.
 pub fn set_up(command_line: &CommandLine) {
     for wanted in &MOUNTS {
         warn(wanted.target, mount_once(wanted));
@@ -62,19 +62,19 @@ pub fn set_up(command_line: &CommandLine) {
         warn(link, make_link(to, link));
     }
     warn("/run/lock", make_directory("/run/lock", 0o1777));
-    warn("files limit", raise_file_limit());
+    warn("file limit", raise_file_limit());
     warn("network", net::bring_up(command_line.mtu));
     warn("names", identity::set_defaults(Path::new("/"), net::NAMESERVER));
 }
 
 fn warn(what: &str, result: Result<()>) {
     if let Err(error) = result {
-        say(&format!("{what}: {error}"));
+        log(&format!("failed to set up {what}: {error}"));
     }
 }
 
 fn mount_once(wanted: &Mount) -> Result<()> {
-    // It may exist, or the root may be read-only and have it: the mount tells.
+    // An error here is ignored: the directory may exist on a read-only root, and if it does not, the mount below fails.
     let _ = fs::create_dir_all(wanted.target);
     if is_mount_point(Path::new(wanted.target)) {
         return Ok(());
@@ -82,7 +82,7 @@ fn mount_once(wanted: &Mount) -> Result<()> {
     mount(wanted.source, wanted.target, wanted.kind, wanted.flags, wanted.data)
 }
 
-/// Moved over from the initramfs, or mounted by the kernel: a second mount would only hide the first.
+/// True if moved from the initramfs or mounted by the kernel: a second mount would only hide the first.
 fn is_mount_point(path: &Path) -> bool {
     let device = |path: &Path| fs::metadata(path).map(|found| found.dev()).ok();
     path.parent().is_some_and(|parent| device(parent) != device(path))
@@ -100,7 +100,7 @@ fn make_directory(path: &str, mode: u32) -> Result<()> {
     fs::set_permissions(path, fs::Permissions::from_mode(mode))
 }
 
-/// The kernel starts PID 1 with 1024 and 4096; servers and databases want more, and all inherit it from here.
+/// The kernel starts PID 1 with limits of 1024 and 4096; servers and databases need more, and all processes inherit it.
 fn raise_file_limit() -> Result<()> {
     let limit = libc::rlimit { rlim_cur: 65_536, rlim_max: 1_048_576 };
     // SAFETY: reads a local.
@@ -108,10 +108,10 @@ fn raise_file_limit() -> Result<()> {
     Ok(())
 }
 
-/// PID 1 may be started without any of 0, 1 and 2; a pipe must never get one of these numbers.
+/// PID 1 may be started without descriptors 0, 1 and 2; a pipe must never get one of these numbers.
 pub fn fill_standard_descriptors() -> Result<()> {
     loop {
-        // SAFETY: plain open; numbers up to 2 are kept for ever, the first above is given back.
+        // SAFETY: plain open. Descriptors up to 2 stay open; the first one above is closed again.
         let fd = check(unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDWR) });
         match fd {
             Ok(fd) if fd > 2 => {

@@ -1,20 +1,20 @@
-//! The life of PID 1.
+//! The lifecycle of PID 1:
 //!
-//!   1. The kernel starts us as /init of the initramfs. We mount /dev, /proc and /sys, load the modules packed beside
-//!      us, wait for the disk, and make it the root without leaving this process (`boot.rs`).
-//!   2. We make the root a machine: mounts, limits, network, names (`machine.rs`). We protect ourselves from the
-//!      out-of-memory killer; whoever we start loses that protection (`spawn.rs`).
-//!   3. We open the two ports to the host, once and for ever, and serve one host connection after the other
-//!      (`channel.rs`), while reaping every orphan of the machine (`reap.rs`), keeping its managed processes
-//!      (`processes.rs`) and listening for what it asks for itself (`self_signal.rs`).
-//!   4. On SIGTERM, on the signals by which busybox's and others' `poweroff` ask their init, and on POST /poweroff,
-//!      we end everything and turn the machine off (`shutdown.rs`).
+//!   1. The kernel starts the agent as /init of the initramfs. It mounts /dev, /proc and /sys, loads the kernel modules
+//!      packed into the initramfs, waits for the disk, and makes the disk the root without leaving this process
+//!      (`boot.rs`).
+//!   2. It sets up the machine: mounts, limits, network, host names (`machine.rs`).
+//!   3. It opens the two ports to the host, which stay open from then on, and serves one host connection after another
+//!      (`channel.rs`). Meanwhile it reaps every orphan (`reaper.rs`), manages processes (`processes.rs`) and accepts
+//!      self-signals from programs in the sandbox (`self_signal.rs`).
+//!   4. On SIGTERM, on the signals that `halt` and `poweroff` of busybox and others send to init, and on POST /poweroff,
+//!      it stops all processes and turns the machine off (`shutdown.rs`).
 //!
-//! If we die, the kernel panics and the machine is gone: nothing below may panic on what the outside does.
+//! If the agent dies, the kernel panics and the machine is lost. No input from outside may therefore cause a panic.
 //!
-//! Started as anything but PID 1, the agent touches nothing of the machine and only serves: on unix sockets with
+//! When it is not PID 1, the agent does not touch the machine and only serves requests: on unix sockets with
 //! `--listen-unix PATH` (the agent port is PATH, the hello port PATH.hello), or on devices with `--ports AGENT HELLO`.
-//! `--self PORT PIPE` behind either also listens for self-signals there, on loopback and on a named pipe.
+//! `--self PORT PIPE` after either also accepts self-signals on that loopback port and that named pipe.
 
 use std::io::{Error, Result};
 use std::net::Ipv4Addr;
@@ -25,22 +25,22 @@ use std::time::Duration;
 
 use guest_agent::agent::Agent;
 use guest_agent::channel::Channel;
-use guest_agent::kmsg::say;
+use guest_agent::kmsg::log;
 use guest_agent::port::Port;
-use guest_agent::ports::{Ports, open_ports};
 use guest_agent::self_signal::{self, PIPE, PORT};
-use guest_agent::{boot, machine, processes, reap, shutdown, sys};
+use guest_agent::virtio_ports::{Ports, open_ports};
+use guest_agent::{boot, machine, processes, reaper, shutdown, sys};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 
 fn main() -> ExitCode {
-    sys::keep_the_heap_small();
-    // SAFETY: plain umask; files we make for the user have exactly the modes we name.
+    sys::configure_heap();
+    // SAFETY: plain umask. Files created for the user then have exactly the requested modes.
     unsafe { libc::umask(0o022) };
     let is_init = std::process::id() == 1;
     let result = if is_init { start_machine() } else { Ok(()) }.and_then(|()| serve(is_init));
     if let Err(error) = result {
-        say(&format!("cannot go on: {error}"));
+        log(&format!("fatal: {error}"));
     }
     if is_init {
         shutdown::turn_off();
@@ -64,8 +64,8 @@ fn serve(is_init: bool) -> Result<()> {
     runtime.block_on(async {
         let arguments = Arguments::read();
         let ports = if is_init { open_ports().await? } else { arguments.ports()? };
-        let mut ends = ending_signals()?;
-        reap::inherit_orphans();
+        let mut signals = termination_signals()?;
+        reaper::inherit_orphans();
         if is_init {
             agent.trees.root();
         }
@@ -75,12 +75,12 @@ fn serve(is_init: bool) -> Result<()> {
         tokio::spawn(processes::watch_trees(agent.clone()));
         let channel = Channel::new(ports, agent.clone());
         if is_init {
-            say("ready");
+            log("ready");
         }
         tokio::select! {
             () = channel.run() => Ok(()),
-            reaped = reap::run() => reaped,
-            () = asked_to_end(&agent, &mut ends) => {
+            reaped = reaper::run() => reaped,
+            () = shutdown_requested(&agent, &mut signals) => {
                 if is_init {
                     shutdown::power_off().await;
                 }
@@ -92,17 +92,17 @@ fn serve(is_init: bool) -> Result<()> {
     })
 }
 
-/// A machine whose loopback is taken by somebody else still serves: the pipe is there, and the log says so.
+/// If the port is already in use, the failure is logged and the named pipe still works.
 async fn listen_for_signals(agent: &Arc<Agent>, port: u16, pipe: PathBuf) {
     match TcpListener::bind((Ipv4Addr::LOCALHOST, port)).await {
         Ok(listener) => drop(tokio::spawn(self_signal::serve_http(agent.clone(), listener))),
-        Err(error) => say(&format!("self-signals on port {port}: {error}")),
+        Err(error) => log(&format!("failed to listen for self-signals on port {port}: {error}")),
     }
     let agent = agent.clone();
     tokio::spawn(async move { self_signal::serve_pipe(agent, &pipe).await });
 }
 
-/// Of an agent that is not PID 1.
+/// Command line arguments; used only when the agent is not PID 1.
 struct Arguments(Vec<String>);
 
 impl Arguments {
@@ -130,7 +130,7 @@ impl Arguments {
     fn self_signals(&self) -> Result<Option<(u16, PathBuf)>> {
         match self.words().as_slice() {
             [.., "--self", port, pipe] => {
-                let port = port.parse().map_err(|_| Error::other("--self PORT PIPE: not a port"))?;
+                let port = port.parse().map_err(|_| Error::other("--self PORT PIPE: PORT is not a port number"))?;
                 Ok(Some((port, PathBuf::from(pipe))))
             }
             _ => Ok(None),
@@ -138,18 +138,18 @@ impl Arguments {
     }
 }
 
-/// SIGTERM, and SIGUSR1 and SIGUSR2 as busybox's halt and poweroff send them.
-fn ending_signals() -> Result<[Signal; 3]> {
+/// SIGTERM, and SIGUSR1 and SIGUSR2, which halt and poweroff of busybox send.
+fn termination_signals() -> Result<[Signal; 3]> {
     Ok([signal(SignalKind::terminate())?, signal(SignalKind::user_defined1())?, signal(SignalKind::user_defined2())?])
 }
 
-async fn asked_to_end(agent: &Arc<Agent>, [terminate, halt, power_off]: &mut [Signal; 3]) {
+async fn shutdown_requested(agent: &Arc<Agent>, [terminate, halt, power_off]: &mut [Signal; 3]) {
     tokio::select! {
         _ = terminate.recv() => {}
         _ = halt.recv() => {}
         _ = power_off.recv() => {}
         () = agent.power_off.notified() => {
-            // The answer is on its way to the port; the grace of `power_off` lets it leave.
+            // Gives the response to POST /poweroff time to reach the host.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }

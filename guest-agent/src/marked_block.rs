@@ -1,4 +1,5 @@
-//! Our lines in a file that is also the user's: between two marks, replaced as a whole, the rest left alone.
+//! Edits a block of lines, between two markers, in a file that the user also edits. The block is replaced as a whole
+//! and everything else is left unchanged.
 
 use std::fs;
 use std::io::{ErrorKind, Result, Write};
@@ -8,7 +9,7 @@ use std::path::Path;
 const BEGIN: &str = "# warren: begin (rewritten by the sandbox service)";
 const END: &str = "# warren: end";
 
-/// `text` with its block replaced by `lines`, or with a block added at the end.
+/// Returns `text` with its block replaced by `lines`, or with a block appended.
 pub fn render(text: &str, lines: &[String]) -> String {
     let block: String = [BEGIN]
         .into_iter()
@@ -29,7 +30,7 @@ pub fn render(text: &str, lines: &[String]) -> String {
 }
 
 /// The lines outside the block.
-pub fn others(text: &str) -> Vec<&str> {
+pub fn lines_outside(text: &str) -> Vec<&str> {
     let mut inside = false;
     let outside = text.lines().filter(|line| {
         let was_inside = inside;
@@ -39,25 +40,26 @@ pub fn others(text: &str) -> Vec<&str> {
     outside.collect()
 }
 
-/// Writes beside and renames, so that nobody reads half a file; a symbolic link is replaced by the file itself. What is
-/// there already is left alone: most of a machine that is resumed, and every write is one more to save.
+/// Writes a temporary file and renames it, so that no reader sees a partial file; a symbolic link is replaced by the
+/// file. A file that already has this content is not written: that is the usual case when a machine is resumed, and
+/// every write would have to be saved by its next pause.
 pub fn write_file(path: &Path, text: &str, mode: u32) -> Result<()> {
-    if is_there(path, text, mode) {
+    if is_unchanged(path, text, mode) {
         return Ok(());
     }
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(".warren-new");
+    let mut temporary = path.as_os_str().to_owned();
+    temporary.push(".warren-new");
     let write = || {
         let mut options = fs::OpenOptions::new();
-        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&beside)?;
+        let mut file = options.write(true).create(true).truncate(true).mode(mode).open(&temporary)?;
         file.write_all(text.as_bytes())?;
-        fs::set_permissions(&beside, fs::Permissions::from_mode(mode))?;
-        fs::rename(&beside, path)
+        fs::set_permissions(&temporary, fs::Permissions::from_mode(mode))?;
+        fs::rename(&temporary, path)
     };
-    write().inspect_err(|_| drop(fs::remove_file(&beside)))
+    write().inspect_err(|_| drop(fs::remove_file(&temporary)))
 }
 
-fn is_there(path: &Path, text: &str, mode: u32) -> bool {
+fn is_unchanged(path: &Path, text: &str, mode: u32) -> bool {
     let found = fs::symlink_metadata(path);
     let is_same_kind = found.is_ok_and(|found| {
         found.is_file() && found.len() == text.len() as u64 && found.permissions().mode() & 0o7777 == mode
@@ -65,7 +67,7 @@ fn is_there(path: &Path, text: &str, mode: u32) -> bool {
     is_same_kind && fs::read(path).is_ok_and(|bytes| bytes == text.as_bytes())
 }
 
-/// Missing reads as empty.
+/// Returns an empty string if the file does not exist.
 pub fn read_file(path: &Path) -> Result<String> {
     match fs::read(path) {
         Ok(bytes) => Ok(String::from_utf8_lossy(&bytes).into_owned()),
@@ -81,17 +83,17 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_block_is_added_replaced_and_never_doubled() {
+    fn the_block_is_added_replaced_and_never_duplicated() {
         let first = render("a\nb", &["x".into()]);
         let second = render(&(first.clone() + "c\n"), &["y".into(), "z".into()]);
 
         assert_eq!(first, format!("a\nb\n{BEGIN}\nx\n{END}\n"));
         assert_eq!(second, format!("a\nb\n{BEGIN}\ny\nz\n{END}\nc\n"));
-        assert_eq!(others(&second), ["a", "b", "c"]);
+        assert_eq!(lines_outside(&second), ["a", "b", "c"]);
     }
 
     #[test]
-    fn only_what_differs_is_written() {
+    fn only_changed_files_are_written() {
         let path = std::env::temp_dir().join(format!("warren-block-{}", std::process::id()));
         let number = || fs::metadata(&path).map(|found| found.ino()).ok();
         let write = |text, mode| write_file(&path, text, mode).ok().and_then(|()| number());

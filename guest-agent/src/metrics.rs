@@ -1,4 +1,4 @@
-//! GET /metrics: what the guest's kernel says about itself. Counters, not rates: the host keeps the time series.
+//! GET /metrics: measurements from the guest's kernel. They are counters, not rates: the host computes the time series.
 
 use std::fs;
 use std::io::Error;
@@ -27,7 +27,8 @@ pub struct Memory {
     pub available_bytes: u64,
 }
 
-/// Since boot. `busy_ms` is all but idle and waiting for disks; `steal_ms` is what the host took, inside busy.
+/// Since boot. `busy_ms` is everything except idle and I/O wait; `steal_ms` is time taken by the host and is part of
+/// busy.
 #[derive(Serialize, Debug, PartialEq)]
 pub struct Cpu {
     pub busy_ms: u64,
@@ -111,7 +112,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_total_and_each_core_are_told_apart() {
+    fn the_total_and_each_core_are_distinguished() {
         let text = "cpu  10 1 5 100 7 2 3 4 0 0\ncpu0 10 1 5 100 7 2 3 4 0 0\nintr 5\n";
 
         let (total, cores) = parse_stat(text);
@@ -121,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn this_very_machine_can_be_measured() {
+    fn the_machine_running_the_tests_can_be_measured() {
         let metrics = measure();
 
         let plausible = metrics.is_ok_and(|seen| {

@@ -1,5 +1,5 @@
-//! The guest's network, by ioctls: the same address in every guest, so a clone needs no change. What the address
-//! means outside is the business of the host's namespace around it.
+//! Configures the guest's network with ioctls. Every guest has the same address, so a clone needs no change; the host's
+//! network namespace around the guest maps it to the sandbox's address.
 
 use std::io::Result;
 use std::net::{IpAddr, Ipv4Addr};
@@ -25,20 +25,20 @@ pub fn bring_up(mtu: Option<u32>) -> Result<()> {
 }
 
 pub fn set_mtu(interface: &str, mtu: u32) -> Result<()> {
-    let mut request = named(interface);
+    let mut request = interface_request(interface);
     request.ifr_ifru.ifru_mtu = i32::try_from(mtu).unwrap_or(i32::MAX);
     control(libc::SIOCSIFMTU, &mut request)
 }
 
 pub fn get_mtu(interface: &str) -> Result<u32> {
-    let mut request = named(interface);
+    let mut request = interface_request(interface);
     control(libc::SIOCGIFMTU, &mut request)?;
     // SAFETY: the kernel has filled this member.
     Ok(u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).unwrap_or_default())
 }
 
 fn set_up(interface: &str) -> Result<()> {
-    let mut request = named(interface);
+    let mut request = interface_request(interface);
     control(libc::SIOCGIFFLAGS, &mut request)?;
     // SAFETY: the kernel has filled this member.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
@@ -47,7 +47,7 @@ fn set_up(interface: &str) -> Result<()> {
 }
 
 fn set_address(what: libc::Ioctl, address: Ipv4Addr) -> Result<()> {
-    let mut request = named(INTERFACE);
+    let mut request = interface_request(INTERFACE);
     request.ifr_ifru.ifru_addr = socket_address(address);
     control(what, &mut request)
 }
@@ -65,7 +65,7 @@ fn add_default_route() -> Result<()> {
     }
 }
 
-fn named(interface: &str) -> libc::ifreq {
+fn interface_request(interface: &str) -> libc::ifreq {
     // SAFETY: all zeros is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
     for (slot, byte) in request.ifr_name.iter_mut().zip(interface.bytes().take(libc::IFNAMSIZ - 1)) {
@@ -81,13 +81,13 @@ fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
         sin_addr: libc::in_addr { s_addr: u32::from(address).to_be() },
         sin_zero: [0; 8],
     };
-    // SAFETY: both are the same 16 bytes seen two ways.
+    // SAFETY: both types are the same 16 bytes.
     unsafe { std::mem::transmute::<libc::sockaddr_in, libc::sockaddr>(inet) }
 }
 
 fn control<T>(what: libc::Ioctl, argument: &mut T) -> Result<()> {
     let kind = libc::SOCK_DGRAM | libc::SOCK_CLOEXEC;
-    // SAFETY: a fresh socket of our own; the callers pair each ioctl with its struct.
+    // SAFETY: a new socket that this function owns; callers pair each ioctl with its struct.
     unsafe {
         let socket = OwnedFd::from_raw_fd(check(libc::socket(libc::AF_INET, kind, 0))?);
         check(libc::ioctl(socket.as_raw_fd(), what, std::ptr::from_mut(argument)))?;

@@ -1,14 +1,15 @@
-//! One end of a byte pipe to the host, opened once and kept for ever.
+//! One byte stream to the host, opened once and never closed.
 //!
-//! In the machine it is a virtio-serial port, whose ways differ from a socket's: it is never closed; while no host is
-//! connected, poll says IN and HUP at once and for ever, `read` gives 0 and a non-blocking `write` EAGAIN. The news of
-//! a connection and its first bytes come by different queues, so bytes may be read while "nobody is there".
+//! In the machine it is a virtio-serial port, which differs from a socket: it is never closed, and while no host is
+//! connected, poll reports IN and HUP immediately every time, `read` returns 0 and a non-blocking `write` fails with
+//! EAGAIN. The notification of a connection and its first bytes arrive through different queues, so bytes may be
+//! readable while the port still looks disconnected.
 //!
-//! Waiting must not spin on that HUP, and tokio remembers a HUP for the life of a registration. So the port sits
-//! edge-triggered in an epoll of its own and tokio watches that epoll, which never hangs up: each change of the port
-//! (data, room, host came, host went) wakes us once.
+//! Waiting must not spin on that HUP, and tokio remembers a HUP for the lifetime of a registration. The port is
+//! therefore registered edge-triggered in a private epoll instance, and tokio watches that instance, which never
+//! reports HUP: each change of the port (data, space, host connected, host disconnected) wakes the agent once.
 //!
-//! For development and for the host agent's tests a unix socket stands in, with one client at a time, as QEMU has it.
+//! In development and in the host agent's tests a unix socket takes its place, with one client at a time, like QEMU.
 
 use std::io::{Error, ErrorKind, Result};
 use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd};
@@ -22,10 +23,10 @@ use tokio::net::{UnixListener, UnixStream};
 
 use crate::sys;
 
-/// The kernel takes at most this much in one write to a port.
+/// The kernel accepts at most this much in one write to a port.
 const WRITE_MAX: usize = 32 * 1024;
-/// A second look at an absent host, should a wake-up ever be missed.
-const ABSENT_TICK: Duration = Duration::from_millis(100);
+/// Polling interval for a disconnected host, in case a wake-up is missed.
+const ABSENT_POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 pub struct Port(End);
 
@@ -39,10 +40,10 @@ impl Port {
         Self::from_fd(sys::open(path, libc::O_RDWR | libc::O_NONBLOCK | libc::O_NOCTTY, 0)?)
     }
 
-    /// Any descriptor that epoll takes; a read of 0 means that nobody is there for now.
+    /// Works with any descriptor that epoll accepts; a read of 0 means that no host is connected at the moment.
     pub fn from_fd(fd: OwnedFd) -> Result<Self> {
         sys::set_nonblocking(fd.as_fd())?;
-        // SAFETY: a fresh epoll of our own; the event is a local.
+        // SAFETY: a new epoll instance that this function owns; the event is a local.
         let epoll = unsafe { OwnedFd::from_raw_fd(sys::check(libc::epoll_create1(libc::EPOLL_CLOEXEC))?) };
         let events = libc::EPOLLIN | libc::EPOLLOUT | libc::EPOLLET;
         let mut event = libc::epoll_event { events: events as u32, u64: 0 };
@@ -53,26 +54,26 @@ impl Port {
     }
 
     pub fn listen(path: &Path) -> Result<Self> {
-        // A socket file of an earlier run; what else could be there fails the bind below.
+        // Removes the socket file of an earlier run; if anything else is there, the bind below fails.
         let _ = std::fs::remove_file(path);
         Ok(Self(End::Listener { listener: UnixListener::bind(path)?, client: None }))
     }
 
-    /// Whether a read of 0 is final for this client, rather than perhaps a moment between two.
-    pub fn ends_for_sure(&self) -> bool {
+    /// Whether a read of 0 means that this client is gone for good, rather than that the host may be reconnecting.
+    pub fn eof_is_final(&self) -> bool {
         matches!(self.0, End::Listener { .. })
     }
 
-    /// A host is there and yet nothing can be written: it is slow, or the queue to it is broken for good.
+    /// A host is connected but nothing can be written: it is slow, or the queue to it is broken.
     pub fn is_full(&self) -> bool {
         let End::Device { fd, .. } = &self.0 else { return false };
         let mut poll = libc::pollfd { fd: fd.as_raw_fd(), events: libc::POLLOUT, revents: 0 };
-        // SAFETY: one pollfd of our own, no waiting.
+        // SAFETY: a local pollfd, without waiting.
         unsafe { libc::poll(&mut poll, 1, 0) };
         poll.revents & (libc::POLLOUT | libc::POLLHUP) == 0
     }
 
-    /// 0: nobody is there.
+    /// Returns 0 when no host is connected.
     pub fn poll_read(&mut self, context: &mut Context<'_>, buffer: &mut [u8]) -> Poll<Result<usize>> {
         match &mut self.0 {
             End::Device { fd, changes } => loop {
@@ -107,7 +108,7 @@ impl Port {
                 match sys::write(fd.as_fd(), bytes) {
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {
                         ready!(poll_change(changes, context))?;
-                        // The change may have been news for the reader, who waits by the same event: let it look.
+                        // The change may concern the reader, which waits for the same event: wake it as well.
                         context.waker().wake_by_ref();
                     }
                     Err(error) if error.kind() == ErrorKind::Interrupted => {}
@@ -125,7 +126,7 @@ impl Port {
         }
     }
 
-    /// Returns when something about the port changed, or after a while.
+    /// Returns when the state of the port changed, or after a while.
     pub fn poll_changed(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
         match &mut self.0 {
             End::Device { changes, .. } => poll_change(changes, context),
@@ -133,21 +134,21 @@ impl Port {
         }
     }
 
-    /// Reads at least one byte, however long nobody is there.
+    /// Reads at least one byte, waiting for a host if none is connected.
     pub async fn read_some(&mut self, buffer: &mut [u8]) -> usize {
         loop {
             match std::future::poll_fn(|context| self.poll_read(context, buffer)).await {
-                Ok(0) if self.ends_for_sure() => {}
-                Ok(0) => self.changed_or_tick().await,
+                Ok(0) if self.eof_is_final() => {}
+                Ok(0) => self.wait_for_change().await,
                 Ok(count) => return count,
-                // The device is in trouble; there is nobody to tell, so try again without haste.
-                Err(_) => tokio::time::sleep(ABSENT_TICK).await,
+                // The device reported an error, and no host can be notified: try again after a delay.
+                Err(_) => tokio::time::sleep(ABSENT_POLL_INTERVAL).await,
             }
         }
     }
 
-    /// Writes all of it, waiting for a host that is about to be connected; an error after `patience`.
-    pub async fn write_all(&mut self, mut bytes: &[u8], patience: Duration) -> Result<()> {
+    /// Writes all bytes, waiting for a host that is about to connect. Fails after `timeout`.
+    pub async fn write_all(&mut self, mut bytes: &[u8], timeout: Duration) -> Result<()> {
         let all = async {
             while !bytes.is_empty() {
                 let count = std::future::poll_fn(|context| self.poll_write(context, bytes)).await?;
@@ -155,21 +156,21 @@ impl Port {
             }
             Ok(())
         };
-        tokio::time::timeout(patience, all).await.unwrap_or_else(|_| Err(Error::from(ErrorKind::TimedOut)))
+        tokio::time::timeout(timeout, all).await.unwrap_or_else(|_| Err(Error::from(ErrorKind::TimedOut)))
     }
 
-    async fn changed_or_tick(&mut self) {
+    async fn wait_for_change(&mut self) {
         let changed = std::future::poll_fn(|context| self.poll_changed(context));
-        // Either way the caller looks again.
-        let _ = tokio::time::timeout(ABSENT_TICK, changed).await;
+        // The caller checks the port again in either case.
+        let _ = tokio::time::timeout(ABSENT_POLL_INTERVAL, changed).await;
     }
 }
 
-/// Takes the port's event out of its epoll, so that only a new one wakes us again.
+/// Consumes the port's event, so that only a new one wakes the agent again.
 fn poll_change(changes: &AsyncFd<OwnedFd>, context: &mut Context<'_>) -> Poll<Result<()>> {
     let mut guard = ready!(changes.poll_read_ready(context))?;
     let mut event = libc::epoll_event { events: 0, u64: 0 };
-    // SAFETY: room for the one event there can be.
+    // SAFETY: there is room for the only possible event.
     unsafe { libc::epoll_wait(changes.as_raw_fd(), &mut event, 1, 0) };
     guard.clear_ready();
     Poll::Ready(Ok(()))

@@ -1,19 +1,19 @@
-//! Managed processes (spec 2.11, 4.4): they belong to the machine, not to a request or a session.
+//! Managed processes. They belong to the machine, not to a request or a host session.
 //!
-//! The life of one:
+//! The lifecycle of one:
 //!
-//!   1. `start.rs` makes its record, its cgroup and its pipes or terminal, and execs the program on a worker.
-//!   2. `pump.rs`, a task of its own, takes all output into the journal for as long as anyone can write some; it hears
-//!      from the reaper how the leader ended. It waits a little for those who read along (`readers.rs`).
-//!   3. `watch_trees` below looks, whenever a child of the agent has died, whether a tree has become empty: the last of
-//!      a tree is always the agent's own child or an orphan it inherited.
-//!   4. `end.rs` sends signals and ends trees; `input.rs` writes; `connect.rs` reads the journal to whoever asks.
-//!   5. The record stays until it is the oldest ended one and a new one needs its place.
+//!   1. `start.rs` creates its record, its cgroup and its pipes or terminal, and execs the program on a worker thread.
+//!   2. `pump.rs`, a separate task, reads all output into the journal as long as any process can write to it, and
+//!      receives the leader's exit status from the reaper. It waits briefly for slow readers (`readers.rs`).
+//!   3. Whenever a child of the agent has exited, `watch_trees` below checks whether a process tree has become empty: the
+//!      last process of a tree is always the agent's own child or an orphan that it inherited.
+//!   4. `control.rs` sends signals and terminates trees; `input.rs` writes input; `connect.rs` streams the journal.
+//!   5. The record is kept until it is the oldest ended one and a new process needs its place.
 //!
 //! The contract is `protocol/src/guest-processes.ts`.
 
 mod connect;
-mod end;
+mod control;
 mod input;
 mod journal;
 mod journals;
@@ -35,10 +35,10 @@ use http::{Method, StatusCode};
 use serde::Serialize;
 
 use crate::agent::Agent;
-use crate::reap;
-use crate::reply::{Done, Failure, send_json};
+use crate::process_tree::ProcessTree;
+use crate::reaper;
+use crate::reply::{Failure, HandlerResult, send_json};
 use crate::sys;
-use crate::tree::Tree;
 
 use journals::Journals;
 use process::{Kind, Process};
@@ -55,15 +55,15 @@ pub struct Processes {
 
 #[derive(Default)]
 struct Table {
-    /// Oldest first.
+    /// Ordered by creation, oldest first.
     records: Vec<Arc<Process>>,
-    made: u64,
-    /// Groups of records that were dropped while something in them still lived.
-    left_over: Vec<Tree>,
+    created: u64,
+    /// Process trees of dropped records in which processes were still alive.
+    orphaned_trees: Vec<ProcessTree>,
 }
 
-/// What a new record is made of.
-struct Draft {
+/// The fields of a new record.
+struct NewProcess {
     kind: Kind,
     cmd: String,
     args: Vec<String>,
@@ -83,27 +83,27 @@ impl Processes {
         self.with_table(|table| table.records.clone())
     }
 
-    fn get(&self, id: &str) -> Done<Arc<Process>> {
+    fn get(&self, id: &str) -> HandlerResult<Arc<Process>> {
         let found = self.with_table(|table| table.records.iter().find(|process| process.id == id).cloned());
         Ok(found.ok_or_else(not_found)?)
     }
 
-    fn add(&self, draft: Draft, live_max: usize, records_max: usize) -> Done<Arc<Process>> {
-        let (process, dropped) = self.with_table(|table| table.add(draft, live_max, records_max))?;
+    fn add(&self, new: NewProcess, live_max: usize, records_max: usize) -> HandlerResult<Arc<Process>> {
+        let (process, dropped) = self.with_table(|table| table.add(new, live_max, records_max))?;
         self.with_journals(|journals| {
             journals.add(process.key);
             dropped.iter().for_each(|old| journals.remove(old.key));
         });
         if !dropped.is_empty() {
-            sys::give_memory_back();
+            sys::trim_heap();
         }
         Ok(process)
     }
 
-    /// For agents that end: all trees at once.
+    /// Kills all process trees, when the agent itself exits.
     pub fn kill_all(&self) {
         for process in self.list() {
-            if let Some(tree) = &process.facts().tree {
+            if let Some(tree) = &process.lock().tree {
                 tree.kill();
             }
         }
@@ -111,33 +111,38 @@ impl Processes {
 }
 
 impl Table {
-    fn add(&mut self, draft: Draft, live_max: usize, records_max: usize) -> Done<(Arc<Process>, Vec<Arc<Process>>)> {
-        let live = self.records.iter().filter(|process| !process.facts().state.is_ended()).count();
+    fn add(
+        &mut self,
+        new: NewProcess,
+        live_max: usize,
+        records_max: usize,
+    ) -> HandlerResult<(Arc<Process>, Vec<Arc<Process>>)> {
+        let live = self.records.iter().filter(|process| !process.lock().state.is_ended()).count();
         if live >= live_max {
             let message = format!("{live_max} processes are running, which is the limit");
             return Err(Failure::new(StatusCode::TOO_MANY_REQUESTS, "process_limit_reached", message).into());
         }
         let mut dropped = Vec::new();
         while self.records.len() >= records_max {
-            let Some(oldest) = self.records.iter().position(|process| process.facts().state.is_ended()) else { break };
+            let Some(oldest) = self.records.iter().position(|process| process.lock().state.is_ended()) else { break };
             let old = self.records.remove(oldest);
-            self.left_over.extend(old.facts().tree.take());
+            self.orphaned_trees.extend(old.lock().tree.take());
             dropped.push(old);
         }
-        self.left_over.retain(|tree| match tree.is_empty() {
+        self.orphaned_trees.retain(|tree| match tree.is_empty() {
             true => {
                 tree.remove();
                 false
             }
             false => true,
         });
-        self.made += 1;
+        self.created += 1;
         let mut id = format!("proc_{}", sys::random_hex());
         while self.records.iter().any(|process| process.id == id) {
-            id = format!("proc_{}x{}", sys::random_hex(), self.made);
+            id = format!("proc_{}x{}", sys::random_hex(), self.created);
         }
-        let Draft { kind, cmd, args, cwd } = draft;
-        let process = Arc::new(Process::new(id, self.made, kind, cmd, args, cwd));
+        let NewProcess { kind, cmd, args, cwd } = new;
+        let process = Arc::new(Process::new(id, self.created, kind, cmd, args, cwd));
         self.records.push(process.clone());
         Ok((process, dropped))
     }
@@ -147,27 +152,28 @@ fn not_found() -> Failure {
     Failure::new(StatusCode::NOT_FOUND, "process_not_found", "process not found")
 }
 
-/// Between two looks: a fork bomb dies by the thousand.
-const LOOK_PAUSE: Duration = Duration::from_millis(2);
-/// For trees whose last member is nobody's child of ours: moved there by hand, or adopted by a subreaper elsewhere.
-const LOOK_ANYWAY: Duration = Duration::from_secs(1);
+/// Minimum time between two checks: a fork bomb may produce thousands of exits at once.
+const MIN_CHECK_INTERVAL: Duration = Duration::from_millis(2);
+/// Fallback for trees whose last process is not a child of the agent: it was moved there by hand, or adopted by another
+/// subreaper.
+const FALLBACK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
-/// Runs for ever, beside the channel.
+/// Runs forever, next to the channel.
 pub async fn watch_trees(agent: Arc<Agent>) {
-    let mut deaths = reap::deaths();
+    let mut exits = reaper::exits();
     loop {
         let waits_for_tree = |process: &Arc<Process>| {
-            process.look_at_tree();
-            let facts = process.facts();
-            facts.state.is_ended() && !facts.tree_exited
+            process.check_tree();
+            let inner = process.lock();
+            inner.state.is_ended() && !inner.tree_exited
         };
         let waiting = agent.processes.list().iter().filter(|process| waits_for_tree(process)).count();
-        let patience = if waiting > 0 { LOOK_ANYWAY } else { Duration::from_secs(3600) };
-        let died = tokio::time::timeout(patience, deaths.changed()).await;
-        if matches!(died, Ok(Err(_))) {
+        let timeout = if waiting > 0 { FALLBACK_CHECK_INTERVAL } else { Duration::from_secs(3600) };
+        let exited = tokio::time::timeout(timeout, exits.changed()).await;
+        if matches!(exited, Ok(Err(_))) {
             return;
         }
-        tokio::time::sleep(LOOK_PAUSE).await;
+        tokio::time::sleep(MIN_CHECK_INTERVAL).await;
     }
 }
 
@@ -179,14 +185,14 @@ struct List {
 #[derive(Serialize)]
 struct Empty {}
 
-/// `path` is what follows `/processes`.
-pub async fn answer(
+/// Handles a request; `path` is the part after `/processes`.
+pub async fn handle(
     agent: &Arc<Agent>,
     head: &Parts,
     path: &str,
     body: RecvStream,
     respond: &mut SendResponse<Bytes>,
-) -> Done {
+) -> HandlerResult {
     let query = head.uri.query();
     let (id, verb) = path.trim_start_matches('/').split_once('/').unwrap_or((path.trim_start_matches('/'), ""));
     match (&head.method, id, verb) {
@@ -203,8 +209,8 @@ pub async fn answer(
     let process = agent.processes.get(id)?;
     match (&head.method, verb) {
         (&Method::GET, "") => {}
-        (&Method::DELETE, "") => end::delete(agent, &process, query).await?,
-        (&Method::GET, "wait") => end::wait(&process, query).await?,
+        (&Method::DELETE, "") => control::delete(agent, &process, query).await?,
+        (&Method::GET, "wait") => control::wait(&process, query).await?,
         (&Method::GET, "connect") => return connect::connect(agent, &process, query, respond).await,
         (&Method::POST, "input") => {
             let written = input::write(&process, body, respond).await?;
@@ -219,7 +225,7 @@ pub async fn answer(
             return send_json(respond, StatusCode::OK, &Empty {});
         }
         (&Method::POST, "signal") => {
-            end::signal(&process, body).await?;
+            control::signal(&process, body).await?;
             return send_json(respond, StatusCode::OK, &Empty {});
         }
         (method, verb) => {

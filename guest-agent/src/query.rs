@@ -1,10 +1,10 @@
-//! Numbers and words of a query string. What is longer than a word has its own reader (`files/path.rs`).
+//! Reads numbers and short words from a query string. Paths are parsed in `files/path.rs`.
 
 use std::str::FromStr;
 
 use crate::reply::Failure;
 
-/// None when absent or empty.
+/// Returns None when absent or empty.
 pub fn find<'a>(query: Option<&'a str>, name: &str) -> Option<&'a str> {
     let pairs = query?.split('&').filter_map(|pair| pair.split_once('='));
     pairs.filter(|(key, value)| *key == name && !value.is_empty()).map(|(_, value)| value).next()
@@ -20,7 +20,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_number_is_read_whole_or_refused() {
+    fn a_number_is_parsed_completely_or_rejected() {
         let query = Some("after=12&grace_ms=&scope=tree&port=70000");
 
         assert_eq!(parse::<u64>(query, "after").ok(), Some(Some(12)));

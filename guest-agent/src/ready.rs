@@ -1,4 +1,4 @@
-//! GET /ready: the machine is up and this is what it is.
+//! GET /ready: reports that the machine is up, and its basic facts.
 
 use serde::Serialize;
 
@@ -9,7 +9,7 @@ pub struct Ready {
     agent_version: &'static str,
     boot_id: String,
     uptime_ms: u64,
-    /// `tsc` or `kvm-clock` where all is well; a base snapshot with another one is not worth keeping.
+    /// `tsc` or `kvm-clock` on a healthy machine; the host does not save a base with any other clock source.
     clocksource: String,
     process_trees: &'static str,
 }
@@ -26,7 +26,7 @@ pub fn get_ready(agent: &Agent) -> Ready {
 
 pub fn uptime_ms() -> u64 {
     let mut now = libc::timespec { tv_sec: 0, tv_nsec: 0 };
-    // SAFETY: an out-parameter of our own.
+    // SAFETY: writes to a local.
     unsafe { libc::clock_gettime(libc::CLOCK_BOOTTIME, &mut now) };
     u64::try_from(now.tv_sec * 1000 + now.tv_nsec / 1_000_000).unwrap_or_default()
 }

@@ -1,4 +1,4 @@
-//! JSON in, JSON out, and the one form every refusal takes: `{code, message}`.
+//! Reading requests and sending responses as JSON. Every error response has the form `{code, message}`.
 
 use bytes::{Bytes, BytesMut};
 use h2::server::SendResponse;
@@ -7,7 +7,7 @@ use http::{Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-/// Far above any identity; far below what would hurt a small guest.
+/// Far above the size of any identity, and small enough for a small guest.
 pub const JSON_MAX_BYTES: usize = 1024 * 1024;
 
 #[derive(Debug)]
@@ -15,30 +15,30 @@ pub struct Failure {
     pub status: StatusCode,
     pub code: &'static str,
     pub message: String,
-    /// With `output_offset_expired` only.
+    /// Only set for `output_offset_expired`.
     pub oldest_available_seq: Option<u64>,
 }
 
-/// What a request ends with. `Gone`: the peer has left, so nobody wants an answer.
+/// Why a request failed. `Disconnected`: the peer is gone, so no response is sent.
 #[derive(Debug)]
-pub enum Stop {
-    Refused(Failure),
-    Gone,
+pub enum HandlerError {
+    Failed(Failure),
+    Disconnected,
 }
 
-impl From<Failure> for Stop {
+impl From<Failure> for HandlerError {
     fn from(failure: Failure) -> Self {
-        Self::Refused(failure)
+        Self::Failed(failure)
     }
 }
 
-impl From<h2::Error> for Stop {
+impl From<h2::Error> for HandlerError {
     fn from(_: h2::Error) -> Self {
-        Self::Gone
+        Self::Disconnected
     }
 }
 
-pub type Done<T = ()> = Result<T, Stop>;
+pub type HandlerResult<T = ()> = Result<T, HandlerError>;
 
 impl Failure {
     pub fn new(status: StatusCode, code: &'static str, message: impl Into<String>) -> Self {
@@ -53,7 +53,7 @@ impl Failure {
         Self::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", format!("{what}: {error}"))
     }
 
-    /// What the caller reads, as an answer or as the last frame of one.
+    /// The error as the caller sees it, as a response body or as the last frame of a response.
     pub fn body(&self) -> impl Serialize + '_ {
         let Self { code, message, oldest_available_seq, .. } = self;
         FailureBody { code, message, oldest_available_seq: *oldest_available_seq }
@@ -68,30 +68,30 @@ struct FailureBody<'a> {
     oldest_available_seq: Option<u64>,
 }
 
-pub fn send_json(respond: &mut SendResponse<Bytes>, status: StatusCode, body: &impl Serialize) -> Done {
-    // Our own types always serialise; an empty body would still be better than a panic.
+pub fn send_json(respond: &mut SendResponse<Bytes>, status: StatusCode, body: &impl Serialize) -> HandlerResult {
+    // The response types always serialise; an empty body would still be better than a panic.
     let text = Bytes::from(serde_json::to_vec(body).unwrap_or_default());
     let head = Response::builder()
         .status(status)
         .header("content-type", "application/json")
         .header("content-length", text.len());
-    // Small, so it may wait in the send buffer for the peer's window.
+    // Small enough to wait in the send buffer for the peer's window.
     start(respond, head)?.send_data(text, true)?;
     Ok(())
 }
 
 pub fn send_failure(respond: &mut SendResponse<Bytes>, failure: &Failure) {
-    // The peer may be gone, or the answer already begun: then the stream is reset when it is dropped.
+    // Fails if the peer is gone or the response has already started; then the stream is reset when it is dropped.
     let _ = send_json(respond, failure.status, &failure.body());
 }
 
-/// Sends the head of an answer whose body follows.
-pub fn start(respond: &mut SendResponse<Bytes>, head: http::response::Builder) -> Done<SendStream<Bytes>> {
-    let response = head.body(()).map_err(|_| Stop::Gone)?;
+/// Sends the head of a response whose body follows.
+pub fn start(respond: &mut SendResponse<Bytes>, head: http::response::Builder) -> HandlerResult<SendStream<Bytes>> {
+    let response = head.body(()).map_err(|_| HandlerError::Disconnected)?;
     Ok(respond.send_response(response, false)?)
 }
 
-pub async fn read_body(body: &mut RecvStream, max_bytes: usize) -> Done<Bytes> {
+pub async fn read_body(body: &mut RecvStream, max_bytes: usize) -> HandlerResult<Bytes> {
     let mut all = BytesMut::new();
     while let Some(chunk) = body.data().await {
         let chunk = chunk?;
@@ -105,25 +105,26 @@ pub async fn read_body(body: &mut RecvStream, max_bytes: usize) -> Done<Bytes> {
     Ok(all.freeze())
 }
 
-/// An absent body reads as `{}`.
-pub async fn read_json<T: DeserializeOwned>(body: &mut RecvStream) -> Done<T> {
+/// An absent body is read as `{}`.
+pub async fn read_json<T: DeserializeOwned>(body: &mut RecvStream) -> HandlerResult<T> {
     let text = read_body(body, JSON_MAX_BYTES).await?;
     parse_json(if text.is_empty() { b"{}" } else { &text })
 }
 
-pub fn parse_json<T: DeserializeOwned>(text: &[u8]) -> Done<T> {
+pub fn parse_json<T: DeserializeOwned>(text: &[u8]) -> HandlerResult<T> {
     serde_json::from_slice(text).map_err(|error| Failure::invalid(format!("body: {error}")).into())
 }
 
-/// Sends as the peer makes room: reserves no more than there is to send, since what one stream holds in reserve the
-/// others cannot use, and keeps nothing in h2's own buffer, so a slow reader costs no memory.
-pub async fn send_all(send: &mut SendStream<Bytes>, mut bytes: Bytes) -> Done {
+/// Sends as the peer's flow-control window allows. It reserves no more capacity than there is to send, because other
+/// streams cannot use what one stream has reserved, and leaves nothing in h2's buffer, so that a slow reader costs no
+/// memory.
+pub async fn send_all(send: &mut SendStream<Bytes>, mut bytes: Bytes) -> HandlerResult {
     while !bytes.is_empty() {
         send.reserve_capacity(bytes.len());
         while send.capacity() == 0 {
             match std::future::poll_fn(|context| send.poll_capacity(context)).await {
                 Some(capacity) => drop(capacity?),
-                None => return Err(Stop::Gone),
+                None => return Err(HandlerError::Disconnected),
             }
         }
         let room = send.capacity().min(bytes.len());

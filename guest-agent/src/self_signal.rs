@@ -1,12 +1,13 @@
-//! What the sandbox asks for itself: pause me, delete me (spec 4.15). The contract towards the host is
+//! Self-signals: a program inside the sandbox asks to pause or delete its sandbox. The contract with the host is
 //! `protocol/src/guest-streams.ts`.
 //!
-//!   1. A program inside asks, by HTTP on loopback (`http.rs`) or by a line in a named pipe (`pipe.rs`). Both are there
-//!      from boot on; a snapshot holds them as it holds everything, so they are there after a resume or fork.
-//!   2. It is answered, and only then the signal is kept here: at most one, the strongest and newest.
-//!   3. The host that listens at GET /signals is told, and acknowledges; a host that comes later is told then.
+//!   1. A program sends the request, by HTTP on loopback (`http.rs`) or as a line in a named pipe (`pipe.rs`). Both exist
+//!      from boot on and are part of every snapshot, so they also exist after a resume or fork.
+//!   2. The program gets its response, and only then is the signal stored here: at most one, the strongest and newest.
+//!   3. It is sent to the host that reads GET /signals, which acknowledges it. A host that connects later receives it then.
 //!
-//! A host that never acknowledges is told once per connection, so a flood inside is no flood outside.
+//! A host that does not acknowledge receives one signal per connection, so a flood of requests inside the guest does
+//! not become a flood outside.
 
 mod http;
 mod pipe;
@@ -20,7 +21,7 @@ use serde::{Deserialize, Serialize};
 use tokio::sync::Notify;
 
 use crate::agent::Agent;
-use crate::reply::{Done, Stop, send_all, start};
+use crate::reply::{HandlerError, HandlerResult, send_all, start};
 
 pub use self::http::serve_http;
 pub use self::pipe::serve_pipe;
@@ -29,7 +30,7 @@ pub const PORT: u16 = 1029;
 pub const PIPE: &str = "/run/self";
 const REASON_MAX_CHARACTERS: usize = 128;
 
-/// In the order of their strength.
+/// Ordered by strength.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Action {
@@ -53,7 +54,7 @@ pub struct Signals {
 
 #[derive(Default)]
 struct State {
-    made: u64,
+    last_id: u64,
     acknowledged: u64,
     pending: Option<Signal>,
 }
@@ -73,15 +74,15 @@ impl Signals {
         if state.pending.as_ref().is_some_and(|pending| pending.action > action) {
             return;
         }
-        state.made += 1;
-        state.pending = Some(Signal { id: state.made, action, reason });
+        state.last_id += 1;
+        state.pending = Some(Signal { id: state.last_id, action, reason });
         drop(state);
         self.changed.notify_waiters();
     }
 
     pub fn acknowledge(&self, acknowledged: &Acknowledgement) {
         let mut state = self.state();
-        state.acknowledged = state.acknowledged.max(acknowledged.id.min(state.made));
+        state.acknowledged = state.acknowledged.max(acknowledged.id.min(state.last_id));
         if state.pending.as_ref().is_some_and(|pending| pending.id == acknowledged.id) {
             state.pending = None;
         }
@@ -89,23 +90,24 @@ impl Signals {
         self.changed.notify_waiters();
     }
 
-    /// After a pause: one that was asked for has happened. A machine that has become another owes nothing at all.
-    pub fn forget(&self, is_another: bool) {
+    /// Called after a restore. A pending pause has happened. A new machine (a clone or fork) has no pending signals at
+    /// all.
+    pub fn clear_after_restore(&self, is_new_machine: bool) {
         let mut state = self.state();
-        if is_another || state.pending.as_ref().is_some_and(|pending| pending.action == Action::Pause) {
+        if is_new_machine || state.pending.as_ref().is_some_and(|pending| pending.action == Action::Pause) {
             state.pending = None;
         }
     }
 
-    async fn next(&self, told: u64) -> Signal {
+    async fn next(&self, sent_id: u64) -> Signal {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
             {
                 let state = self.state();
-                let may_tell = told <= state.acknowledged;
-                if let Some(pending) = state.pending.as_ref().filter(|pending| may_tell && pending.id > told) {
+                let may_send = sent_id <= state.acknowledged;
+                if let Some(pending) = state.pending.as_ref().filter(|pending| may_send && pending.id > sent_id) {
                     return pending.clone();
                 }
             }
@@ -114,24 +116,24 @@ impl Signals {
     }
 }
 
-/// GET /signals: ends only with the host.
-pub async fn tell_host(agent: &Agent, respond: &mut SendResponse<Bytes>) -> Done {
+/// GET /signals: streams signals until the host disconnects.
+pub async fn stream_to_host(agent: &Agent, respond: &mut SendResponse<Bytes>) -> HandlerResult {
     let head = Response::builder().status(StatusCode::OK).header("content-type", "application/x-ndjson");
     let mut send = start(respond, head)?;
-    let mut told = 0;
+    let mut sent_id = 0;
     loop {
         let signal = tokio::select! {
-            signal = agent.signals.next(told) => signal,
-            _ = std::future::poll_fn(|context| send.poll_reset(context)) => return Err(Stop::Gone),
+            signal = agent.signals.next(sent_id) => signal,
+            _ = std::future::poll_fn(|context| send.poll_reset(context)) => return Err(HandlerError::Disconnected),
         };
-        told = signal.id;
+        sent_id = signal.id;
         let mut line = serde_json::to_vec(&signal).unwrap_or_default();
         line.push(b'\n');
         send_all(&mut send, line.into()).await?;
     }
 }
 
-/// None when nothing is left.
+/// Removes control characters and truncates. None when the result is empty.
 fn clean_reason(text: &str) -> Option<String> {
     let text: String = text.chars().filter(|c| !c.is_control()).collect();
     let text: String = text.trim().chars().take(REASON_MAX_CHARACTERS).collect();
@@ -143,7 +145,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_strongest_and_newest_is_kept_until_it_is_acknowledged() {
+    fn the_strongest_and_newest_signal_is_pending_until_acknowledged() {
         let signals = Signals::default();
         signals.raise(Action::Pause, None);
         signals.raise(Action::Pause, Some("newer".into()));
@@ -154,25 +156,25 @@ mod tests {
         assert_eq!(pending(), Some(Signal { id: 3, action: Action::Delete, reason: None }));
         signals.acknowledge(&Acknowledgement { id: 2 });
         assert!(pending().is_some());
-        signals.forget(false);
-        assert!(pending().is_some(), "a delete outlives a pause");
+        signals.clear_after_restore(false);
+        assert!(pending().is_some(), "a pending delete survives a pause");
         signals.acknowledge(&Acknowledgement { id: 3 });
         assert_eq!(pending(), None);
     }
 
     #[test]
-    fn a_pause_is_forgotten_after_a_pause_and_everything_by_another_machine() {
+    fn a_restore_clears_a_pending_pause_and_a_new_machine_clears_everything() {
         let signals = Signals::default();
         signals.raise(Action::Pause, None);
-        signals.forget(false);
+        signals.clear_after_restore(false);
         assert_eq!(signals.state().pending, None);
         signals.raise(Action::Delete, None);
-        signals.forget(true);
+        signals.clear_after_restore(true);
         assert_eq!(signals.state().pending, None);
     }
 
     #[test]
-    fn a_reason_is_cleaned_and_cut_by_characters() {
+    fn a_reason_is_cleaned_and_truncated_by_characters() {
         assert_eq!(clean_reason(" a\u{7}\nb\u{85} ").as_deref(), Some("ab"));
         assert_eq!(clean_reason(" \t "), None);
         assert_eq!(clean_reason(&"ü".repeat(200)), Some("ü".repeat(128)));

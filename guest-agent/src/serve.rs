@@ -1,8 +1,8 @@
-//! One HTTP/2 session: accepts requests until the host goes, and gives each to its endpoint.
+//! One HTTP/2 session: accepts requests until the host disconnects, and dispatches each to its endpoint.
 //!
-//! Memory stays bounded by windows: a stream may have 128 KiB of unread body here, and the connection's window is
-//! that times the number of streams, so that a stalled upload or stdin can never block another stream. In the other
-//! direction nothing is read from a pipe or a file before the peer has room for it.
+//! Memory is bounded by flow-control windows. A stream may have 128 KiB of unread body here, and the connection's
+//! window is that times the number of streams, so that a stalled upload or stdin can never block another stream. In the
+//! other direction, nothing is read from a pipe or a file before the peer has room for it.
 
 use std::sync::Arc;
 
@@ -14,19 +14,20 @@ use serde::Serialize;
 use tokio::task::JoinSet;
 
 use crate::agent::Agent;
-use crate::reply::{Done, Failure, Stop, read_body, read_json, send_failure, send_json};
+use crate::reply::{Failure, HandlerError, HandlerResult, read_body, read_json, send_failure, send_json};
 use crate::session_io::SessionIo;
 use crate::{
-    clock, entropy, exec, files, grow, identity, metrics, processes, ready, self_signal, shell, shutdown, tunnel, wake,
+    clock, entropy, exec, files, grow, identity, metrics, processes, ready, restore, self_signal, shell, shutdown,
+    tunnel,
 };
 
-/// Exec, files, readers of processes and tunnels together: idle tunnels must not keep an exec out.
+/// Exec, files, process output readers and tunnels together: idle tunnels must not prevent an exec.
 const STREAMS_MAX: u32 = 1024;
 const STREAM_WINDOW_BYTES: u32 = 128 * 1024;
 const SEND_BUFFER_BYTES: usize = 64 * 1024;
-/// A path of 4096 bytes, each of them percent-encoded, and the ordinary headers.
+/// Enough for a path of 4096 bytes, each percent-encoded, and the ordinary headers.
 const HEADERS_MAX_BYTES: u32 = 16 * 1024;
-/// A host that cancels many streams at once is no attacker.
+/// A host that cancels many streams at once is not an attacker.
 const RESETS_MAX: usize = 4096;
 const ENTROPY_MAX_BYTES: usize = 4096;
 
@@ -45,9 +46,9 @@ pub async fn serve(io: SessionIo<'_>, agent: &Arc<Agent>, requests: &mut JoinSet
         tokio::select! {
             accepted = connection.accept() => match accepted {
                 Some(Ok((request, respond))) => {
-                    requests.spawn(answer(agent.clone(), request, respond));
+                    requests.spawn(handle(agent.clone(), request, respond));
                 }
-                // The host has gone or speaks nonsense: it will say hello again.
+                // The host disconnected or violated the protocol: it will send another hello.
                 Some(Err(_)) | None => return,
             },
             Some(_) = requests.join_next(), if !requests.is_empty() => {}
@@ -55,9 +56,9 @@ pub async fn serve(io: SessionIo<'_>, agent: &Arc<Agent>, requests: &mut JoinSet
     }
 }
 
-async fn answer(agent: Arc<Agent>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
-    // Kept beside the parts that are moved on: a body that is dropped early resets the stream.
-    if let Err(Stop::Refused(failure)) = dispatch(&agent, request, &mut respond).await {
+async fn handle(agent: Arc<Agent>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    // `respond` outlives the request's parts here: if the body is dropped early, the stream is reset.
+    if let Err(HandlerError::Failed(failure)) = dispatch(&agent, request, &mut respond).await {
         send_failure(&mut respond, &failure);
     }
 }
@@ -65,21 +66,25 @@ async fn answer(agent: Arc<Agent>, request: Request<RecvStream>, mut respond: Se
 #[derive(Serialize)]
 struct Empty {}
 
-async fn dispatch(agent: &Arc<Agent>, request: Request<RecvStream>, respond: &mut SendResponse<Bytes>) -> Done {
+async fn dispatch(
+    agent: &Arc<Agent>,
+    request: Request<RecvStream>,
+    respond: &mut SendResponse<Bytes>,
+) -> HandlerResult {
     let (head, mut body) = request.into_parts();
     match (head.method.clone(), head.uri.path()) {
         (Method::GET, "/ready") => send_json(respond, StatusCode::OK, &ready::get_ready(agent)),
         (Method::POST, "/wake") => {
-            let wanted = read_json(&mut body).await?;
-            send_json(respond, StatusCode::OK, &wake::wake(agent, wanted).await?)
+            let request = read_json(&mut body).await?;
+            send_json(respond, StatusCode::OK, &restore::finish_restore(agent, request).await?)
         }
         (Method::POST, "/identity") => {
-            let wanted = read_json(&mut body).await?;
-            send_json(respond, StatusCode::OK, &identity::apply_on_worker(agent, wanted).await?)
+            let request = read_json(&mut body).await?;
+            send_json(respond, StatusCode::OK, &identity::apply_on_worker(agent, request).await?)
         }
         (Method::POST, "/clock") => {
-            let wanted = read_json(&mut body).await?;
-            send_json(respond, StatusCode::OK, &clock::set_clock(&wanted)?)
+            let request = read_json(&mut body).await?;
+            send_json(respond, StatusCode::OK, &clock::set_clock(&request)?)
         }
         (Method::POST, "/entropy") => {
             let bytes = read_body(&mut body, ENTROPY_MAX_BYTES).await?;
@@ -93,8 +98,8 @@ async fn dispatch(agent: &Arc<Agent>, request: Request<RecvStream>, respond: &mu
             send_json(respond, StatusCode::OK, &measured?)
         }
         (Method::POST, "/grow") => {
-            let wanted = read_json(&mut body).await?;
-            let grown = run(agent, move || grow::grow(&wanted)).await?;
+            let request = read_json(&mut body).await?;
+            let grown = run(agent, move || grow::grow(&request)).await?;
             send_json(respond, StatusCode::OK, &grown?)
         }
         (Method::POST, "/sync") => {
@@ -108,14 +113,14 @@ async fn dispatch(agent: &Arc<Agent>, request: Request<RecvStream>, respond: &mu
         }
         (Method::POST, "/shell") => shell::shell(agent, body, respond).await,
         (Method::POST, "/tunnel") => tunnel::tunnel(agent, head.uri.query(), body, respond).await,
-        (Method::GET, "/signals") => self_signal::tell_host(agent, respond).await,
+        (Method::GET, "/signals") => self_signal::stream_to_host(agent, respond).await,
         (Method::POST, "/signals/ack") => {
             agent.signals.acknowledge(&read_json(&mut body).await?);
             send_json(respond, StatusCode::OK, &Empty {})
         }
         (_, path) if path == "/processes" || path.starts_with("/processes/") => {
             let rest = path.trim_start_matches("/processes").to_owned();
-            processes::answer(agent, &head, &rest, body, respond).await
+            processes::handle(agent, &head, &rest, body, respond).await
         }
         (method, path) => {
             let message = format!("no such endpoint: {method} {path}");
@@ -124,6 +129,6 @@ async fn dispatch(agent: &Arc<Agent>, request: Request<RecvStream>, respond: &mu
     }
 }
 
-async fn run<T: Send + 'static>(agent: &Agent, job: impl FnOnce() -> T + Send + 'static) -> Done<T> {
-    agent.work.run(job).await.map_err(|error| Failure::internal("worker", &error).into())
+async fn run<T: Send + 'static>(agent: &Agent, job: impl FnOnce() -> T + Send + 'static) -> HandlerResult<T> {
+    agent.workers.run(job).await.map_err(|error| Failure::internal("worker", &error).into())
 }

@@ -1,9 +1,10 @@
-//! POST /shell: a login shell on a terminal, for as long as the stream lives. The body is what the client sends (spec
-//! 4.11), frame by frame; the answer is what the terminal shows.
+//! POST /shell: a login shell on a terminal, for the lifetime of the stream. The request body carries the client's
+//! frames (input and terminal size); the response is the terminal's output.
 //!
-//! Output is read from the terminal only when the piece before it has been taken, so a flood nobody reads stops where a
-//! real terminal would stop it. When the stream or the session ends the terminal is hung up, as when a window is
-//! closed: whoever meant to stay has made sure of it with nohup or setsid.
+//! Output is read from the terminal only when the previous piece has been accepted, so output that is not read stops
+//! the program where a real terminal would. When the stream or the session ends the terminal is closed and its
+//! processes receive SIGHUP, as when a terminal window is closed; a program that should survive must use nohup or
+//! setsid.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
@@ -21,10 +22,10 @@ use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
 use crate::agent::Agent;
-use crate::exec::frames::{FrameReader, cut_short};
-use crate::login::find_login_shell;
-use crate::reap::{self, Child, Ending};
-use crate::reply::{Done, Failure, Stop, send_all, start};
+use crate::exec::frames::{FrameReader, truncated_frame};
+use crate::login_shell::find_login_shell;
+use crate::reaper::{self, Child, ExitStatus};
+use crate::reply::{Failure, HandlerError, HandlerResult, send_all, start};
 use crate::spawn::{Program, environment, spawn};
 use crate::sys;
 use crate::terminal::{self, Size, TERM, Terminal};
@@ -33,43 +34,44 @@ const INPUT: u8 = 0;
 const RESIZE: u8 = 1;
 const PAYLOAD_MAX_BYTES: usize = 1024 * 1024;
 const PIECE_BYTES: usize = 16 * 1024;
-/// Ctrl-D, for a caller who has said all.
+/// Ctrl-D, sent when the client has finished sending.
 const END_OF_INPUT: &[u8] = &[4];
-const END_AGAIN: Duration = Duration::from_secs(1);
-/// For a shell that is hung up, and for the last output of one that has ended.
-const PATIENCE: Duration = Duration::from_secs(2);
+const END_OF_INPUT_INTERVAL: Duration = Duration::from_secs(1);
+/// How long a shell may take to exit after SIGHUP, and how long output is read after the shell has exited.
+const EXIT_GRACE: Duration = Duration::from_secs(2);
 
 thread_local! {
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE_BYTES]);
 }
 
-pub async fn shell(agent: &Arc<Agent>, body: RecvStream, respond: &mut SendResponse<Bytes>) -> Done {
+pub async fn shell(agent: &Arc<Agent>, body: RecvStream, respond: &mut SendResponse<Bytes>) -> HandlerResult {
     let failed = |message: String| Failure::new(StatusCode::BAD_GATEWAY, "shell_failed", message);
-    let (terminal, other) = terminal::open(Size::default()).map_err(|error| failed(format!("terminal: {error}")))?;
-    let (worker, stdio) = (agent.clone(), other.try_clone());
+    let (terminal, program_side) =
+        terminal::open(Size::default()).map_err(|error| failed(format!("terminal: {error}")))?;
+    let (worker, stdio) = (agent.clone(), program_side.try_clone());
     let stdio = stdio.map_err(|error| failed(format!("terminal: {error}")))?;
-    let starting = agent.work.run(move || start_shell(&worker, stdio));
+    let starting = agent.workers.run(move || start_shell(&worker, stdio));
     let started = starting.await.map_err(|error| failed(format!("worker: {error}")))?;
-    let (leader, ending) = started.map_err(failed)?;
-    let leader = HungUp(Some(leader));
+    let (leader, exit_status) = started.map_err(failed)?;
+    let leader = HangUpOnDrop(Some(leader));
 
     let head = Response::builder().status(StatusCode::OK).header("content-type", "application/octet-stream");
     let mut send = start(respond, head)?;
-    let showing = show(&terminal, other, ending, &mut send);
-    let typing = type_frames(&terminal, FrameReader::new(body));
+    let output = forward_output(&terminal, program_side, exit_status, &mut send);
+    let input = forward_input(&terminal, FrameReader::new(body));
     let ended = tokio::select! {
-        shown = showing => shown,
-        stopped = typing => stopped.map(|never| match never {}),
+        finished = output => finished,
+        stopped = input => stopped.map(|never| match never {}),
     };
     drop(leader);
     ended
 }
 
-/// On a worker.
-fn start_shell(agent: &Agent, stdio: OwnedFd) -> Result<(Child, oneshot::Receiver<Ending>), String> {
-    let shell = find_login_shell().ok_or("there is no login shell")?;
-    let asked = BTreeMap::from([("SHELL".to_owned(), shell.path.clone())]);
-    let mut env = environment(agent, asked);
+/// Runs on a worker thread.
+fn start_shell(agent: &Agent, stdio: OwnedFd) -> Result<(Child, oneshot::Receiver<ExitStatus>), String> {
+    let shell = find_login_shell().ok_or("the image has no login shell")?;
+    let extra = BTreeMap::from([("SHELL".to_owned(), shell.path.clone())]);
+    let mut env = environment(agent, extra);
     env.entry("TERM".to_owned()).or_insert_with(|| TERM.to_owned());
     let copy = || stdio.try_clone().map_err(|error| format!("terminal: {error}"));
     let program = Program {
@@ -84,54 +86,55 @@ fn start_shell(agent: &Agent, stdio: OwnedFd) -> Result<(Child, oneshot::Receive
         terminal: true,
         cgroup: None,
     };
-    let starting = reap::begin_start();
+    let starting = reaper::begin_start();
     let pid = spawn(&program).map_err(|refused| format!("{}: {refused:?}", program.cmd))?;
     Ok(starting.register(pid))
 }
 
-/// The terminal is closed by whoever drops it, which is the SIGHUP. A shell that ignores it is not waited for.
-struct HungUp(Option<Child>);
+/// Dropping the terminal sends SIGHUP. A shell that ignores it is killed after a grace period.
+struct HangUpOnDrop(Option<Child>);
 
-impl Drop for HungUp {
+impl Drop for HangUpOnDrop {
     fn drop(&mut self) {
-        let Some(leader) = self.0.take().filter(|leader| !reap::is_reaped(leader)) else { return };
-        let insist = move || {
-            if !reap::is_reaped(&leader) {
-                // SAFETY: plain kill of a group whose leader has not been reaped.
+        let Some(leader) = self.0.take().filter(|leader| !reaper::is_reaped(leader)) else { return };
+        let kill = move || {
+            if !reaper::is_reaped(&leader) {
+                // SAFETY: plain kill of a process group whose leader has not been reaped.
                 unsafe { libc::kill(-leader.pid, libc::SIGKILL) };
             }
         };
         match tokio::runtime::Handle::try_current() {
             Ok(runtime) => drop(runtime.spawn(async move {
-                sleep(PATIENCE).await;
-                insist();
+                sleep(EXIT_GRACE).await;
+                kill();
             })),
-            Err(_) => insist(),
+            Err(_) => kill(),
         }
     }
 }
 
-/// Until the shell has ended and all it wrote is sent.
-async fn show(
+/// Runs until the shell has exited and all its output is sent.
+async fn forward_output(
     terminal: &Terminal,
-    other: OwnedFd,
-    mut ending: oneshot::Receiver<Ending>,
+    program_side: OwnedFd,
+    mut exit_status: oneshot::Receiver<ExitStatus>,
     send: &mut SendStream<Bytes>,
-) -> Done {
-    // Ours, open as long as the shell lives: without it a shell that closes its terminal for a moment looks ended.
-    let mut other = Some(other);
-    let late = sleep(Duration::MAX);
-    tokio::pin!(late);
+) -> HandlerResult {
+    // The agent keeps the program's side open while the shell runs: otherwise a shell that closes its terminal for a
+    // moment would look as if it had exited.
+    let mut program_side = Some(program_side);
+    let deadline = sleep(Duration::MAX);
+    tokio::pin!(deadline);
     loop {
         let piece = tokio::select! {
             biased;
             piece = next_piece(terminal, send) => piece?,
-            _ = &mut ending, if other.is_some() => {
-                other = None;
-                late.as_mut().reset(Instant::now() + PATIENCE);
+            _ = &mut exit_status, if program_side.is_some() => {
+                program_side = None;
+                deadline.as_mut().reset(Instant::now() + EXIT_GRACE);
                 continue;
             }
-            () = &mut late, if other.is_none() => None,
+            () = &mut deadline, if program_side.is_none() => None,
         };
         match piece {
             Some(piece) => send_all(send, piece).await?,
@@ -140,11 +143,11 @@ async fn show(
     }
 }
 
-/// None: the terminal has no other side any more.
-async fn next_piece(terminal: &Terminal, send: &mut SendStream<Bytes>) -> Done<Option<Bytes>> {
+/// None when no process has the terminal open any more.
+async fn next_piece(terminal: &Terminal, send: &mut SendStream<Bytes>) -> HandlerResult<Option<Bytes>> {
     std::future::poll_fn(|context| {
         if send.poll_reset(context).is_ready() {
-            return Poll::Ready(Err(Stop::Gone));
+            return Poll::Ready(Err(HandlerError::Disconnected));
         }
         while let Ok(mut guard) = ready!(terminal.master.poll_read_ready(context)) {
             let read = SCRATCH.with_borrow_mut(|scratch| {
@@ -163,37 +166,37 @@ async fn next_piece(terminal: &Terminal, send: &mut SendStream<Bytes>) -> Done<O
     .await
 }
 
-/// Ends only by an error: who has said all still wants to see the end.
-async fn type_frames(terminal: &Terminal, mut frames: FrameReader) -> Done<Infallible> {
+/// Ends only with an error: a client that has finished sending still wants to read the remaining output.
+async fn forward_input(terminal: &Terminal, mut frames: FrameReader) -> HandlerResult<Infallible> {
     while let Some((kind, length)) = frames.header().await? {
         match (kind, length) {
             (INPUT, 0..=PAYLOAD_MAX_BYTES) => {
                 let mut left = length;
                 while left > 0 {
-                    let piece = frames.take(left).await?.ok_or_else(cut_short)?;
+                    let piece = frames.take(left).await?.ok_or_else(truncated_frame)?;
                     left -= piece.len();
-                    type_all(terminal, &piece).await;
+                    write_all(terminal, &piece).await;
                     frames.release(piece.len())?;
                 }
             }
             (RESIZE, 4) => {
                 let mut payload = frames.payload(length).await?;
                 let size = Size { rows: payload.get_u16(), cols: payload.get_u16() };
-                // A size of nonsense leaves the terminal as it is.
+                // An invalid size leaves the terminal unchanged.
                 let _ = terminal.resize(size);
             }
-            _ => return Err(Failure::invalid("a frame that no shell client sends").into()),
+            _ => return Err(Failure::invalid("unknown shell frame").into()),
         }
     }
-    // Again and again: one that comes while a line editor sets up its terminal is lost.
+    // Repeated, because a Ctrl-D that arrives while a line editor sets up its terminal is lost.
     loop {
-        type_all(terminal, END_OF_INPUT).await;
-        sleep(END_AGAIN).await;
+        write_all(terminal, END_OF_INPUT).await;
+        sleep(END_OF_INPUT_INTERVAL).await;
     }
 }
 
-/// What a terminal that has ended does not take is of no use any more.
-async fn type_all(terminal: &Terminal, mut bytes: &[u8]) {
+/// Bytes that a closed terminal does not accept are discarded.
+async fn write_all(terminal: &Terminal, mut bytes: &[u8]) {
     while !bytes.is_empty() {
         let Ok(mut ready) = terminal.master.writable().await else { return };
         match ready.try_io(|master| sys::write(master.get_ref().as_fd(), bytes)) {

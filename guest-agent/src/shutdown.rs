@@ -1,4 +1,5 @@
-//! The end: processes are asked, then killed; the disk is flushed and made read-only; the machine is turned off.
+//! Turns the machine off: processes get SIGTERM, then SIGKILL; the disk is flushed and remounted read-only; the power
+//! is turned off.
 
 use std::fs::File;
 use std::io::Error;
@@ -7,36 +8,36 @@ use std::time::Duration;
 
 use tokio::time::sleep;
 
-use crate::kmsg::say;
+use crate::kmsg::log;
 use crate::reply::Failure;
 use crate::sys::{check, mount};
 
-/// For the answer to POST /poweroff to leave, and for programs to heed SIGTERM.
+/// Time for the response to POST /poweroff to be sent, and for programs to handle SIGTERM.
 const GRACE: Duration = Duration::from_millis(200);
 
 pub async fn power_off() {
-    say("turning off");
-    // SAFETY: to every process but ourselves.
+    log("turning off");
+    // SAFETY: signals every process except this one.
     unsafe { libc::kill(-1, libc::SIGTERM) };
     sleep(GRACE).await;
     unsafe { libc::kill(-1, libc::SIGKILL) };
     turn_off();
 }
 
-/// Also the way out when the machine could not be booted.
+/// Also called when booting failed.
 pub fn turn_off() {
     // SAFETY: plain system calls.
     unsafe { libc::sync() };
-    // Read-only writes the journal out, so that the next mount has nothing to replay.
+    // Remounting read-only writes the journal, so that the next mount has nothing to replay.
     if let Err(error) = mount("", "/", "", libc::MS_REMOUNT | libc::MS_RDONLY, "") {
-        say(&format!("the root filesystem stays writable: {error}"));
+        log(&format!("failed to remount the root filesystem read-only: {error}"));
     }
     unsafe { libc::reboot(libc::RB_POWER_OFF) };
 }
 
-/// POST /sync: what was written is on the disk when it answers.
+/// POST /sync: returns when everything written so far is on the disk.
 pub fn sync_root() -> Result<(), Failure> {
-    let failed = |error: Error| Failure::internal("could not flush the root filesystem", &error);
+    let failed = |error: Error| Failure::internal("failed to flush the root filesystem", &error);
     let root = File::open("/").map_err(failed)?;
     // SAFETY: an open descriptor.
     check(unsafe { libc::syncfs(root.as_raw_fd()) }).map_err(failed)?;

@@ -1,9 +1,9 @@
-//! Starts a program, as cheaply as the kernel allows: `clone(CLONE_VM | CLONE_VFORK)`, which copies no page tables.
-//! It is what glibc's posix_spawn does; ours because the child must also be born into a cgroup, fall back to another
-//! directory and try each place on PATH, all without a second exec.
+//! Starts a program with `clone(CLONE_VM | CLONE_VFORK)`, which copies no page tables, like glibc's posix_spawn.
+//! posix_spawn itself is not enough: the child must also be created in a cgroup, fall back to another directory and try
+//! every entry of PATH, all without a second exec.
 //!
-//! What the child does between clone and exec is in `child.rs`. It blocks until the exec is done: call it on a worker
-//! thread.
+//! `child.rs` is the code that the child runs between clone and exec. `spawn` blocks until the exec is done, so it must
+//! run on a worker thread.
 
 mod child;
 
@@ -14,7 +14,7 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr::null;
 
 use crate::agent::Agent;
-use crate::reply::{Done, Failure};
+use crate::reply::{Failure, HandlerResult};
 use crate::sys::c_string;
 
 use child::{Plan, Stage, clone_child};
@@ -23,23 +23,23 @@ pub const DEFAULT_PATH: &str = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bi
 
 pub struct Program {
     pub cmd: String,
-    /// What the program is told it is called, where that is not `cmd`: `-bash` is a login shell.
+    /// argv[0] if it differs from `cmd`: `-bash` is a login shell.
     pub name: Option<String>,
     pub args: Vec<String>,
-    /// The whole environment. Its PATH is the one searched.
+    /// The complete environment. Its PATH is searched for `cmd`.
     pub env: BTreeMap<String, String>,
-    /// None: /root, or / where there is no /root.
+    /// None means /root, or / if there is no /root.
     pub cwd: Option<String>,
     pub stdin: OwnedFd,
     pub stdout: OwnedFd,
     pub stderr: OwnedFd,
-    /// Whether stdin is a terminal that becomes the program's own.
+    /// Whether stdin is a terminal that becomes the program's controlling terminal.
     pub terminal: bool,
-    /// The directory of the cgroup it is born into.
+    /// The directory of the cgroup in which the program is created.
     pub cgroup: Option<OwnedFd>,
 }
 
-/// What every program has, then the sandbox's variables, then the request's.
+/// The default variables, overridden by the sandbox's, overridden by those of the request.
 pub fn environment(agent: &Agent, asked: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let usual = [("HOME", "/root"), ("LOGNAME", "root"), ("PATH", DEFAULT_PATH), ("USER", "root")];
     let mut env: BTreeMap<String, String> = usual.map(|(name, value)| (name.into(), value.into())).into();
@@ -48,8 +48,8 @@ pub fn environment(agent: &Agent, asked: BTreeMap<String, String>) -> BTreeMap<S
     env
 }
 
-/// What no program can be given.
-pub fn check_strings<'a>(words: impl Iterator<Item = &'a String>, env: &'a BTreeMap<String, String>) -> Done {
+/// Rejects strings that cannot be passed to a program.
+pub fn check_strings<'a>(words: impl Iterator<Item = &'a String>, env: &'a BTreeMap<String, String>) -> HandlerResult {
     if words.chain(env.values()).chain(env.keys()).any(|text| text.contains('\0')) {
         return Err(Failure::invalid("a NUL byte cannot be passed to a program").into());
     }
@@ -66,40 +66,40 @@ pub fn describe(error: &Error) -> String {
 }
 
 #[derive(Debug)]
-pub enum Refused {
-    /// 127 in the shell's words.
+pub enum SpawnError {
+    /// Exit code 127 in a shell.
     NotFound,
-    /// 126.
+    /// Exit code 126 in a shell.
     NotExecutable(Error),
     Cwd(Error),
     Other(Error),
 }
 
-/// The pid is that of a new session and process group, led by the program.
-pub fn spawn(program: &Program) -> std::result::Result<i32, Refused> {
-    let prepared = Prepared::new(program).map_err(Refused::Other)?;
+/// Returns the pid of the program, which leads a new session and process group.
+pub fn spawn(program: &Program) -> std::result::Result<i32, SpawnError> {
+    let prepared = Prepared::new(program).map_err(SpawnError::Other)?;
     if prepared.candidates.is_empty() {
-        return Err(Refused::NotFound);
+        return Err(SpawnError::NotFound);
     }
     let mut plan = prepared.plan([&program.stdin, &program.stdout, &program.stderr].map(AsRawFd::as_raw_fd));
     plan.terminal = program.terminal;
     plan.cgroup = program.cgroup.as_ref().map_or(-1, AsRawFd::as_raw_fd);
-    let pid = clone_child(&mut plan).map_err(Refused::Other)?;
-    // The exit of a child that could not exec is reaped like any orphan's.
+    let pid = clone_child(&mut plan).map_err(SpawnError::Other)?;
+    // A child that failed to exec is reaped like any orphan.
     let error = |number| Error::from_raw_os_error(number);
     match (plan.failed_at, plan.errno) {
         (Stage::Running, _) => Ok(pid),
-        (Stage::Cwd, number) => Err(Refused::Cwd(error(number))),
-        (Stage::Setup, number) => Err(Refused::Other(error(number))),
-        (Stage::Exec, libc::ENOENT | libc::ENOTDIR) => Err(Refused::NotFound),
+        (Stage::Cwd, number) => Err(SpawnError::Cwd(error(number))),
+        (Stage::Setup, number) => Err(SpawnError::Other(error(number))),
+        (Stage::Exec, libc::ENOENT | libc::ENOTDIR) => Err(SpawnError::NotFound),
         (Stage::Exec, number @ (libc::EACCES | libc::EISDIR | libc::ENOEXEC | libc::EPERM | libc::ETXTBSY)) => {
-            Err(Refused::NotExecutable(error(number)))
+            Err(SpawnError::NotExecutable(error(number)))
         }
-        (Stage::Exec, number) => Err(Refused::Other(error(number))),
+        (Stage::Exec, number) => Err(SpawnError::Other(error(number))),
     }
 }
 
-/// Owns the strings that the child's pointers point at.
+/// Owns the strings that the child's pointers refer to.
 struct Prepared {
     candidates: Vec<CString>,
     argv: Vec<CString>,
@@ -132,7 +132,8 @@ impl Prepared {
         let pointers = |strings: &[CString]| -> Vec<*const libc::c_char> {
             strings.iter().map(|string| string.as_ptr()).chain([null()]).collect()
         };
-        // For a script without `#!`: /bin/sh, the script, its arguments. The script's place is filled when tried.
+        // For a script without `#!`: /bin/sh, the script, its arguments. The script's position is filled in when it is
+        // tried.
         let mut shell_argv = vec![c"/bin/sh".as_ptr(), null()];
         shell_argv.extend(self.argv.iter().skip(1).map(|arg| arg.as_ptr()));
         shell_argv.push(null());
@@ -153,7 +154,7 @@ impl Prepared {
     }
 }
 
-/// Where execvp would look: a name with a slash is a path; an empty entry of PATH is the current directory.
+/// The paths that execvp would try: a name with a slash is a path; an empty entry of PATH is the current directory.
 fn candidates(cmd: &str, path: &str) -> Result<Vec<CString>> {
     if cmd.is_empty() {
         return Ok(Vec::new());

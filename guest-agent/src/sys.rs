@@ -1,4 +1,4 @@
-//! Thin, checked wrappers of the system calls that std does not offer.
+//! Thin wrappers with error checks for system calls that std does not offer.
 
 use std::ffi::CString;
 use std::io::{Error, Result};
@@ -9,7 +9,7 @@ use std::path::Path;
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// -1 becomes the error in errno.
+/// Turns -1 into the error in errno.
 pub fn check(result: libc::c_int) -> Result<libc::c_int> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
 }
@@ -26,11 +26,11 @@ pub fn c_path(path: &Path) -> Result<CString> {
     c_string(path.as_os_str().as_bytes())
 }
 
-/// Opens with exactly these flags, always close-on-exec.
+/// Opens with exactly these flags, plus close-on-exec.
 pub fn open(path: &Path, flags: libc::c_int, mode: libc::mode_t) -> Result<OwnedFd> {
     let path = c_path(path)?;
     loop {
-        // SAFETY: a valid C string; the descriptor is fresh and ours.
+        // SAFETY: a valid C string; the new descriptor is owned by the result.
         match check(unsafe { libc::open(path.as_ptr(), flags | libc::O_CLOEXEC, mode) }) {
             Ok(fd) => return Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
             Err(error) if error.raw_os_error() == Some(libc::EINTR) => {}
@@ -41,7 +41,7 @@ pub fn open(path: &Path, flags: libc::c_int, mode: libc::mode_t) -> Result<Owned
 
 pub fn pipe() -> Result<(OwnedFd, OwnedFd)> {
     let mut ends: [RawFd; 2] = [-1; 2];
-    // SAFETY: room for two descriptors; both are fresh and ours.
+    // SAFETY: there is room for two descriptors; both are new and owned by the result.
     check(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) })?;
     let [reader, writer] = ends;
     Ok(unsafe { (OwnedFd::from_raw_fd(reader), OwnedFd::from_raw_fd(writer)) })
@@ -54,14 +54,14 @@ pub fn set_nonblocking(fd: BorrowedFd) -> Result<()> {
     Ok(())
 }
 
-/// Tells the event loop about a descriptor.
+/// Registers a descriptor with the event loop.
 pub fn watch(fd: OwnedFd, interest: Interest) -> Result<AsyncFd<OwnedFd>> {
-    // SAFETY: an OwnedFd always gives the same descriptor and keeps it open as long as it lives.
+    // SAFETY: an OwnedFd always returns the same descriptor and keeps it open for its lifetime.
     Ok(unsafe { AsyncFd::register_with_interest(fd, interest) }?)
 }
 
 pub fn read(fd: BorrowedFd, buffer: &mut [u8]) -> Result<usize> {
-    // SAFETY: the buffer is as long as we say.
+    // SAFETY: the buffer has the given length.
     let count = unsafe { libc::read(fd.as_raw_fd(), buffer.as_mut_ptr().cast(), buffer.len()) };
     usize::try_from(count).map_err(|_| Error::last_os_error())
 }
@@ -80,18 +80,18 @@ pub fn mount(source: &str, target: &str, kind: &str, flags: libc::c_ulong, data:
     Ok(())
 }
 
-/// Hex of random bytes, for names that must not collide. Before the host's entropy arrives two clones may draw the
-/// same: nothing that must be secret is made from it.
+/// Random bytes as hex, for names that must not collide. Before the host's entropy arrives, two clones may generate the
+/// same value: nothing secret may be derived from it.
 pub fn random_hex() -> String {
     let mut bytes = [0u8; 8];
-    // SAFETY: the buffer is as long as we say. A short answer leaves zeros, which is only a less random name.
+    // SAFETY: the buffer has the given length. A short result leaves zeros, which only makes the name less random.
     unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), libc::GRND_NONBLOCK) };
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Pages freed after a burst go back to the guest, and threads share one heap: the agent must stay small.
-pub fn keep_the_heap_small() {
-    // SAFETY: mallopt only sets numbers; called before any thread is started.
+/// Keeps the agent small: freed pages return to the guest, and all threads share one heap.
+pub fn configure_heap() {
+    // SAFETY: mallopt only sets parameters; called before any thread is started.
     unsafe {
         libc::mallopt(libc::M_ARENA_MAX, 1);
         libc::mallopt(libc::M_TRIM_THRESHOLD, 128 * 1024);
@@ -99,8 +99,8 @@ pub fn keep_the_heap_small() {
     }
 }
 
-/// What was freed in the middle of the heap too: a page the guest does not use is a page no pause has to save.
-pub fn give_memory_back() {
-    // SAFETY: touches only what is free.
+/// Also returns free pages in the middle of the heap: a pause does not have to save pages that the guest does not use.
+pub fn trim_heap() {
+    // SAFETY: only touches free memory.
     unsafe { libc::malloc_trim(0) };
 }

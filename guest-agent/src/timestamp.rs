@@ -1,9 +1,9 @@
-//! The time as records carry it: RFC 3339 in UTC, with microseconds.
+//! Timestamps of process records: RFC 3339 in UTC, with microseconds.
 
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 pub fn now() -> String {
-    // A clock before 1970 is one that was never set; the records then say so.
+    // A clock before 1970 was never set; the timestamp is then 1970.
     render(SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default())
 }
 
@@ -43,7 +43,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn days_and_leap_years_are_counted_right() {
+    fn days_and_leap_years_are_computed_correctly() {
         let at = |seconds| render(Duration::new(seconds, 7_000));
 
         assert_eq!(at(0), "1970-01-01T00:00:00.000007Z");

@@ -1,8 +1,8 @@
-//! POST /tunnel?port=N: a TCP connection inside the guest, carried by the stream.
+//! POST /tunnel?port=N: connects to a TCP port inside the guest and forwards it over the stream.
 //!
-//! The end of the body is the end of what the caller sends and becomes a shutdown of that direction; the end of what
-//! the program sends ends the answer; each goes on without the other. What breaks one side resets the other. Neither
-//! side is read before the other has taken what was read, so a tunnel costs one piece in each direction.
+//! The end of the request body shuts down the sending direction of the connection; the end of the program's data ends
+//! the response. The two directions are independent. An error on one side resets the other. Neither side is read before
+//! the other has accepted the previous piece, so a tunnel buffers one piece in each direction.
 
 use std::cell::RefCell;
 use std::io::{Error, ErrorKind, Result};
@@ -22,14 +22,14 @@ use tokio::net::TcpStream;
 use tokio::time::timeout;
 
 use crate::agent::Agent;
-use crate::reply::{Done, Failure, Stop, send_all, start};
+use crate::reply::{Failure, HandlerError, HandlerResult, send_all, start};
 use crate::{net, query, self_signal, ssh, sys};
 
-const OPEN_LIMIT: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 const PIECE_BYTES: usize = 32 * 1024;
 
 thread_local! {
-    /// Shared by all tunnels: read and copied out within one poll.
+    /// Shared by all tunnels: filled and copied within one poll.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE_BYTES]);
 }
 
@@ -38,45 +38,45 @@ pub async fn tunnel(
     query: Option<&str>,
     body: RecvStream,
     respond: &mut SendResponse<Bytes>,
-) -> Done {
+) -> HandlerResult {
     let port: Option<u16> = query::parse(query, "port")?;
     let port = port.filter(|port| *port > 0).ok_or_else(|| Failure::invalid("port: 1 to 65535"))?;
     let opening = async {
         match connect(agent, port).await {
             Some(socket) => Ok(socket),
-            None if port == ssh::PORT => ssh::serve_one(agent).await,
-            None => Err(unreachable("connect_refused", format!("nothing listens on port {port}"))),
+            None if port == ssh::PORT => ssh::open_connection(agent).await,
+            None => Err(unreachable("connect_refused", format!("nothing listens on port {port} of the sandbox"))),
         }
     };
-    let late = |_| unreachable("connect_timeout", format!("port {port} does not answer"));
-    let socket = timeout(OPEN_LIMIT, opening).await.map_err(late)??;
+    let timed_out = |_| unreachable("connect_timeout", format!("connecting to port {port} timed out"));
+    let socket = timeout(CONNECT_TIMEOUT, opening).await.map_err(timed_out)??;
     let socket = watch(socket).map_err(|error| Failure::internal("socket", &error))?;
 
     let head = Response::builder().status(StatusCode::OK).header("content-type", "application/octet-stream");
     let mut send = start(respond, head)?;
-    let carried = carry(&socket, body, &mut send).await;
-    if carried.is_err() {
+    let forwarded = forward(&socket, body, &mut send).await;
+    if forwarded.is_err() {
         reset_on_close(&socket);
     }
-    carried
+    forwarded
 }
 
 pub fn unreachable(code: &'static str, message: String) -> Failure {
     Failure::new(StatusCode::BAD_GATEWAY, code, message)
 }
 
-/// Whichever address of the machine answers first. None: all refuse.
+/// Tries the addresses of the machine in order. None if all refuse the connection.
 async fn connect(agent: &Agent, port: u16) -> Option<OwnedFd> {
-    // Self-signals come only from inside.
+    // Self-signals are accepted only from inside the guest.
     if port == self_signal::PORT {
         return None;
     }
     let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
-    // Elsewhere the address of the guests is somebody else's.
+    // Outside a guest this address may belong to another machine.
     let outer = agent.is_init.then_some(IpAddr::V4(net::ADDRESS));
     for address in loopback.into_iter().chain(outer) {
         if let Ok(stream) = TcpStream::connect(SocketAddr::new(address, port)).await {
-            // Small pieces are somebody's keys.
+            // Small pieces may be key strokes.
             let _ = stream.set_nodelay(true);
             return stream.into_std().ok().map(OwnedFd::from);
         }
@@ -89,9 +89,9 @@ fn watch(socket: OwnedFd) -> Result<AsyncFd<OwnedFd>> {
     sys::watch(socket, Interest::READABLE | Interest::WRITABLE)
 }
 
-async fn carry(socket: &AsyncFd<OwnedFd>, body: RecvStream, send: &mut SendStream<Bytes>) -> Done {
-    let inward = carry_in(socket, body);
-    let outward = carry_out(socket, send);
+async fn forward(socket: &AsyncFd<OwnedFd>, body: RecvStream, send: &mut SendStream<Bytes>) -> HandlerResult {
+    let inward = forward_to_socket(socket, body);
+    let outward = forward_to_client(socket, send);
     tokio::pin!(inward, outward);
     let (mut sent, mut received) = (false, false);
     while !(sent && received) {
@@ -109,18 +109,18 @@ async fn carry(socket: &AsyncFd<OwnedFd>, body: RecvStream, send: &mut SendStrea
     Ok(())
 }
 
-async fn carry_in(socket: &AsyncFd<OwnedFd>, mut body: RecvStream) -> Done {
+async fn forward_to_socket(socket: &AsyncFd<OwnedFd>, mut body: RecvStream) -> HandlerResult {
     while let Some(chunk) = body.data().await {
         let chunk = chunk?;
-        write_all(socket, &chunk).await.map_err(|_| Stop::Gone)?;
+        write_all(socket, &chunk).await.map_err(|_| HandlerError::Disconnected)?;
         body.flow_control().release_capacity(chunk.len())?;
     }
-    // SAFETY: an open socket. One that is gone needs no shutdown.
+    // SAFETY: an open socket; a closed connection needs no shutdown.
     unsafe { libc::shutdown(socket.get_ref().as_raw_fd(), libc::SHUT_WR) };
     Ok(())
 }
 
-async fn carry_out(socket: &AsyncFd<OwnedFd>, send: &mut SendStream<Bytes>) -> Done {
+async fn forward_to_client(socket: &AsyncFd<OwnedFd>, send: &mut SendStream<Bytes>) -> HandlerResult {
     loop {
         match next_piece(socket, send).await? {
             Some(piece) => send_all(send, piece).await?,
@@ -129,14 +129,16 @@ async fn carry_out(socket: &AsyncFd<OwnedFd>, send: &mut SendStream<Bytes>) -> D
     }
 }
 
-/// None at the end of what the program sends.
-async fn next_piece(socket: &AsyncFd<OwnedFd>, send: &mut SendStream<Bytes>) -> Done<Option<Bytes>> {
+/// None when the program has finished sending.
+async fn next_piece(socket: &AsyncFd<OwnedFd>, send: &mut SendStream<Bytes>) -> HandlerResult<Option<Bytes>> {
     std::future::poll_fn(|context| {
         if send.poll_reset(context).is_ready() {
-            return Poll::Ready(Err(Stop::Gone));
+            return Poll::Ready(Err(HandlerError::Disconnected));
         }
         loop {
-            let Ok(mut guard) = ready!(socket.poll_read_ready(context)) else { return Poll::Ready(Err(Stop::Gone)) };
+            let Ok(mut guard) = ready!(socket.poll_read_ready(context)) else {
+                return Poll::Ready(Err(HandlerError::Disconnected));
+            };
             let read = SCRATCH.with_borrow_mut(|scratch| {
                 let count = sys::read(socket.get_ref().as_fd(), scratch)?;
                 Ok::<_, Error>(Bytes::copy_from_slice(scratch.get(..count).unwrap_or_default()))
@@ -146,8 +148,8 @@ async fn next_piece(socket: &AsyncFd<OwnedFd>, send: &mut SendStream<Bytes>) -> 
                 Ok(piece) => return Poll::Ready(Ok(Some(piece))),
                 Err(error) if error.kind() == ErrorKind::WouldBlock => guard.clear_ready(),
                 Err(error) if error.kind() == ErrorKind::Interrupted => {}
-                // Cut off by the program: an end would be a lie.
-                Err(_) => return Poll::Ready(Err(Stop::Gone)),
+                // The program reset the connection; reporting a clean end would be wrong.
+                Err(_) => return Poll::Ready(Err(HandlerError::Disconnected)),
             }
         }
     })
@@ -165,11 +167,11 @@ async fn write_all(socket: &AsyncFd<OwnedFd>, mut bytes: &[u8]) -> Result<()> {
     Ok(())
 }
 
-/// The program reads an error, not an end.
+/// The program sees a connection reset instead of a clean end.
 fn reset_on_close(socket: &AsyncFd<OwnedFd>) {
-    let at_once = libc::linger { l_onoff: 1, l_linger: 0 };
+    let reset = libc::linger { l_onoff: 1, l_linger: 0 };
     let length = size_of::<libc::linger>() as libc::socklen_t;
     let socket = socket.get_ref().as_raw_fd();
-    // SAFETY: an open socket and a local of the length we say. A unix socket takes no notice.
-    unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const at_once).cast(), length) };
+    // SAFETY: an open socket and a local of the given length. A unix socket ignores the option.
+    unsafe { libc::setsockopt(socket, libc::SOL_SOCKET, libc::SO_LINGER, (&raw const reset).cast(), length) };
 }

@@ -1,4 +1,4 @@
-//! The program itself, as the host agent's tests start it: on two unix sockets, with real hang-ups.
+//! Tests of the binary on two unix sockets, as the host agent's tests start it, with real disconnects.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -8,7 +8,7 @@ use std::process::{Child, Command};
 use std::time::Duration;
 
 use guest_agent::hello;
-use support::{Scratch, new_nonce, skip_to_answer, until};
+use support::{Scratch, new_nonce, skip_to_reply, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 
@@ -29,7 +29,7 @@ async fn start(scratch: &Scratch) -> Agent {
 }
 
 #[tokio::test]
-async fn one_host_after_another_is_served_however_they_leave() {
+async fn one_host_after_another_is_served_however_the_previous_one_disconnected() {
     let scratch = Scratch::new();
     let agent = start(&scratch).await;
 
@@ -38,9 +38,9 @@ async fn one_host_after_another_is_served_however_they_leave() {
         let mut data = UnixStream::connect(scratch.path("agent")).await.unwrap();
         let nonce = new_nonce();
         greeting.write_all(&hello::line(&nonce)).await.unwrap();
-        skip_to_answer(&mut greeting, &nonce).await;
+        skip_to_reply(&mut greeting, &nonce).await;
         data.write_all(&hello::line(&nonce)).await.unwrap();
-        skip_to_answer(&mut data, &nonce).await;
+        skip_to_reply(&mut data, &nonce).await;
         if round % 2 == 0 {
             continue;
         }
@@ -55,34 +55,34 @@ async fn one_host_after_another_is_served_however_they_leave() {
     let status = std::fs::read_to_string(format!("/proc/{}/status", agent.0.id())).unwrap();
     let resident = status.lines().find_map(|line| line.strip_prefix("VmRSS:")).unwrap().trim().to_owned();
     let kib: u64 = resident.trim_end_matches(" kB").parse().unwrap();
-    // The promise is for the release build; the debug build of the tests has three times the code.
-    let promised_kib = if cfg!(debug_assertions) { 8 * 1024 } else { 4 * 1024 };
-    assert!(kib < promised_kib, "{resident}");
+    // The limit is for the release build; the debug build of the tests has three times the code.
+    let limit_kib = if cfg!(debug_assertions) { 8 * 1024 } else { 4 * 1024 };
+    assert!(kib < limit_kib, "{resident}");
 }
 
 #[tokio::test]
-async fn it_listens_for_self_signals_where_it_is_told() {
+async fn self_signals_are_accepted_on_the_given_port_and_pipe() {
     let scratch = Scratch::new();
-    // Taken and let go of, so that it is free.
+    // Bound and closed again to find a free port.
     let port = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().port();
     let mut command = Command::new(env!("CARGO_BIN_EXE_guest-agent"));
     command.arg("--listen-unix").arg(scratch.path("agent"));
     let _agent = Agent(command.arg("--self").arg(port.to_string()).arg(scratch.path("self")).spawn().unwrap());
-    until("the pipe is there", || scratch.path("self").exists()).await;
+    until("the pipe exists", || scratch.path("self").exists()).await;
 
     let mut inside = tokio::net::TcpStream::connect(("127.0.0.1", port)).await.unwrap();
     inside.write_all(b"POST /self/pause HTTP/1.1\r\n\r\n").await.unwrap();
-    let mut answer = String::new();
-    inside.read_to_string(&mut answer).await.unwrap();
+    let mut response = String::new();
+    inside.read_to_string(&mut response).await.unwrap();
 
-    assert!(answer.starts_with("HTTP/1.1 202 "));
+    assert!(response.starts_with("HTTP/1.1 202 "));
 }
 
 #[tokio::test]
 async fn a_termination_signal_ends_it() {
     let scratch = Scratch::new();
     let mut agent = start(&scratch).await;
-    // It listens a moment before it handles signals.
+    // It listens slightly before it handles signals.
     tokio::time::sleep(Duration::from_millis(50)).await;
 
     unsafe { libc::kill(agent.0.id() as i32, libc::SIGTERM) };

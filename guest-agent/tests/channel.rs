@@ -1,4 +1,4 @@
-//! One host after the other on the same two pipes, cut wherever it hurts, without a hang-up in between.
+//! One host after another on the same two ports, interrupted at every byte, without a disconnect in between.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use guest_agent::hello;
 use serde_json::json;
-use support::{Scratch, frame, is_alive, new_nonce, skip_to_answer, start_agent, until};
+use support::{Scratch, frame, is_alive, new_nonce, skip_to_reply, start_agent, until};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-/// All bytes a host sends to upload `content`: preface, settings, headers, two data frames, the second the last.
+/// All bytes that a host sends to upload `content`: preface, settings, headers and two data frames.
 fn upload_bytes(path: &str, content: &[u8]) -> Vec<u8> {
     let h2_frame = |kind: u8, flags: u8, stream: u32, payload: &[u8]| {
         let length = (payload.len() as u32).to_be_bytes();
@@ -39,7 +39,7 @@ fn upload_bytes(path: &str, content: &[u8]) -> Vec<u8> {
 }
 
 #[tokio::test]
-async fn a_host_cut_at_any_byte_of_an_upload_leaves_no_file_and_the_next_host_is_served() {
+async fn a_host_that_dies_at_any_byte_of_an_upload_leaves_no_file_and_the_next_host_is_served() {
     let host = start_agent();
     let scratch = Scratch::new();
     let content = [b"x".repeat(60), hello::line(&new_nonce())].concat();
@@ -50,18 +50,18 @@ async fn a_host_cut_at_any_byte_of_an_upload_leaves_no_file_and_the_next_host_is
         first.write_all(&bytes[..cut]).await.unwrap();
 
         let second = host.connect().await;
-        let answer = second.call("GET", "/ready", "").await;
+        let response = second.call("GET", "/ready", "").await;
 
-        assert_eq!(answer.status, 200, "cut at {cut}");
+        assert_eq!(response.status, 200, "cut at {cut}");
         assert_eq!(scratch.names(), [] as [&str; 0], "cut at {cut}");
     }
     let mut whole = host.greet().await;
     whole.write_all(&bytes).await.unwrap();
-    until("the whole upload is there", || std::fs::read(scratch.path("target")).is_ok_and(|it| it == content)).await;
+    until("the whole upload has arrived", || std::fs::read(scratch.path("target")).is_ok_and(|it| it == content)).await;
 }
 
 #[tokio::test]
-async fn a_host_cut_at_any_byte_of_the_greeting_does_not_hinder_the_next() {
+async fn a_host_that_dies_at_any_byte_of_the_hello_does_not_affect_the_next() {
     let host = start_agent();
     let length = hello::line(&new_nonce()).len();
 
@@ -72,14 +72,14 @@ async fn a_host_cut_at_any_byte_of_the_greeting_does_not_hinder_the_next() {
 
         let nonce = new_nonce();
         host.hello_port().write_all(&hello::line(&nonce)).await.unwrap();
-        skip_to_answer(&mut host.hello_port(), &nonce).await;
+        skip_to_reply(&mut host.hello_port(), &nonce).await;
         host.data_port().write_all(&hello::line(&nonce)[..cut]).await.unwrap();
         assert_eq!(host.connect().await.call("GET", "/ready", "").await.status, 200, "agent port cut at {cut}");
     }
 }
 
 #[tokio::test]
-async fn a_file_that_contains_a_hello_is_only_a_file() {
+async fn a_file_that_contains_a_hello_line_is_transferred_unchanged() {
     let host = start_agent();
     let scratch = Scratch::new();
     let client = host.connect().await;
@@ -94,18 +94,18 @@ async fn a_file_that_contains_a_hello_is_only_a_file() {
 }
 
 #[tokio::test]
-async fn answers_for_a_dead_host_never_reach_the_next_one() {
+async fn responses_for_a_dead_host_never_reach_the_next_one() {
     let host = start_agent();
     let scratch = Scratch::new();
     std::fs::write(scratch.path("big"), b"s".repeat(4 << 20)).unwrap();
     for _ in 0..20 {
         let client = host.connect().await;
-        // Asked for, answered into the pipe, never read.
+        // Requested, and sent into the pipe, but never read.
         let waiting = client.open("GET", &scratch.url("big")).await;
         tokio::time::timeout(Duration::from_millis(3), waiting.0).await.ok();
         drop(client);
 
-        // `greet` finds its own answer behind whatever is stale, and HTTP/2 begins right after it.
+        // `greet` finds its reply after any stale data, and HTTP/2 begins right after it.
         let mut raw = host.greet().await;
 
         let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
@@ -117,7 +117,7 @@ async fn answers_for_a_dead_host_never_reach_the_next_one() {
 }
 
 #[tokio::test]
-async fn a_new_hello_ends_the_commands_of_the_host_before() {
+async fn a_new_hello_kills_the_commands_of_the_previous_host() {
     let host = start_agent();
     let scratch = Scratch::new();
     let client = host.connect().await;
@@ -131,15 +131,15 @@ async fn a_new_hello_ends_the_commands_of_the_host_before() {
     let next = host.connect().await;
 
     assert_eq!(next.call("GET", "/ready", "").await.status, 200);
-    until("the command is gone", || !is_alive(pid().unwrap())).await;
+    until("the command was killed", || !is_alive(pid().unwrap())).await;
 }
 
 #[tokio::test]
-async fn rubbish_on_both_ports_is_passed_over() {
+async fn garbage_on_both_ports_is_skipped() {
     let host = start_agent();
-    let rubbish = support::noise(100_000, 7);
-    host.hello_port().write_all(&rubbish).await.unwrap();
-    host.data_port().write_all(&rubbish).await.unwrap();
+    let garbage = support::noise(100_000, 7);
+    host.hello_port().write_all(&garbage).await.unwrap();
+    host.data_port().write_all(&garbage).await.unwrap();
 
     let client = host.connect().await;
 

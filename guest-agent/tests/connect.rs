@@ -1,4 +1,4 @@
-//! Readers of the journal: they come, go and lag as they like, and every byte is there once.
+//! Readers of the journal: however they connect, disconnect and lag, they receive every byte once.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -15,7 +15,7 @@ use support::{noise, start_agent};
 const WRITER: &str =
     "i=0; while [ $i -lt 40 ]; do echo line $i; echo error $i >&2; i=$((i+1)); done; head -c 3000 /dev/zero";
 
-/// Reads at most this many bytes of the stream, then resets it; the frames that were whole.
+/// Reads at most this many bytes of the stream, then resets it. Returns the complete frames.
 async fn read_bytes(client: &support::Client, id: &str, after: u64, limit: usize) -> (Vec<Frame>, bool) {
     let (response, mut send) = client.open("GET", &format!("/processes/{id}/connect?after={after}")).await;
     send.send_data(Bytes::new(), true).unwrap();
@@ -36,7 +36,7 @@ async fn read_bytes(client: &support::Client, id: &str, after: u64, limit: usize
 }
 
 #[tokio::test]
-async fn a_reader_cut_at_any_byte_comes_back_with_its_last_number_and_misses_nothing() {
+async fn a_reader_interrupted_at_any_byte_resumes_from_its_last_number_without_loss() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("sh", &["-c", WRITER]).await;
@@ -50,7 +50,7 @@ async fn a_reader_cut_at_any_byte_comes_back_with_its_last_number_and_misses_not
         })
         .sum();
 
-    // Every byte where frames begin and end, and a sample of those in the middle of the great one.
+    // Every byte around the start and end of frames, and a sample of those inside the large one.
     let cuts = (0..length).filter(|cut| *cut < 1200 || cut % 97 == 0 || *cut > length - 40);
     for cut in cuts {
         let (first, over) = read_bytes(&client, &id, 0, cut).await;
@@ -62,13 +62,13 @@ async fn a_reader_cut_at_any_byte_comes_back_with_its_last_number_and_misses_not
 }
 
 #[tokio::test]
-async fn a_reader_that_hangs_up_all_the_time_while_output_comes_has_all_of_it() {
+async fn a_reader_that_keeps_reconnecting_receives_all_output() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("sh", &["-c", "i=0; while [ $i -lt 3000 ]; do echo $i; i=$((i+1)); done"]).await;
     let mut frames: Vec<Frame> = Vec::new();
 
-    // The last is more than an event can have: each round gets on.
+    // The last limit is more than one event, so that each round makes progress.
     for limit in [1, 7, 13, 40, 200, 1000, 40_000].into_iter().cycle() {
         let (more, over) = read_bytes(&client, &id, frames.len() as u64, limit).await;
         frames.extend(more);
@@ -82,7 +82,7 @@ async fn a_reader_that_hangs_up_all_the_time_while_output_comes_has_all_of_it() 
 }
 
 #[tokio::test]
-async fn many_readers_see_the_same() {
+async fn many_readers_receive_the_same_output() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("sh", &["-c", &format!("read line; {WRITER}")]).await;
@@ -106,7 +106,7 @@ async fn many_readers_see_the_same() {
 }
 
 #[tokio::test]
-async fn what_is_gone_is_told_with_the_oldest_that_is_left() {
+async fn an_expired_offset_is_reported_with_the_oldest_available_one() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("head", &["-c", "3000000", "/dev/zero"]).await;
@@ -115,20 +115,20 @@ async fn what_is_gone_is_told_with_the_oldest_that_is_left() {
         (record["output"]["oldest_seq"].as_u64().unwrap(), record["output"]["newest_seq"].as_u64().unwrap());
     assert!(oldest > 2 && record["output"]["bytes"].as_u64().unwrap() <= 1024 * 1024);
 
-    let gone = client.call("GET", &format!("/processes/{id}/connect?after=1"), "").await;
-    let all_kept = client.frames(&id, 0).await;
+    let expired = client.call("GET", &format!("/processes/{id}/connect?after=1"), "").await;
+    let all_retained = client.frames(&id, 0).await;
     let again = client.frames(&id, oldest - 1).await;
 
-    let told =
+    let expected =
         json!({"code": "output_offset_expired", "message": "output offset expired", "oldest_available_seq": oldest});
-    assert_eq!((gone.status, gone.json()), (410, told));
-    assert_eq!(all_kept, again);
+    assert_eq!((expired.status, expired.json()), (410, expected));
+    assert_eq!(all_retained, again);
     assert_eq!(output_of(&again, oldest - 1).len() as u64, record["output"]["bytes"].as_u64().unwrap());
     assert_eq!(again.len() as u64, newest - oldest + 2);
 }
 
 #[tokio::test]
-async fn a_reader_that_goes_on_reading_gets_all_of_a_flood() {
+async fn a_reader_that_keeps_reading_receives_all_of_a_flood() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("sh", &["-c", "read line; head -c 20000000 /dev/zero; exit 3"]).await;
@@ -145,7 +145,7 @@ async fn a_reader_that_goes_on_reading_gets_all_of_a_flood() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_is_told_and_holds_up_neither_the_process_nor_the_others() {
+async fn a_reader_that_stops_gets_an_error_and_blocks_neither_the_process_nor_other_readers() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("sh", &["-c", "echo first; read line; head -c 8000000 /dev/zero; exit 3"]).await;
@@ -162,12 +162,12 @@ async fn a_reader_that_stops_is_told_and_holds_up_neither_the_process_nor_the_ot
     }
     output_of(&seen, 0);
     let record = client.process(&id).await;
-    let told = json!({"code": "output_offset_expired", "message": "output offset expired", "oldest_available_seq": record["output"]["oldest_seq"]});
-    assert_eq!(seen.last(), Some(&Frame::Error(told)));
+    let expected = json!({"code": "output_offset_expired", "message": "output offset expired", "oldest_available_seq": record["output"]["oldest_seq"]});
+    assert_eq!(seen.last(), Some(&Frame::Error(expected)));
 }
 
 #[tokio::test]
-async fn noise_through_a_process_is_kept_to_the_last_byte() {
+async fn random_bytes_through_a_process_are_unchanged() {
     let host = start_agent();
     let client = host.connect().await;
     let input = noise(700_000, 5);
@@ -183,12 +183,12 @@ async fn noise_through_a_process_is_kept_to_the_last_byte() {
 }
 
 #[tokio::test]
-async fn a_reader_whose_record_makes_room_for_another_is_told_no_exit() {
+async fn a_reader_whose_record_is_dropped_receives_an_error_instead_of_an_exit() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("head", &["-c", "600000", "/dev/zero"]).await;
     client.wait(&id, "tree").await;
-    // More than its window, so that it cannot have been sent all.
+    // More than its window, so that not everything can have been sent.
     let mut reader = client.follow(&id, 0).await;
     reader.next().await;
 
@@ -203,7 +203,7 @@ async fn a_reader_whose_record_makes_room_for_another_is_told_no_exit() {
 }
 
 #[tokio::test]
-async fn numbers_beyond_all_counting_are_only_numbers() {
+async fn very_large_offsets_are_accepted() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("echo", &["one"]).await;

@@ -23,7 +23,7 @@ async fn output_of_both_kinds_and_the_exit_code_arrive() {
 }
 
 #[tokio::test]
-async fn a_death_by_signal_is_told_as_a_signal() {
+async fn a_death_by_signal_is_reported_as_a_signal() {
     let host = start_agent();
     let client = host.connect().await;
 
@@ -33,7 +33,7 @@ async fn a_death_by_signal_is_told_as_a_signal() {
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_why_and_has_no_exit() {
+async fn a_program_that_cannot_start_is_reported_with_the_reason_and_without_an_exit() {
     let host = start_agent();
     let scratch = Scratch::new();
     std::fs::write(scratch.path("plain"), "no program").unwrap();
@@ -66,7 +66,7 @@ async fn a_script_without_an_interpreter_line_runs_in_the_shell() {
 }
 
 #[tokio::test]
-async fn the_environment_is_the_usual_then_the_sandbox_then_the_request() {
+async fn the_environment_has_the_defaults_then_the_sandbox_then_the_request() {
     let host = start_agent();
     let client = host.connect().await;
     host.agent.set_envs([("A".into(), "sandbox".into()), ("B".into(), "sandbox".into())].into());
@@ -80,7 +80,7 @@ async fn the_environment_is_the_usual_then_the_sandbox_then_the_request() {
 }
 
 #[tokio::test]
-async fn path_of_the_request_decides_what_is_found() {
+async fn the_path_of_the_request_is_searched() {
     let host = start_agent();
     let client = host.connect().await;
 
@@ -90,16 +90,16 @@ async fn path_of_the_request_decides_what_is_found() {
 }
 
 #[tokio::test]
-async fn the_program_starts_clean() {
+async fn the_program_starts_without_inherited_descriptors_and_signal_state() {
     let host = start_agent();
     let client = host.connect().await;
-    // Each looks at itself: a shell in between has pipes and blocked signals of its own.
+    // Each program inspects itself: a shell in between would add pipes and blocked signals.
     let run =
         async |cmd: &str, args: &[&str]| client.exec(json!({"cmd": cmd, "args": args, "cwd": "/usr"})).await.out();
 
     assert_eq!(run("ls", &["/proc/self/fd"]).await, "0\n1\n2\n3\n", "the last is that of ls itself");
     assert_eq!(run("grep", &["^SigBlk", "/proc/self/status"]).await, "SigBlk:\t0000000000000000\n");
-    // Of the ordinary signals; those of threads cannot be set.
+    // Ordinary signals only; those reserved for threads cannot be set.
     let ignored = run("grep", &["^SigIgn", "/proc/self/status"]).await;
     let ignored = u64::from_str_radix(ignored.trim().trim_start_matches("SigIgn:\t"), 16).unwrap();
     assert_eq!(ignored & 0x7fff_ffff, 0);
@@ -111,7 +111,7 @@ async fn the_program_starts_clean() {
 }
 
 #[tokio::test]
-async fn a_great_stdin_comes_back_whole() {
+async fn a_large_stdin_is_passed_completely() {
     let host = start_agent();
     let client = host.connect().await;
     let input = noise(8 << 20, 3);
@@ -122,15 +122,15 @@ async fn a_great_stdin_comes_back_whole() {
     let (response, mut send) = client.open("POST", "/exec").await;
 
     let reading = async { support::read_all(response.await.unwrap().into_body()).await };
-    let (_, answer) = tokio::join!(send_all(&mut send, body.into(), true), reading);
+    let (_, response) = tokio::join!(send_all(&mut send, body.into(), true), reading);
 
-    let ran = support::Ran::parse(answer);
+    let ran = support::Ran::parse(response);
     assert_eq!(ran.code(), Some(0));
     assert!(ran.stdout == input);
 }
 
 #[tokio::test]
-async fn stdin_nobody_reads_does_not_hold_the_exit_back() {
+async fn unread_stdin_does_not_delay_the_exit() {
     let host = start_agent();
     let client = host.connect().await;
     let command = frame(3, json!({"cmd": "true", "stdin": true}).to_string().as_bytes());
@@ -142,7 +142,7 @@ async fn stdin_nobody_reads_does_not_hold_the_exit_back() {
 }
 
 #[tokio::test]
-async fn without_stdin_the_program_reads_an_end_at_once() {
+async fn without_stdin_the_program_reads_end_of_file() {
     let host = start_agent();
     let client = host.connect().await;
 
@@ -152,7 +152,7 @@ async fn without_stdin_the_program_reads_an_end_at_once() {
 }
 
 #[tokio::test]
-async fn a_body_that_breaks_the_frames_is_refused() {
+async fn a_body_with_malformed_frames_is_rejected() {
     let host = start_agent();
     let client = host.connect().await;
     let status = async |body: Bytes| client.call("POST", "/exec", body).await.status;
@@ -167,7 +167,7 @@ async fn a_body_that_breaks_the_frames_is_refused() {
 }
 
 #[tokio::test]
-async fn a_background_child_with_the_pipes_keeps_the_exec_open() {
+async fn a_background_child_that_holds_the_pipes_keeps_the_exec_open() {
     let host = start_agent();
     let client = host.connect().await;
     let started = Instant::now();
@@ -180,7 +180,7 @@ async fn a_background_child_with_the_pipes_keeps_the_exec_open() {
 }
 
 #[tokio::test]
-async fn a_detached_child_lives_on() {
+async fn a_detached_child_survives_the_exec() {
     let host = start_agent();
     let client = host.connect().await;
 
@@ -193,7 +193,7 @@ async fn a_detached_child_lives_on() {
 }
 
 #[tokio::test]
-async fn the_time_limit_kills_the_whole_group() {
+async fn the_timeout_kills_the_whole_group() {
     let host = start_agent();
     let client = host.connect().await;
     let script = "sleep 1000 & echo begun; sleep 1000";
@@ -203,11 +203,11 @@ async fn the_time_limit_kills_the_whole_group() {
     assert_eq!(ran.out(), "begun\n");
     assert_eq!(ran.exit, Some(json!({"signal": 9, "timed_out": true})));
     let pid = ran.started.unwrap()["pid"].as_i64().unwrap();
-    until("all are gone", || session_members(pid) == 0).await;
+    until("all processes have exited", || session_members(pid) == 0).await;
 }
 
 #[tokio::test]
-async fn many_at_once_each_get_their_own_answer() {
+async fn concurrent_execs_each_get_their_own_response() {
     let host = start_agent();
     let client = host.connect().await;
     let one = |number: usize| {
@@ -222,12 +222,12 @@ async fn many_at_once_each_get_their_own_answer() {
 
     let answers = join_all((0..240).map(one)).await;
 
-    for (number, answer) in answers.into_iter().enumerate() {
-        assert_eq!(answer, (format!("in {number}\n"), Some(number as i64 % 200)));
+    for (number, response) in answers.into_iter().enumerate() {
+        assert_eq!(response, (format!("in {number}\n"), Some(number as i64 % 200)));
     }
 }
 
-/// As of the futures crate, which is not worth a dependency.
+/// Like join_all of the futures crate, which is not worth a dependency.
 async fn join_all<T>(futures: impl Iterator<Item = impl Future<Output = T>>) -> Vec<T> {
     let mut running: Vec<_> = futures.map(|future| (Box::pin(future), None)).collect();
     std::future::poll_fn(|context| {

@@ -13,27 +13,27 @@ fn mode(path: &std::path::Path) -> u32 {
 }
 
 #[tokio::test]
-async fn a_great_file_goes_up_and_comes_down_unchanged_with_flat_memory() {
+async fn a_large_file_is_uploaded_and_downloaded_unchanged_with_constant_memory() {
     let host = start_agent();
     let scratch = Scratch::new();
     let client = host.connect().await;
     let content = noise(64 << 20, 11);
 
-    let put = client.call("PUT", &scratch.url("great"), content.clone()).await;
-    let stored = fs::read(scratch.path("great")).unwrap() == content;
+    let put = client.call("PUT", &scratch.url("large"), content.clone()).await;
+    let stored = fs::read(scratch.path("large")).unwrap() == content;
     let before = resident_kib();
-    let got = client.call("GET", &scratch.url("great"), "").await;
+    let got = client.call("GET", &scratch.url("large"), "").await;
 
     assert_eq!((put.status, put.json()["bytes"].as_u64()), (200, Some(64 << 20)));
     assert!(stored);
     assert_eq!(got.head.headers()["content-length"], (64 << 20).to_string().as_str());
     assert!(got.body == content);
-    // The test itself holds the 64 MiB it received, in a buffer that doubles.
+    // The test itself holds the 64 MiB that it received, in a buffer that doubles.
     assert!(resident_kib() < before + 200 * 1024);
 }
 
 #[tokio::test]
-async fn a_new_file_has_ordinary_modes_and_its_parents_are_made() {
+async fn a_new_file_has_the_default_mode_and_its_parents_are_created() {
     let host = start_agent();
     let scratch = Scratch::new();
     let client = host.connect().await;
@@ -46,7 +46,7 @@ async fn a_new_file_has_ordinary_modes_and_its_parents_are_made() {
 }
 
 #[tokio::test]
-async fn an_existing_file_keeps_its_mode_and_owner_and_nothing_else_is_left() {
+async fn an_existing_file_keeps_its_mode_and_owner_and_no_temporary_file_remains() {
     let host = start_agent();
     let scratch = Scratch::new();
     fs::write(scratch.path("tool"), "old").unwrap();
@@ -69,7 +69,7 @@ async fn an_existing_file_keeps_its_mode_and_owner_and_nothing_else_is_left() {
 }
 
 #[tokio::test]
-async fn an_empty_body_makes_an_empty_file() {
+async fn an_empty_body_creates_an_empty_file() {
     let host = start_agent();
     let scratch = Scratch::new();
     let client = host.connect().await;
@@ -81,7 +81,7 @@ async fn an_empty_body_makes_an_empty_file() {
 }
 
 #[tokio::test]
-async fn a_write_goes_through_a_link_as_the_shells_would() {
+async fn a_write_follows_symbolic_links_like_the_shell() {
     let host = start_agent();
     let scratch = Scratch::new();
     fs::write(scratch.path("real"), "old").unwrap();
@@ -100,7 +100,7 @@ async fn a_write_goes_through_a_link_as_the_shells_would() {
 }
 
 #[tokio::test]
-async fn an_upload_that_is_reset_leaves_the_old_file_and_nothing_else() {
+async fn an_upload_that_is_reset_keeps_the_old_file_and_leaves_nothing_behind() {
     let host = start_agent();
     let scratch = Scratch::new();
     fs::write(scratch.path("old"), "old").unwrap();
@@ -114,12 +114,12 @@ async fn an_upload_that_is_reset_leaves_the_old_file_and_nothing_else() {
         assert!(response.await.is_err());
     }
 
-    until("all is as before", || scratch.names() == ["old"]).await;
+    until("the state is as before", || scratch.names() == ["old"]).await;
     assert_eq!(fs::read(scratch.path("old")).unwrap(), b"old");
 }
 
 #[tokio::test]
-async fn what_is_no_ordinary_file_is_refused_without_hanging() {
+async fn a_path_that_is_not_a_regular_file_is_rejected_without_blocking() {
     let host = start_agent();
     let scratch = Scratch::new();
     fs::create_dir(scratch.path("dir")).unwrap();
@@ -141,41 +141,41 @@ async fn what_is_no_ordinary_file_is_refused_without_hanging() {
         "/files".into(),
     ] {
         for method in ["GET", "PUT"] {
-            let answer = client.call(method, &target, "x").await;
-            let refused = [400, 404].contains(&answer.status);
-            assert!(refused, "{method} {target}: {} {:?}", answer.status, answer.body);
-            assert!(answer.json()["message"].is_string());
+            let response = client.call(method, &target, "x").await;
+            let refused = [400, 404].contains(&response.status);
+            assert!(refused, "{method} {target}: {} {:?}", response.status, response.body);
+            assert!(response.json()["message"].is_string());
         }
     }
     assert_eq!(scratch.names(), ["dir", "fifo", "file"]);
 }
 
 #[tokio::test]
-async fn a_missing_file_is_told_by_its_code() {
+async fn a_missing_file_is_reported_by_its_code() {
     let host = start_agent();
     let scratch = Scratch::new();
     let client = host.connect().await;
 
-    let answer = client.call("GET", &scratch.url("missing"), "").await;
+    let response = client.call("GET", &scratch.url("missing"), "").await;
 
-    assert_eq!((answer.status, answer.json()["code"].as_str().unwrap()), (404, "file_not_found"));
+    assert_eq!((response.status, response.json()["code"].as_str().unwrap()), (404, "file_not_found"));
 }
 
 #[tokio::test]
-async fn files_the_kernel_makes_up_are_read_to_their_end() {
+async fn files_of_proc_are_read_to_their_end() {
     let host = start_agent();
     let client = host.connect().await;
 
-    let answer = client.call("GET", "/files?path=/proc/cpuinfo", "").await;
+    let response = client.call("GET", "/files?path=/proc/cpuinfo", "").await;
 
-    assert_eq!(answer.status, 200);
-    assert!(answer.body.starts_with(b"processor"));
-    assert!(answer.head.headers().get("content-length").is_none());
+    assert_eq!(response.status, 200);
+    assert!(response.body.starts_with(b"processor"));
+    assert!(response.head.headers().get("content-length").is_none());
 }
 
 #[tokio::test]
-async fn a_full_disk_is_told_and_leaves_nothing() {
-    // SAFETY: a mount namespace of a thread of our own would be needed to do this without root.
+async fn a_full_disk_is_reported_and_nothing_is_left_behind() {
+    // SAFETY: without root this would need a separate mount namespace.
     let scratch = Scratch::new();
     let target = std::ffi::CString::new(scratch.0.to_str().unwrap()).unwrap();
     let data = c"size=256k".as_ptr().cast();
@@ -186,11 +186,11 @@ async fn a_full_disk_is_told_and_leaves_nothing() {
     let host = start_agent();
     let client = host.connect().await;
 
-    let answer = client.call("PUT", &scratch.url("great"), Bytes::from(vec![1; 1 << 20])).await;
+    let response = client.call("PUT", &scratch.url("large"), Bytes::from(vec![1; 1 << 20])).await;
     let after = client.call("PUT", &scratch.url("small"), "fits").await;
 
     let names = scratch.names();
     unsafe { libc::umount2(target.as_ptr(), libc::MNT_DETACH) };
-    assert_eq!((answer.status, answer.json()["code"].as_str().unwrap()), (507, "no_space"));
+    assert_eq!((response.status, response.json()["code"].as_str().unwrap()), (507, "no_space"));
     assert_eq!((after.status, names), (200, vec!["small".to_owned()]));
 }

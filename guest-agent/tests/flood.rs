@@ -1,4 +1,4 @@
-//! Alone in its process: the memory of other tests would be counted too.
+//! In a separate test binary, because the memory of other tests would be counted too.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -11,7 +11,7 @@ use support::{resident_kib, start_agent};
 const FLOODS: usize = 4;
 
 #[tokio::test]
-async fn floods_that_nobody_reads_cost_what_the_journal_keeps_and_hold_up_nobody() {
+async fn unread_floods_cost_no_more_than_the_journal_limit_and_do_not_block_other_requests() {
     let host = start_agent();
     let client = host.connect().await;
     let before = resident_kib();
@@ -19,13 +19,13 @@ async fn floods_that_nobody_reads_cost_what_the_journal_keeps_and_hold_up_nobody
     for _ in 0..FLOODS {
         ids.push(client.run("yes", &[]).await);
     }
-    // Byte by byte: the dearest way to write.
+    // Byte by byte: the most expensive way to write.
     let drops = "while :; do printf x; printf y >&2; done";
     ids.push(id_of(&client.start(json!({"cmd": "sh", "args": ["-c", drops], "pty": {}})).await));
 
     for id in &ids[..FLOODS] {
         client
-            .until_process("32 MiB have come", id, |record| record["output"]["newest_seq"].as_u64() > Some(1024))
+            .until_process("32 MiB have arrived", id, |record| record["output"]["newest_seq"].as_u64() > Some(1024))
             .await;
     }
     let grown = resident_kib().saturating_sub(before);
@@ -34,11 +34,11 @@ async fn floods_that_nobody_reads_cost_what_the_journal_keeps_and_hold_up_nobody
     assert_eq!(client.exec(json!({"cmd": "echo", "args": ["through"]})).await.out(), "through\n");
     for id in &ids {
         let ended = client.delete(id, 0).await;
-        let kept = ended["output"]["bytes"].as_u64().unwrap();
-        assert!(kept <= 1024 * 1024);
+        let retained = ended["output"]["bytes"].as_u64().unwrap();
+        assert!(retained <= 1024 * 1024);
         let oldest = ended["output"]["oldest_seq"].as_u64().unwrap();
         let frames = client.frames(id, oldest - 1).await;
-        // Numbered without a gap, which this checks too.
-        assert_eq!(output_of(&frames, oldest - 1).len() as u64, kept);
+        // `output_of` also checks that there are no gaps.
+        assert_eq!(output_of(&frames, oldest - 1).len() as u64, retained);
     }
 }

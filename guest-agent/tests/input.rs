@@ -35,10 +35,10 @@ async fn the_environment_and_the_input_reach_the_program_in_order() {
 
     assert_eq!(numbers, (1..=20).collect::<Vec<i64>>());
     assert_eq!(empty, json!({"input_seq": 20}));
-    // The end of its input may already have ended it.
-    for answer in [closed_twice, too_late] {
-        assert_eq!(answer.status, 409);
-        assert!(["stdin_closed", "process_exited"].contains(&answer.json()["code"].as_str().unwrap()));
+    // The end of its input may already have made it exit.
+    for response in [closed_twice, too_late] {
+        assert_eq!(response.status, 409);
+        assert!(["stdin_closed", "process_exited"].contains(&response.json()["code"].as_str().unwrap()));
     }
     let lines: String = (0..20).map(|number| format!("{number}\n")).collect();
     assert_eq!(String::from_utf8(output_of(&frames, 0)).unwrap(), format!("sandbox mine /root\n{lines}"));
@@ -68,14 +68,14 @@ async fn all_256_bytes_and_a_great_input_pass_through_pipes_unchanged() {
 }
 
 #[tokio::test]
-async fn input_that_nobody_reads_waits_and_ends_with_the_process() {
+async fn unread_input_waits_and_fails_when_the_process_exits() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("sleep", &["1000"]).await;
 
     let (first, second, _) =
         tokio::join!(client.post(&id, "input", vec![0; 200 * 1024]), client.post(&id, "input", "behind it"), async {
-            // Other processes are not held up by it.
+            // Other processes are not blocked by it.
             assert_eq!(client.wait(&client.run("true", &[]).await, "leader").await["exit_code"], 0);
             client.delete(&id, 0).await
         });
@@ -85,7 +85,7 @@ async fn input_that_nobody_reads_waits_and_ends_with_the_process() {
 }
 
 #[tokio::test]
-async fn an_input_that_is_given_up_frees_its_place() {
+async fn an_input_whose_caller_disconnects_gives_up_its_turn() {
     let host = start_agent();
     let client = host.connect().await;
     let scratch = Scratch::new();

@@ -1,4 +1,4 @@
-//! Alone in its process: the memory of other tests would be counted too.
+//! In a separate test binary, because the memory of other tests would be counted too.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -9,7 +9,7 @@ use std::time::Duration;
 use support::{frame, is_alive, resident_kib, send_all, session_members, start_agent, until};
 
 #[tokio::test]
-async fn output_nobody_reads_costs_no_memory_and_a_reset_kills_the_writer() {
+async fn unread_output_costs_no_memory_and_a_reset_kills_the_writer() {
     let host = start_agent();
     let client = host.connect().await;
     let (response, mut send) = client.open("POST", "/exec").await;

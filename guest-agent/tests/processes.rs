@@ -7,7 +7,7 @@ use support::processes_client::{Frame, id_of, output_of};
 use support::{is_alive, start_agent, until};
 
 #[tokio::test]
-async fn a_process_runs_and_its_record_tells_how_it_ended() {
+async fn a_process_runs_and_its_record_shows_how_it_ended() {
     let host = start_agent();
     let client = host.connect().await;
 
@@ -34,7 +34,7 @@ async fn a_process_runs_and_its_record_tells_how_it_ended() {
 }
 
 #[tokio::test]
-async fn output_is_numbered_over_both_streams_and_the_exit_comes_last_also_long_after() {
+async fn output_is_numbered_across_both_streams_and_the_exit_comes_last_even_long_after() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("sh", &["-c", "echo out; sleep 0.05; echo err >&2; exit 3"]).await;
@@ -58,22 +58,22 @@ async fn a_death_by_signal_has_a_name_and_no_exit_code() {
     let client = host.connect().await;
     let id = client.run("sleep", &["1000"]).await;
 
-    let answer = client.post(&id, "signal", r#"{"signal":"SIGUSR1"}"#).await;
+    let response = client.post(&id, "signal", r#"{"signal":"SIGUSR1"}"#).await;
     let frames = client.frames(&id, 0).await;
 
-    assert_eq!((answer.status, answer.json()), (200, json!({})));
+    assert_eq!((response.status, response.json()), (200, json!({})));
     assert_eq!(frames, [Frame::Exit(json!({"signal": "SIGUSR1"}))]);
     let record = client.process(&id).await;
     assert_eq!((&record["exit_code"], &record["signal"]), (&json!(null), &json!("SIGUSR1")));
 }
 
 #[tokio::test]
-async fn what_cannot_start_says_what_is_wrong_and_leaves_a_failed_record() {
+async fn a_process_that_cannot_start_reports_the_reason_and_leaves_a_failed_record() {
     let host = start_agent();
     let client = host.connect().await;
     let code = async |wanted: serde_json::Value| {
-        let answer = client.call("POST", "/processes", wanted.to_string()).await;
-        (answer.status, answer.json()["code"].as_str().unwrap().to_owned())
+        let response = client.call("POST", "/processes", wanted.to_string()).await;
+        (response.status, response.json()["code"].as_str().unwrap().to_owned())
     };
 
     assert_eq!(code(json!({"cmd": "no-such-command"})).await, (400, "invalid_cmd".into()));
@@ -98,7 +98,7 @@ async fn what_cannot_start_says_what_is_wrong_and_leaves_a_failed_record() {
 }
 
 #[tokio::test]
-async fn an_unknown_process_is_not_found_whatever_is_asked_of_it() {
+async fn an_unknown_process_is_not_found_by_any_endpoint() {
     let host = start_agent();
     let client = host.connect().await;
     for (method, verb) in [
@@ -111,9 +111,9 @@ async fn an_unknown_process_is_not_found_whatever_is_asked_of_it() {
         ("POST", "/resize"),
         ("POST", "/signal"),
     ] {
-        let answer = client.call(method, &format!("/processes/proc_0{verb}"), "").await;
+        let response = client.call(method, &format!("/processes/proc_0{verb}"), "").await;
         assert_eq!(
-            (answer.status, answer.json()["code"].as_str()),
+            (response.status, response.json()["code"].as_str()),
             (404, Some("process_not_found")),
             "{method} {verb}"
         );
@@ -121,29 +121,29 @@ async fn an_unknown_process_is_not_found_whatever_is_asked_of_it() {
 }
 
 #[tokio::test]
-async fn a_wait_that_is_too_short_is_told_so() {
+async fn a_wait_that_times_out_is_reported() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("sleep", &["1000"]).await;
 
-    let answer = client.call("GET", &format!("/processes/{id}/wait?timeout_ms=20"), "").await;
+    let response = client.call("GET", &format!("/processes/{id}/wait?timeout_ms=20"), "").await;
     let bad = client.call("GET", &format!("/processes/{id}/wait?scope=all"), "").await;
 
-    assert_eq!((answer.status, answer.json()["code"].as_str()), (408, Some("wait_timeout")));
+    assert_eq!((response.status, response.json()["code"].as_str()), (408, Some("wait_timeout")));
     assert_eq!(bad.status, 400);
     assert_eq!(client.process(&id).await["state"], "running");
 }
 
 #[tokio::test]
-async fn after_its_end_a_process_takes_nothing_more() {
+async fn an_exited_process_rejects_input_and_signals() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("true", &[]).await;
     client.wait(&id, "leader").await;
 
     for (verb, body) in [("input", "x"), ("stdin/close", ""), ("signal", r#"{"signal":"SIGTERM"}"#)] {
-        let answer = client.post(&id, verb, body).await;
-        assert_eq!((answer.status, answer.json()["code"].as_str()), (409, Some("process_exited")), "{verb}");
+        let response = client.post(&id, verb, body).await;
+        assert_eq!((response.status, response.json()["code"].as_str()), (409, Some("process_exited")), "{verb}");
     }
     let unknown = client.post(&id, "signal", r#"{"signal":"SIGSTOP"}"#).await;
     assert_eq!((unknown.status, unknown.json()["code"].as_str()), (400, Some("invalid_signal")));
@@ -170,12 +170,12 @@ async fn processes_survive_the_host_that_started_them() {
 }
 
 #[tokio::test]
-async fn a_start_whose_caller_leaves_is_found_in_the_list() {
+async fn a_start_whose_caller_disconnects_appears_in_the_list() {
     let host = start_agent();
     let client = host.connect().await;
     let (response, mut send) = client.open("POST", "/processes").await;
     send.send_data(json!({"cmd": "sleep", "args": ["1000"]}).to_string().into(), true).unwrap();
-    // The host leaves without waiting for the answer; the request is on its way before the next hello.
+    // The host disconnects without waiting for the response; the request is sent before the next hello.
     client.call("GET", "/ready", "").await;
     drop((response, send, client));
 
@@ -191,7 +191,7 @@ async fn a_start_whose_caller_leaves_is_found_in_the_list() {
 }
 
 #[tokio::test]
-async fn sixty_four_live_and_no_more_and_ended_records_make_room() {
+async fn sixty_four_processes_may_run_and_ended_records_make_room() {
     let host = start_agent();
     let client = host.connect().await;
     let mut ids = Vec::new();
@@ -202,7 +202,7 @@ async fn sixty_four_live_and_no_more_and_ended_records_make_room() {
     let refused = client.call("POST", "/processes", r#"{"cmd":"true"}"#).await;
     assert_eq!((refused.status, refused.json()["code"].as_str()), (429, Some("process_limit_reached")));
 
-    // All of them work, at once.
+    // All of them work at the same time.
     for (number, id) in ids.iter().enumerate() {
         assert_eq!(client.post(id, "input", format!("{number}\n")).await.status, 200);
     }
@@ -215,9 +215,9 @@ async fn sixty_four_live_and_no_more_and_ended_records_make_room() {
     let limits = json!({"cmd": "true", "live_max": 70, "records_max": 64});
     client.start(limits).await;
     let list = client.call("GET", "/processes", "").await.json();
-    let kept: Vec<String> = list["processes"].as_array().unwrap().iter().map(id_of).collect();
-    assert_eq!(kept.len(), 64);
-    assert!(!kept.contains(&ids[3]), "the oldest ended one is gone");
+    let remaining: Vec<String> = list["processes"].as_array().unwrap().iter().map(id_of).collect();
+    assert_eq!(remaining.len(), 64);
+    assert!(!remaining.contains(&ids[3]), "the oldest ended one was dropped");
     assert_eq!(client.call("GET", &format!("/processes/{}", ids[3]), "").await.status, 404);
     let pids: Vec<i64> = list["processes"].as_array().unwrap().iter().map(|one| one["pid"].as_i64().unwrap()).collect();
     drop((client, host));
@@ -225,7 +225,7 @@ async fn sixty_four_live_and_no_more_and_ended_records_make_room() {
 }
 
 #[tokio::test]
-async fn a_long_command_line_is_run_whole_and_kept_short() {
+async fn a_long_command_line_is_run_completely_and_recorded_truncated() {
     let host = start_agent();
     let client = host.connect().await;
     let long = "x".repeat(100_000);

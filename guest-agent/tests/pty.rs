@@ -7,7 +7,7 @@ use support::processes_client::{Frame, id_of, output_of};
 use support::start_agent;
 
 #[tokio::test]
-async fn a_terminal_has_its_size_its_kind_and_its_environment() {
+async fn a_terminal_has_its_size_its_type_and_its_environment() {
     let host = start_agent();
     let client = host.connect().await;
     let started =
@@ -25,7 +25,7 @@ async fn a_terminal_has_its_size_its_kind_and_its_environment() {
 }
 
 #[tokio::test]
-async fn a_resize_is_seen_and_signalled_before_it_is_answered() {
+async fn a_resize_is_applied_and_signalled_before_the_response() {
     let host = start_agent();
     let client = host.connect().await;
     let script = "trap 'stty size' WINCH; echo up; while :; do sleep 0.01; done";
@@ -34,9 +34,9 @@ async fn a_resize_is_seen_and_signalled_before_it_is_answered() {
     let mut reader = client.follow(&id, 0).await;
     reader.until_text("up").await;
 
-    let answer = client.post(&id, "resize", r#"{"rows":33,"cols":101}"#).await;
+    let response = client.post(&id, "resize", r#"{"rows":33,"cols":101}"#).await;
 
-    assert_eq!((answer.status, answer.json()), (200, json!({})));
+    assert_eq!((response.status, response.json()), (200, json!({})));
     reader.until_text("33 101").await;
     assert_eq!(client.post(&id, "resize", r#"{"rows":0,"cols":1}"#).await.status, 400);
     let wrong = client.post(&id, "stdin/close", "").await;
@@ -66,7 +66,7 @@ async fn all_256_bytes_come_back_from_a_raw_terminal() {
 }
 
 #[tokio::test]
-async fn without_a_command_it_is_a_login_shell_that_knows_who_is_in_front() {
+async fn without_a_command_a_login_shell_runs_and_the_foreground_process_is_shown() {
     let host = start_agent();
     let client = host.connect().await;
     let started = client.start(json!({"pty": {}, "cwd": "/"})).await;
@@ -78,14 +78,14 @@ async fn without_a_command_it_is_a_login_shell_that_knows_who_is_in_front() {
     reader.until_text(&format!("name:-{name} shell:{shell}")).await;
     assert_eq!(started["args"], json!([]));
     let idle = client.until_process("it is idle", &id, |one| one["foreground"]["pid"] == one["pid"]).await;
-    // By its name: a client that sees a shell there takes the terminal for idle.
+    // Shown by its name: a client that sees a shell there considers the terminal idle.
     assert_eq!(idle["foreground"]["cmd"], name);
 
     client.post(&id, "input", "sleep 1000\n").await;
-    let busy = client.until_process("sleep is in front", &id, |one| one["foreground"]["cmd"] == "sleep").await;
+    let busy = client.until_process("sleep is in the foreground", &id, |one| one["foreground"]["cmd"] == "sleep").await;
     assert_eq!(busy["foreground"]["args"], json!(["1000"]));
 
-    // To the foreground, not to the shell.
+    // Sent to the foreground process, not to the shell.
     client.post(&id, "signal", r#"{"signal":"SIGINT"}"#).await;
     client.until_process("it is idle again", &id, |one| one["foreground"]["pid"] == one["pid"]).await;
     client.post(&id, "input", "exit 6\n").await;
@@ -94,7 +94,7 @@ async fn without_a_command_it_is_a_login_shell_that_knows_who_is_in_front() {
 }
 
 #[tokio::test]
-async fn what_is_in_front_of_a_new_terminal_is_the_program_and_never_the_agent_that_started_it() {
+async fn the_foreground_of_a_new_terminal_is_the_program_and_never_the_agent() {
     let host = start_agent();
     let client = host.connect().await;
     for _ in 0..20 {
@@ -105,7 +105,7 @@ async fn what_is_in_front_of_a_new_terminal_is_the_program_and_never_the_agent_t
 }
 
 #[tokio::test]
-async fn a_program_that_lets_go_of_its_terminal_goes_on() {
+async fn a_program_that_closes_its_terminal_keeps_running() {
     let host = start_agent();
     let client = host.connect().await;
     let script = "exec </dev/null >/dev/null 2>&1; sleep 0.1; echo back >/dev/tty";
@@ -118,7 +118,7 @@ async fn a_program_that_lets_go_of_its_terminal_goes_on() {
 }
 
 #[tokio::test]
-async fn a_deaf_terminal_session_is_deleted() {
+async fn a_terminal_session_that_ignores_signals_is_deleted() {
     let host = start_agent();
     let client = host.connect().await;
     let started = client.start(json!({"pty": {}})).await;

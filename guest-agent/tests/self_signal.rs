@@ -28,18 +28,18 @@ async fn listen(host: &Host) -> Inside {
     let pipe = scratch.path("self");
     let (agent, path) = (host.agent.clone(), pipe.clone());
     tokio::spawn(async move { serve_pipe(agent, &path).await });
-    until("the pipe is there", || pipe.exists()).await;
+    until("the pipe exists", || pipe.exists()).await;
     Inside { port, pipe, _scratch: scratch }
 }
 
 impl Inside {
-    /// Raw bytes in, raw bytes out, until the server closes.
+    /// Sends raw bytes and returns everything until the server closes the connection.
     async fn send(&self, bytes: &[u8]) -> String {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port)).await.unwrap();
         let _ = stream.write_all(bytes).await;
-        let mut answer = Vec::new();
-        let _ = stream.read_to_end(&mut answer).await;
-        String::from_utf8_lossy(&answer).into_owned()
+        let mut response = Vec::new();
+        let _ = stream.read_to_end(&mut response).await;
+        String::from_utf8_lossy(&response).into_owned()
     }
 
     async fn request(&self, line: &str) -> String {
@@ -86,26 +86,26 @@ impl Signals {
 }
 
 async fn acknowledge(client: &Client, signal: &Value) {
-    let answer = client.call("POST", "/signals/ack", json!({"id": signal["id"]}).to_string()).await;
-    assert_eq!((answer.status, answer.json()), (200, json!({})));
+    let response = client.call("POST", "/signals/ack", json!({"id": signal["id"]}).to_string()).await;
+    assert_eq!((response.status, response.json()), (200, json!({})));
 }
 
 #[tokio::test]
-async fn a_pause_is_accepted_and_told_with_its_reason() {
+async fn a_pause_is_accepted_and_sent_with_its_reason() {
     let host = start_agent();
     let inside = listen(&host).await;
     let client = host.connect().await;
     let mut signals = follow(&client).await;
 
-    let answer = inside.request("POST /self/pause?reason=nothing+to%20do%0A").await;
+    let response = inside.request("POST /self/pause?reason=nothing+to%20do%0A").await;
 
-    assert!(answer.starts_with("HTTP/1.1 202 Accepted\r\n"));
-    assert!(answer.ends_with("\r\n\r\n{\"status\":\"accepted\",\"action\":\"pause\"}"));
+    assert!(response.starts_with("HTTP/1.1 202 Accepted\r\n"));
+    assert!(response.ends_with("\r\n\r\n{\"status\":\"accepted\",\"action\":\"pause\"}"));
     assert_eq!(signals.next().await, json!({"id": 1, "action": "pause", "reason": "nothing to do"}));
 }
 
 #[tokio::test]
-async fn what_nobody_heard_is_told_to_the_host_that_comes_and_once_acknowledged_to_nobody() {
+async fn a_signal_is_sent_to_every_new_host_until_it_is_acknowledged() {
     let host = start_agent();
     let inside = listen(&host).await;
     inside.request("POST /self/pause").await;
@@ -116,7 +116,7 @@ async fn what_nobody_heard_is_told_to_the_host_that_comes_and_once_acknowledged_
     let signal = follow(&first).await.next().await;
     assert_eq!(signal, json!({"id": 2, "action": "delete", "reason": "done"}));
     drop(first);
-    // It left without acknowledging.
+    // It disconnected without acknowledging.
     let second = host.connect().await;
     assert_eq!(follow(&second).await.next().await, signal);
     acknowledge(&second, &signal).await;
@@ -127,7 +127,7 @@ async fn what_nobody_heard_is_told_to_the_host_that_comes_and_once_acknowledged_
 }
 
 #[tokio::test]
-async fn a_wake_forgets_the_pause_that_came_before_it() {
+async fn a_restore_clears_a_pause_requested_before_it() {
     let host = start_agent();
     let inside = listen(&host).await;
     let client = host.connect().await;
@@ -141,7 +141,7 @@ async fn a_wake_forgets_the_pause_that_came_before_it() {
 }
 
 #[tokio::test]
-async fn a_flood_inside_is_one_line_outside_until_it_is_acknowledged() {
+async fn a_flood_of_requests_is_one_signal_until_it_is_acknowledged() {
     let host = start_agent();
     let inside = listen(&host).await;
     let client = host.connect().await;
@@ -161,7 +161,7 @@ async fn a_flood_inside_is_one_line_outside_until_it_is_acknowledged() {
 }
 
 #[tokio::test]
-async fn only_post_and_only_the_two_paths() {
+async fn only_post_to_the_two_paths_is_accepted() {
     let host = start_agent();
     let inside = listen(&host).await;
     for (line, status) in [
@@ -171,8 +171,8 @@ async fn only_post_and_only_the_two_paths() {
         ("POST /self/pause2", "404"),
         ("POST //self/pause", "404"),
     ] {
-        let answer = inside.request(line).await;
-        assert!(answer.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {answer}");
+        let response = inside.request(line).await;
+        assert!(response.starts_with(&format!("HTTP/1.1 {status} ")), "{line}: {response}");
     }
     let page = inside.send(b"POST /self/delete HTTP/1.1\r\nHost: x\r\nOrigin: http://page.example\r\n\r\n").await;
     assert!(page.starts_with("HTTP/1.1 403 "));
@@ -181,7 +181,7 @@ async fn only_post_and_only_the_two_paths() {
 }
 
 #[tokio::test]
-async fn garbage_and_slow_clients_keep_nobody_out() {
+async fn garbage_and_slow_clients_do_not_block_others() {
     let host = start_agent();
     let inside = listen(&host).await;
     let client = host.connect().await;
@@ -214,7 +214,7 @@ async fn garbage_and_slow_clients_keep_nobody_out() {
 }
 
 #[tokio::test]
-async fn a_pipe_that_is_removed_comes_back() {
+async fn a_removed_pipe_is_recreated() {
     let host = start_agent();
     let inside = listen(&host).await;
     let client = host.connect().await;
@@ -232,13 +232,13 @@ async fn a_pipe_that_is_removed_comes_back() {
                 std::fs::rename(file, &inside.pipe).unwrap();
             }
         }
-        until("it is back", is_pipe).await;
+        until("the pipe exists again", is_pipe).await;
         inside.write(b"park\n");
         let signal = signals.next().await;
         assert_eq!(signal["action"], "pause", "{removal}");
         acknowledge(&client, &signal).await;
     }
-    // Without an end of line, after a moment.
+    // Without a newline, it takes effect after a moment.
     inside.write(b"destroy");
     assert_eq!(signals.next().await["action"], "delete");
 }

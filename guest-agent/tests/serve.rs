@@ -10,7 +10,7 @@ use std::os::unix::fs::PermissionsExt;
 use support::{Scratch, frame, send_all, start_agent};
 
 #[tokio::test]
-async fn ready_tells_version_boot_and_clock() {
+async fn ready_reports_version_boot_id_and_clock_source() {
     let host = start_agent();
     let client = host.connect().await;
 
@@ -23,7 +23,7 @@ async fn ready_tells_version_boot_and_clock() {
 }
 
 #[tokio::test]
-async fn unknown_endpoints_and_broken_bodies_are_answered_in_json() {
+async fn unknown_endpoints_and_invalid_bodies_get_a_json_error() {
     let host = start_agent();
     let client = host.connect().await;
 
@@ -38,7 +38,7 @@ async fn unknown_endpoints_and_broken_bodies_are_answered_in_json() {
 }
 
 #[tokio::test]
-async fn a_stalled_upload_and_a_stalled_command_block_nobody() {
+async fn a_stalled_upload_and_a_stalled_command_do_not_block_others() {
     let host = start_agent();
     let scratch = Scratch::new();
     let client = host.connect().await;
@@ -82,9 +82,9 @@ fn an_identity_is_applied_and_read_back() {
     });
 
     for _ in 0..2 {
-        let answer = identity.apply(&agent, serde_json::from_value(wanted.clone()).unwrap()).unwrap();
+        let response = identity.apply(&agent, serde_json::from_value(wanted.clone()).unwrap()).unwrap();
 
-        let told = json!({
+        let expected = json!({
             "hostname": "quiet-otter",
             "machine_id": "0123456789abcdef0123456789abcdef",
             "env_names": ["A"],
@@ -94,7 +94,7 @@ fn an_identity_is_applied_and_read_back() {
             "nameserver": "169.254.1.1",
             "hosts": 2,
         });
-        assert_eq!(serde_json::to_value(answer).unwrap(), told);
+        assert_eq!(serde_json::to_value(response).unwrap(), expected);
     }
     let hosts = fs::read_to_string(scratch.path("etc/hosts")).unwrap();
     assert!(hosts.starts_with("127.0.0.1 localhost\n10.0.0.1 mine\n"));
@@ -106,7 +106,7 @@ fn an_identity_is_applied_and_read_back() {
 }
 
 #[test]
-fn an_identity_that_would_break_a_file_is_refused() {
+fn an_identity_that_would_corrupt_a_file_is_rejected() {
     let scratch = Scratch::new();
     fs::create_dir_all(scratch.path("etc")).unwrap();
     let identity = Identity { root: scratch.0.clone(), is_init: false };

@@ -38,7 +38,7 @@ impl Shell {
         }
     }
 
-    /// True: it ended as it should; false: it was reset.
+    /// Returns true if it ended cleanly, false if it was reset.
     async fn ends(mut self) -> bool {
         while let Some(chunk) = self.body.data().await {
             match chunk {
@@ -51,7 +51,7 @@ impl Shell {
 }
 
 #[tokio::test]
-async fn a_login_shell_answers_has_a_size_and_ends() {
+async fn a_login_shell_runs_commands_has_a_size_and_exits() {
     let host = start_agent();
     let client = host.connect().await;
     let mut shell = open(&client).await;
@@ -68,7 +68,7 @@ async fn a_login_shell_answers_has_a_size_and_ends() {
 }
 
 #[tokio::test]
-async fn a_resize_may_come_first_and_frames_may_be_cut_anywhere() {
+async fn a_resize_may_come_first_and_frames_may_be_split_anywhere() {
     let host = start_agent();
     let client = host.connect().await;
     let mut shell = open(&client).await;
@@ -83,7 +83,7 @@ async fn a_resize_may_come_first_and_frames_may_be_cut_anywhere() {
 }
 
 #[tokio::test]
-async fn several_shells_live_side_by_side() {
+async fn several_shells_run_side_by_side() {
     let host = start_agent();
     let client = host.connect().await;
     let mut shells = Vec::new();
@@ -101,7 +101,7 @@ async fn several_shells_live_side_by_side() {
 }
 
 #[tokio::test]
-async fn a_frame_nobody_sends_closes_the_shell() {
+async fn an_unknown_frame_closes_the_shell() {
     let host = start_agent();
     let client = host.connect().await;
     for bad in [vec![2, 0, 0, 0, 0], vec![0, 0, 16, 0, 1], vec![1, 0, 0, 0, 5]] {
@@ -116,7 +116,7 @@ async fn a_frame_nobody_sends_closes_the_shell() {
 }
 
 #[tokio::test]
-async fn the_end_of_the_body_ends_a_shell_that_waits_for_a_command() {
+async fn the_end_of_the_body_exits_a_shell_that_waits_for_a_command() {
     let host = start_agent();
     let client = host.connect().await;
     let mut shell = open(&client).await;
@@ -129,7 +129,7 @@ async fn the_end_of_the_body_ends_a_shell_that_waits_for_a_command() {
 }
 
 #[tokio::test]
-async fn a_shell_dies_with_its_stream_and_with_its_host() {
+async fn a_shell_is_killed_with_its_stream_and_with_its_host() {
     let host = start_agent();
     let scratch = Scratch::new();
     for how in ["reset", "host"] {
@@ -152,8 +152,8 @@ async fn a_shell_dies_with_its_stream_and_with_its_host() {
             host.connect().await;
         }
 
-        until("the shell is gone", || !is_alive(own_pid)).await;
-        until("what ran in it is gone", || !is_alive(child_pid)).await;
+        until("the shell was killed", || !is_alive(own_pid)).await;
+        until("the program in it was killed", || !is_alive(child_pid)).await;
         assert!(is_alive(stays_pid), "what made its own session stays");
         unsafe { libc::kill(stays_pid as i32, libc::SIGKILL) };
         for file in [own, child, stays] {

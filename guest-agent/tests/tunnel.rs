@@ -24,31 +24,31 @@ async fn open(client: &Client, port: u16) -> (SendStream<Bytes>, RecvStream) {
     (send, response.into_body())
 }
 
-async fn refusal(client: &Client, port: &str) -> (u16, String) {
-    let answer = client.call("POST", &format!("/tunnel?port={port}"), "").await;
-    (answer.status, answer.json()["code"].as_str().unwrap().to_owned())
+async fn failure(client: &Client, port: &str) -> (u16, String) {
+    let response = client.call("POST", &format!("/tunnel?port={port}"), "").await;
+    (response.status, response.json()["code"].as_str().unwrap().to_owned())
 }
 
 #[tokio::test]
-async fn bytes_pass_both_ways_and_each_way_ends_by_itself() {
+async fn bytes_pass_in_both_directions_and_each_direction_ends_independently() {
     let host = start_agent();
     let client = host.connect().await;
     let (listener, port) = listen().await;
-    let (question, answer) = (noise(3 << 20, 1), noise(3 << 20, 2));
-    let (wanted, told) = (question.clone(), answer.clone());
+    let (request, response) = (noise(3 << 20, 1), noise(3 << 20, 2));
+    let (wanted, sent) = (request.clone(), response.clone());
     let server = tokio::spawn(async move {
         let (mut stream, _) = listener.accept().await.unwrap();
         let mut read = Vec::new();
-        // Half-closed by the caller: its end is seen while the other way is still open.
+        // Half-closed by the caller: the program sees the end while the other direction is still open.
         stream.read_to_end(&mut read).await.unwrap();
         assert!(read == wanted);
-        stream.write_all(&told).await.unwrap();
+        stream.write_all(&sent).await.unwrap();
     });
 
     let (mut send, body) = open(&client, port).await;
-    send_all(&mut send, question, true).await.unwrap();
+    send_all(&mut send, request, true).await.unwrap();
 
-    assert!(read_all(body).await == answer);
+    assert!(read_all(body).await == response);
     server.await.unwrap();
 }
 
@@ -74,7 +74,7 @@ async fn the_program_may_end_first() {
 }
 
 #[tokio::test]
-async fn early_bytes_wait_for_the_connection() {
+async fn early_bytes_are_delivered_once_connected() {
     let host = start_agent();
     let client = host.connect().await;
     let (listener, port) = listen().await;
@@ -90,21 +90,21 @@ async fn early_bytes_wait_for_the_connection() {
 }
 
 #[tokio::test]
-async fn a_port_that_refuses_and_one_that_is_none_are_told_apart() {
+async fn a_refused_port_and_an_invalid_port_have_different_errors() {
     let host = start_agent();
     let client = host.connect().await;
     let (listener, port) = listen().await;
     drop(listener);
 
-    assert_eq!(refusal(&client, &port.to_string()).await, (502, "connect_refused".into()));
-    assert_eq!(refusal(&client, "1029").await, (502, "connect_refused".into()));
-    assert_eq!(refusal(&client, "0").await, (400, "invalid".into()));
-    assert_eq!(refusal(&client, "65536").await, (400, "invalid".into()));
-    assert_eq!(refusal(&client, "").await, (400, "invalid".into()));
+    assert_eq!(failure(&client, &port.to_string()).await, (502, "connect_refused".into()));
+    assert_eq!(failure(&client, "1029").await, (502, "connect_refused".into()));
+    assert_eq!(failure(&client, "0").await, (400, "invalid".into()));
+    assert_eq!(failure(&client, "65536").await, (400, "invalid".into()));
+    assert_eq!(failure(&client, "").await, (400, "invalid".into()));
 }
 
 #[tokio::test]
-async fn a_server_on_the_other_loopback_is_reached() {
+async fn a_server_on_the_ipv6_loopback_is_reached() {
     let host = start_agent();
     let client = host.connect().await;
     // A machine without IPv6 has no such server.
@@ -119,12 +119,12 @@ async fn a_server_on_the_other_loopback_is_reached() {
 }
 
 #[tokio::test]
-async fn what_breaks_one_side_breaks_the_other() {
+async fn an_error_on_one_side_resets_the_other() {
     let host = start_agent();
     let client = host.connect().await;
     let (listener, port) = listen().await;
 
-    // The program cuts the connection: a reset, not an end.
+    // The program resets the connection, which is not a clean end.
     let (_send, mut body) = open(&client, port).await;
     let (stream, _) = listener.accept().await.unwrap();
     stream.set_zero_linger().unwrap();
@@ -138,17 +138,17 @@ async fn what_breaks_one_side_breaks_the_other() {
     drop(body);
     assert!(stream.read_u8().await.is_err_and(|error| error.kind() == std::io::ErrorKind::ConnectionReset));
 
-    // The caller resets after it has said all.
+    // The caller resets after it has sent everything.
     let (mut send, body) = open(&client, port).await;
     let (mut stream, _) = listener.accept().await.unwrap();
     send.send_data(Bytes::new(), true).unwrap();
     assert_eq!(stream.read(&mut [0]).await.unwrap(), 0);
     drop((send, body));
-    while stream.write_all(b"is anybody there?").await.is_ok() {
+    while stream.write_all(b"hello?").await.is_ok() {
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
 
-    // The host goes away.
+    // The host disconnects.
     let (_send, _body) = open(&client, port).await;
     let (mut stream, _) = listener.accept().await.unwrap();
     drop(client);
@@ -158,7 +158,7 @@ async fn what_breaks_one_side_breaks_the_other() {
 }
 
 #[tokio::test]
-async fn a_reader_that_stops_stops_the_writer_and_nobody_else() {
+async fn a_reader_that_stops_blocks_only_its_own_writer() {
     let host = start_agent();
     let client = host.connect().await;
     let (listener, port) = listen().await;
@@ -172,7 +172,7 @@ async fn a_reader_that_stops_stops_the_writer_and_nobody_else() {
         }
     });
     let written = || written.load(std::sync::atomic::Ordering::Relaxed);
-    // Sockets and windows fill up, then it stands still.
+    // Sockets and windows fill up, then the writer blocks.
     let mut before = usize::MAX;
     while before != written() {
         before = written();
@@ -191,7 +191,7 @@ async fn a_reader_that_stops_stops_the_writer_and_nobody_else() {
 }
 
 #[tokio::test]
-async fn a_hundred_tunnels_at_once() {
+async fn a_hundred_tunnels_work_concurrently() {
     let host = start_agent();
     let client = host.connect().await;
     let (listener, port) = listen().await;
@@ -219,7 +219,7 @@ async fn a_hundred_tunnels_at_once() {
     }
 }
 
-/// A root with a server that is none, but speaks first as one does and echoes its lines.
+/// A root directory with a fake sshd that sends a banner first and then echoes lines.
 fn root_with_server() -> Scratch {
     let root = Scratch::new();
     for directory in ["usr/sbin", "etc/ssh", "run"] {
@@ -257,7 +257,7 @@ async fn a_tunnel_to_port_22_is_given_a_server_with_a_key_of_its_own() {
 }
 
 #[tokio::test]
-async fn who_uploads_authorized_keys_can_start_a_server_of_their_own() {
+async fn an_upload_of_authorized_keys_prepares_a_host_key() {
     if std::process::Command::new("ssh-keygen").arg("-?").output().is_err() {
         return;
     }
@@ -274,7 +274,7 @@ async fn who_uploads_authorized_keys_can_start_a_server_of_their_own() {
 }
 
 #[tokio::test]
-async fn an_image_without_a_server_is_told_so() {
+async fn an_image_without_sshd_is_reported() {
     if somebody_listens_on_22() {
         return;
     }
@@ -282,7 +282,7 @@ async fn an_image_without_a_server_is_told_so() {
     let host = start_agent_at(root.0.clone());
     let client = host.connect().await;
 
-    assert_eq!(refusal(&client, "22").await, (502, "no_ssh_server".into()));
+    assert_eq!(failure(&client, "22").await, (502, "no_ssh_server".into()));
     assert!(root.names().is_empty());
     let put = client.call("PUT", &root.url("authorized/.ssh/authorized_keys"), "").await;
     assert_eq!((put.status, root.names()), (200, vec!["authorized".to_owned()]));

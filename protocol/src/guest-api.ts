@@ -26,7 +26,7 @@
  *   - Keep the hello socket open as long as the session, and send nothing on it but 1.
  *   - No answer to 1 or 4 within GUEST_HELLO_TIMEOUT_MS: close BOTH sockets and start over at 0 with a new number, as
  *     long as the machine is worth it. Normal after a first try: the guest still boots, or the port is still taken by
- *     a host that is dying, or the guest had to reset its device (`guest-agent/src/ports.rs`).
+ *     a host that is dying, or the guest had to reset its device (`guest-agent/src/virtio_ports.rs`).
  *   - Skip with `data` events and byte by byte: stale bytes, up to some 100 KiB of them, may hold half lines. `W` occurs
  *     only at the front of a line, so a search that fails can only begin again at the byte that failed.
  *   - To end a session, close both sockets. The guest notices within about 20 ms.

@@ -1,46 +1,47 @@
-//! The processes of one exec: the program leads a session and a process group of its own number, and unless they make
-//! a session of their own, all it starts belong to it.
+//! The processes of one exec: the program leads a session and a process group, which contain everything it starts
+//! except processes that create another session.
 
-use crate::reap::{self, Child};
-use crate::session::kill_session;
-use crate::work::Work;
+use crate::reaper::{self, Child};
+use crate::unix_session::kill_session;
+use crate::workers::WorkerPool;
 
 pub struct Group {
     leader: Child,
-    work: Work,
-    /// Let go: whoever still runs was left in the background on purpose.
-    held: bool,
+    workers: WorkerPool,
+    /// False once released: remaining processes were left in the background on purpose.
+    kill_on_drop: bool,
 }
 
 impl Group {
-    pub fn new(leader: Child, work: Work) -> Self {
-        Self { leader, work, held: true }
+    pub fn new(leader: Child, workers: WorkerPool) -> Self {
+        Self { leader, workers, kill_on_drop: true }
     }
 
     pub fn pid(&self) -> i32 {
         self.leader.pid
     }
 
-    pub fn let_go(mut self) {
-        self.held = false;
+    pub fn release(mut self) {
+        self.kill_on_drop = false;
     }
 
     pub fn kill(&self) {
-        // An exec can outlive its leader, held open by a process of another session. Its number may come round.
-        if reap::is_taken_over(&self.leader) {
+        // An exec can outlive its leader while a process of another session holds its pipes; the pid may then be
+        // reused.
+        if reaper::is_pid_reused(&self.leader) {
             return;
         }
         let pid = self.leader.pid;
         // SAFETY: plain kill.
         unsafe { libc::kill(-pid, libc::SIGKILL) };
-        // Shells with job control put their children into groups of their own; the session still tells.
-        self.work.submit(move || kill_session(pid));
+        // Shells with job control put their children into separate process groups, which the session still covers.
+        self.workers.submit(move || kill_session(pid));
     }
 }
 
 impl Drop for Group {
     fn drop(&mut self) {
-        if self.held {
+        if self.kill_on_drop {
             self.kill();
         }
     }

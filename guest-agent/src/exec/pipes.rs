@@ -1,4 +1,4 @@
-//! The program's pipes: its output into frames, frames into its stdin.
+//! The pipes of an exec: turns the program's output into frames, and frames into its stdin.
 
 use std::cell::RefCell;
 use std::io::ErrorKind;
@@ -12,24 +12,24 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::oneshot;
 
-use crate::reap::Ending;
-use crate::reply::{Done, Failure, Stop};
+use crate::reaper::ExitStatus;
+use crate::reply::{Failure, HandlerError, HandlerResult};
 use crate::sys;
 
-use super::frames::{FrameReader, STDERR, STDIN, STDOUT, cut_short, frame};
+use super::frames::{FrameReader, STDERR, STDIN, STDOUT, frame, truncated_frame};
 
-/// One read of a pipe. Half of what a pipe holds, so the program can write on while we send.
+/// Size of one read. Half of a pipe's capacity, so that the program can continue writing while this half is sent.
 const PIECE_BYTES: usize = 32 * 1024;
 
 thread_local! {
-    /// Shared by all streams: read and copied out within one poll.
+    /// Shared by all streams: filled and copied within one poll.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; PIECE_BYTES]);
 }
 
 pub struct Output {
     stdout: Option<AsyncFd<OwnedFd>>,
     stderr: Option<AsyncFd<OwnedFd>>,
-    /// Whose turn it is: a flood on one must not starve the other.
+    /// Alternates, so that a flood on one pipe does not starve the other.
     stderr_first: bool,
 }
 
@@ -38,11 +38,11 @@ impl Output {
         Ok(Self { stdout: Some(watched(stdout)?), stderr: Some(watched(stderr)?), stderr_first: false })
     }
 
-    /// The next piece as a frame; None when both pipes are at their end.
-    pub async fn next(&mut self, send: &mut SendStream<Bytes>) -> Done<Option<Bytes>> {
+    /// Returns the next piece as a frame; None when both pipes have ended.
+    pub async fn next(&mut self, send: &mut SendStream<Bytes>) -> HandlerResult<Option<Bytes>> {
         std::future::poll_fn(|context| {
             if send.poll_reset(context).is_ready() {
-                return Poll::Ready(Err(Stop::Gone));
+                return Poll::Ready(Err(HandlerError::Disconnected));
             }
             self.stderr_first = !self.stderr_first;
             let mut sides = [(STDOUT, &mut self.stdout), (STDERR, &mut self.stderr)];
@@ -63,7 +63,7 @@ impl Output {
     }
 }
 
-/// None: this side has ended.
+/// None when this pipe has ended.
 fn poll_piece(kind: u8, side: &mut Option<AsyncFd<OwnedFd>>, context: &mut Context<'_>) -> Poll<Option<Bytes>> {
     let Some(pipe) = side else { return Poll::Ready(None) };
     while let Ok(mut guard) = ready!(pipe.poll_read_ready(context)) {
@@ -85,29 +85,29 @@ fn poll_piece(kind: u8, side: &mut Option<AsyncFd<OwnedFd>>, context: &mut Conte
     Poll::Ready(None)
 }
 
-/// The program's end, unless the caller leaves before.
+/// Resolves to the program's exit status, or to an error if the caller disconnects first.
 pub fn poll_unless_reset(
     send: &mut SendStream<Bytes>,
     context: &mut Context<'_>,
-    ending: &mut oneshot::Receiver<Ending>,
-) -> Poll<Done<Ending>> {
+    exit_status: &mut oneshot::Receiver<ExitStatus>,
+) -> Poll<HandlerResult<ExitStatus>> {
     if send.poll_reset(context).is_ready() {
-        return Poll::Ready(Err(Stop::Gone));
+        return Poll::Ready(Err(HandlerError::Disconnected));
     }
-    // The reaper never drops a waiter; if it did, there is no status and none is made up.
-    Pin::new(ending).poll(context).map(|ending| ending.map_err(|_| Stop::Gone))
+    // The reaper never drops a waiter; if it did, there would be no exit status, and none is invented.
+    Pin::new(exit_status).poll(context).map(|exit_status| exit_status.map_err(|_| HandlerError::Disconnected))
 }
 
-/// Feeds until the body ends. A program that stops reading does not stop the body: the rest is thrown away.
-pub async fn feed_stdin(pipe: Option<OwnedFd>, mut frames: FrameReader) -> Done {
-    let failed = |error| Stop::Refused(Failure::internal("stdin", &error));
+/// Writes to stdin until the body ends. When the program stops reading, the rest of the body is discarded.
+pub async fn feed_stdin(pipe: Option<OwnedFd>, mut frames: FrameReader) -> HandlerResult {
+    let failed = |error| HandlerError::Failed(Failure::internal("stdin", &error));
     let mut pipe = pipe.map(|pipe| watch_writer(pipe).map_err(failed)).transpose()?;
     while let Some((kind, mut left)) = frames.header().await? {
         if kind != STDIN {
-            return Err(Failure::invalid("after the command only stdin frames may follow").into());
+            return Err(Failure::invalid("only stdin frames may follow the command").into());
         }
         while left > 0 {
-            let piece = frames.take(left).await?.ok_or_else(cut_short)?;
+            let piece = frames.take(left).await?.ok_or_else(truncated_frame)?;
             left -= piece.len();
             if let Some(open) = &pipe {
                 if write_all(open, &piece).await.is_err() {

@@ -12,7 +12,7 @@ pub fn parse_path(query: Option<&str>) -> Result<PathBuf, Failure> {
     let text = decode(value.ok_or_else(|| invalid_path("path is missing"))?)
         .ok_or_else(|| invalid_path("path is not percent-encoded UTF-8"))?;
     let path = PathBuf::from(&text);
-    let refusal = if text.contains('\0') {
+    let message = if text.contains('\0') {
         "path contains a NUL byte"
     } else if !path.is_absolute() {
         "path is not absolute"
@@ -23,10 +23,10 @@ pub fn parse_path(query: Option<&str>) -> Result<PathBuf, Failure> {
     } else {
         return Ok(path);
     };
-    Err(invalid_path(refusal))
+    Err(invalid_path(message))
 }
 
-/// A plus is a plus: only `%` has a meaning here.
+/// A plus sign is literal: only `%` is special here.
 fn decode(text: &str) -> Option<String> {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.bytes();
@@ -40,10 +40,10 @@ fn decode(text: &str) -> Option<String> {
     String::from_utf8(bytes).ok()
 }
 
-/// Linux gives up at the same depth.
+/// The same limit as in Linux.
 const LINKS_MAX: usize = 40;
 
-/// Where a write to `path` lands, as the shell's `>` would: through symbolic links, also one that points at nothing.
+/// Resolves where a write to `path` goes, like the shell's `>`: through symbolic links, including a dangling one.
 pub fn follow_links(path: &Path) -> std::io::Result<PathBuf> {
     let mut target = path.to_path_buf();
     for _ in 0..LINKS_MAX {
@@ -65,14 +65,14 @@ mod tests {
     }
 
     #[test]
-    fn a_plain_absolute_path_is_taken_as_it_is() {
+    fn an_absolute_path_is_accepted_unchanged() {
         assert_eq!(path_of("path=/a/b%20c+d%C3%A9"), Some("/a/b c+dé".into()));
         assert_eq!(path_of("other=1&path=/x"), Some("/x".into()));
         assert_eq!(path_of("path=/a..b/...c"), Some("/a..b/...c".into()));
     }
 
     #[test]
-    fn what_is_no_file_path_is_refused() {
+    fn a_path_that_cannot_name_a_file_is_rejected() {
         for bad in ["", "path=", "path=rel", "path=/a/../b", "path=/a/%2e%2e/b", "path=/a%00b", "path=/a/", "path=/"] {
             assert_eq!(path_of(bad), None, "{bad}");
         }

@@ -1,10 +1,11 @@
-//! PUT /files: the body goes into a file without a name in the target's directory and gets its name in one step when
-//! the body has ended cleanly. A cut upload leaves nothing: the kernel frees a file without a name when it is closed,
-//! even if the machine is turned off. Where the filesystem has no such files, a hidden name beside the target is used
-//! and removed again.
+//! PUT /files: writes the body into an unnamed file in the target's directory and gives it its name in one step when
+//! the body has ended cleanly. An interrupted upload leaves nothing behind: the kernel frees an unnamed file when it is
+//! closed, even if the machine is turned off. Filesystems without unnamed files get a hidden name next to the target,
+//! which is removed again.
 //!
-//! An existing file is replaced, not written into: readers see the old or the new one. It keeps mode and owner; other
-//! hard links keep the old content. Not fsynced, as `cp` is not: a pause keeps the page cache, POST /sync flushes.
+//! An existing file is replaced, not overwritten: readers see either the old or the new one. Mode and owner are
+//! preserved; other hard links keep the old content. The file is not fsynced, as with `cp`: a pause saves the page
+//! cache, and POST /sync flushes.
 
 use std::fs::{self, DirBuilder, File, Metadata};
 use std::io::{Error, Write};
@@ -20,17 +21,17 @@ use http::StatusCode;
 use serde::Serialize;
 
 use crate::agent::Agent;
-use crate::reply::{Done, Failure, Stop, send_json};
+use crate::reply::{Failure, HandlerError, HandlerResult, send_json};
 use crate::ssh;
 use crate::sys;
-use crate::work::Work;
+use crate::workers::WorkerPool;
 
 use super::path::{follow_links, parse_path};
 use super::{failure, invalid_path};
 
 const NEW_FILE_MODE: u32 = 0o644;
 const NEW_DIRECTORY_MODE: u32 = 0o755;
-/// Gathered before a trip to a worker; half the stream's window, so the next half arrives meanwhile.
+/// Collected before one write on a worker thread; half the stream's window, so that the next half arrives meanwhile.
 const WRITE_BYTES: usize = 64 * 1024;
 
 #[derive(Serialize)]
@@ -43,33 +44,33 @@ pub async fn put_file(
     query: Option<&str>,
     body: &mut RecvStream,
     respond: &mut SendResponse<Bytes>,
-) -> Done {
+) -> HandlerResult {
     let path = parse_path(query)?;
-    let opens_a_door = path.ends_with(".ssh/authorized_keys");
-    let worker = |error: Error| Stop::from(Failure::internal("worker", &error));
-    let mut draft = Held::new(agent, agent.work.run(move || Draft::begin(&path)).await.map_err(worker)??);
+    let is_authorized_keys = path.ends_with(".ssh/authorized_keys");
+    let worker = |error: Error| HandlerError::from(Failure::internal("worker", &error));
+    let mut draft = DraftGuard::new(agent, agent.workers.run(move || Draft::begin(&path)).await.map_err(worker)??);
     let mut bytes = 0;
     loop {
         let (pieces, ended) = gather(body).await?;
         let count: usize = pieces.iter().map(Bytes::len).sum();
         bytes += count as u64;
         let taken = draft.take()?;
-        draft.put(agent.work.run(move || taken.write(&pieces)).await.map_err(worker)??);
+        draft.put(agent.workers.run(move || taken.write(&pieces)).await.map_err(worker)??);
         body.flow_control().release_capacity(count)?;
         if ended {
             break;
         }
     }
     let whole = draft.take()?;
-    agent.work.run(move || whole.finish()).await.map_err(worker)??;
-    if opens_a_door {
-        ssh::expect_server(agent).await;
+    agent.workers.run(move || whole.finish()).await.map_err(worker)??;
+    if is_authorized_keys {
+        ssh::prepare_host_key(agent).await;
     }
     send_json(respond, StatusCode::OK, &Uploaded { bytes })
 }
 
-/// Some of the body, and whether that was the end of it. A reset is an error, never an end.
-async fn gather(body: &mut RecvStream) -> Done<(Vec<Bytes>, bool)> {
+/// Reads part of the body, and whether that was its end. A reset is an error, never the end.
+async fn gather(body: &mut RecvStream) -> HandlerResult<(Vec<Bytes>, bool)> {
     let (mut pieces, mut count) = (Vec::new(), 0);
     while count < WRITE_BYTES {
         let Some(piece) = body.data().await else { return Ok((pieces, true)) };
@@ -80,19 +81,20 @@ async fn gather(body: &mut RecvStream) -> Done<(Vec<Bytes>, bool)> {
     Ok((pieces, false))
 }
 
-/// A draft between two writes. Dropped, it goes to a worker: freeing the blocks of a large file takes a while.
-struct Held {
+/// Holds the draft between two writes. When dropped, it is closed on a worker thread, because freeing the blocks of a
+/// large file takes time.
+struct DraftGuard {
     draft: Option<Draft>,
-    work: Work,
+    workers: WorkerPool,
 }
 
-impl Held {
+impl DraftGuard {
     fn new(agent: &Agent, draft: Draft) -> Self {
-        Self { draft: Some(draft), work: agent.work.clone() }
+        Self { draft: Some(draft), workers: agent.workers.clone() }
     }
 
-    fn take(&mut self) -> Done<Draft> {
-        self.draft.take().ok_or(Stop::Gone)
+    fn take(&mut self) -> HandlerResult<Draft> {
+        self.draft.take().ok_or(HandlerError::Disconnected)
     }
 
     fn put(&mut self, draft: Draft) {
@@ -100,10 +102,10 @@ impl Held {
     }
 }
 
-impl Drop for Held {
+impl Drop for DraftGuard {
     fn drop(&mut self) {
         if let Some(draft) = self.draft.take() {
-            self.work.submit(move || drop(draft));
+            self.workers.submit(move || drop(draft));
         }
     }
 }
@@ -112,17 +114,17 @@ struct Draft {
     file: File,
     target: PathBuf,
     replaced: Option<Metadata>,
-    /// The hidden name, where the file needs one.
+    /// The hidden name, if the file needs one.
     name: Option<PathBuf>,
-    /// Directories made for this upload, outermost first; taken back if it fails.
-    made: Vec<PathBuf>,
+    /// Directories created for this upload, outermost first; removed again if it fails.
+    created_directories: Vec<PathBuf>,
     finished: bool,
 }
 
 impl Draft {
     fn begin(path: &Path) -> Result<Self, Failure> {
-        let told = |error: Error| failure(path, &error);
-        let target = follow_links(path).map_err(told)?;
+        let to_failure = |error: Error| failure(path, &error);
+        let target = follow_links(path).map_err(to_failure)?;
         let replaced = fs::symlink_metadata(&target).ok();
         match replaced.as_ref().map(Metadata::file_type) {
             Some(kind) if kind.is_dir() => return Err(invalid_path("path is a directory")),
@@ -130,12 +132,12 @@ impl Draft {
             _ => {}
         }
         let directory = target.parent().unwrap_or(Path::new("/")).to_path_buf();
-        let made = make_directories(&directory).map_err(told)?;
+        let created_directories = make_directories(&directory).map_err(to_failure)?;
         match open_draft(&directory) {
-            Ok((file, name)) => Ok(Self { file, target, replaced, name, made, finished: false }),
+            Ok((file, name)) => Ok(Self { file, target, replaced, name, created_directories, finished: false }),
             Err(error) => {
-                remove_directories(&made);
-                Err(told(error))
+                remove_directories(&created_directories);
+                Err(to_failure(error))
             }
         }
     }
@@ -148,12 +150,12 @@ impl Draft {
     }
 
     fn finish(mut self) -> Result<(), Failure> {
-        self.place().map_err(|error| failure(&self.target, &error))?;
+        self.publish().map_err(|error| failure(&self.target, &error))?;
         self.finished = true;
         Ok(())
     }
 
-    fn place(&mut self) -> Result<(), Error> {
+    fn publish(&mut self) -> Result<(), Error> {
         // Owner first: changing it clears the set-user-id bits of the mode.
         if let Some(old) = &self.replaced {
             fchown(&self.file, Some(old.uid()), Some(old.gid()))?;
@@ -167,7 +169,7 @@ impl Draft {
                     result => return result,
                 }
             }
-            // A link cannot replace a file; a rename can, and needs a name to start from.
+            // A link cannot replace a file; a rename can, but needs a name to start from.
             let name = hidden_name(self.target.parent().unwrap_or(Path::new("/")));
             link(&self.file, &name)?;
             self.name = Some(name);
@@ -186,15 +188,15 @@ impl Drop for Draft {
             return;
         }
         if let Some(name) = &self.name {
-            // It may be gone with its directory.
+            // It may have been removed with its directory.
             let _ = fs::remove_file(name);
         }
-        remove_directories(&self.made);
+        remove_directories(&self.created_directories);
     }
 }
 
 fn open_draft(directory: &Path) -> Result<(File, Option<PathBuf>), Error> {
-    // Readable by nobody else until it is whole.
+    // Not readable by other users until it is complete.
     match sys::open(directory, libc::O_TMPFILE | libc::O_WRONLY, 0o600) {
         Ok(fd) => Ok((File::from(fd), None)),
         Err(error) if matches!(error.raw_os_error(), Some(libc::EOPNOTSUPP | libc::EISDIR | libc::EINVAL)) => {
@@ -219,27 +221,27 @@ fn link(file: &File, name: &Path) -> Result<(), Error> {
     Ok(())
 }
 
-/// Those that were missing, outermost first.
+/// Creates the missing directories and returns them, outermost first.
 fn make_directories(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let missing = directory.ancestors().take_while(|ancestor| fs::metadata(ancestor).is_err());
-    let mut made: Vec<PathBuf> = missing.map(Path::to_path_buf).collect();
-    made.reverse();
-    for (index, missing) in made.iter().enumerate() {
+    let mut created_directories: Vec<PathBuf> = missing.map(Path::to_path_buf).collect();
+    created_directories.reverse();
+    for (index, missing) in created_directories.iter().enumerate() {
         let result = DirBuilder::new().mode(NEW_DIRECTORY_MODE).create(missing);
         match result {
             Err(error) if error.raw_os_error() != Some(libc::EEXIST) => {
-                remove_directories(made.get(..index).unwrap_or_default());
+                remove_directories(created_directories.get(..index).unwrap_or_default());
                 return Err(error);
             }
             _ => {}
         }
     }
-    Ok(made)
+    Ok(created_directories)
 }
 
-/// Only those still empty: another upload may have moved in.
-fn remove_directories(made: &[PathBuf]) {
-    for directory in made.iter().rev() {
+/// Only removes empty ones: another upload may use them by now.
+fn remove_directories(created_directories: &[PathBuf]) {
+    for directory in created_directories.iter().rev() {
         let _ = fs::remove_dir(directory);
     }
 }

@@ -1,8 +1,9 @@
-//! GET /processes/<id>/connect: the journal from a number on, then what comes, then how it ended.
+//! GET /processes/<id>/connect: streams the journal from a sequence number on, then new output as it arrives, then the
+//! exit.
 //!
-//! A reader is a number and nothing else: it holds no place in the journal. One that is too slow, after some patience
-//! (`readers.rs`), finds its next event forgotten, is told so, and can come back with what is left. Its window is its
-//! only buffer.
+//! A reader is only a sequence number: it reserves nothing in the journal. If it is too slow and the wait budget is
+//! spent (`readers.rs`), its next event is dropped; it receives an error with the oldest sequence number that is still
+//! available and can reconnect there. Its flow-control window is its only buffer.
 
 use std::sync::Arc;
 
@@ -15,15 +16,15 @@ use serde::Serialize;
 use crate::agent::Agent;
 use crate::exec::frames::{ERROR, EXIT, json_frame};
 use crate::query;
-use crate::reap::Ending;
-use crate::reply::{Done, Failure, Stop, send_all, start};
+use crate::reaper::ExitStatus;
+use crate::reply::{Failure, HandlerError, HandlerResult, send_all, start};
 
-use super::journal::{FRAME_OVERHEAD_BYTES, Next};
+use super::journal::{FRAME_OVERHEAD_BYTES, ReadResult};
 use super::not_found;
-use super::process::{Facts, Process};
+use super::process::{Inner, Process};
 use super::signals::signal_name;
 
-/// Small events travel together.
+/// Small events are combined up to this size.
 const BATCH_BYTES: usize = 64 * 1024;
 
 #[derive(Serialize)]
@@ -43,24 +44,24 @@ pub async fn connect(
     process: &Arc<Process>,
     query: Option<&str>,
     respond: &mut SendResponse<Bytes>,
-) -> Done {
+) -> HandlerResult {
     let after = query::parse(query, "after")?.unwrap_or(0);
-    let mut seen = first(agent, process, after)?;
+    let mut seen = starting_point(agent, process, after)?;
     let head = Response::builder().status(StatusCode::OK).header("content-type", "application/x-warren-frames");
     let mut send = start(respond, head)?;
-    let reader = process.readers.add(written_up_to(agent, process, seen));
+    let reader = process.readers.add(written_through(agent, process, seen));
     loop {
-        let next = process.until(|facts| next_piece(agent, process, facts, seen));
+        let next = process.wait_until(|inner| next_piece(agent, process, inner, seen));
         let piece = tokio::select! {
             biased;
             piece = next => piece,
-            () = was_reset(&mut send) => return Err(Stop::Gone),
+            () = was_reset(&mut send) => return Err(HandlerError::Disconnected),
         };
         match piece {
             Piece::Output(frames, last) => {
                 let bytes = frames.len() as u64 - (last - seen) * FRAME_OVERHEAD_BYTES as u64;
                 send_all(&mut send, frames).await?;
-                reader.has_read(bytes);
+                reader.advance(bytes);
                 seen = last;
             }
             Piece::Last(frame) => return Ok(send.send_data(frame, true)?),
@@ -68,8 +69,8 @@ pub async fn connect(
     }
 }
 
-/// 0 is all that is kept; any other number must not be older than that.
-fn first(agent: &Agent, process: &Process, after: u64) -> Done<u64> {
+/// 0 means everything that is retained; any other number must not be older than that.
+fn starting_point(agent: &Agent, process: &Process, after: u64) -> HandlerResult<u64> {
     let oldest = oldest_of(agent, process);
     if after == 0 {
         return Ok(oldest - 1);
@@ -84,25 +85,27 @@ fn oldest_of(agent: &Agent, process: &Process) -> u64 {
     agent.processes.with_journals(|journals| journals.get(process.key).map_or(1, |journal| journal.oldest()))
 }
 
-fn written_up_to(agent: &Agent, process: &Process, seq: u64) -> u64 {
-    agent.processes.with_journals(|journals| journals.get(process.key).map_or(0, |journal| journal.written_up_to(seq)))
+fn written_through(agent: &Agent, process: &Process, seq: u64) -> u64 {
+    agent
+        .processes
+        .with_journals(|journals| journals.get(process.key).map_or(0, |journal| journal.written_through(seq)))
 }
 
-fn next_piece(agent: &Agent, process: &Process, facts: &Facts, seen: u64) -> Option<Piece> {
+fn next_piece(agent: &Agent, process: &Process, inner: &Inner, seen: u64) -> Option<Piece> {
     match agent.processes.with_journals(|journals| journals.read(process.key, seen, BATCH_BYTES)) {
-        Some(Next::Events(frames, last)) => Some(Piece::Output(frames.freeze(), last)),
-        Some(Next::Expired) => Some(Piece::Last(json_frame(ERROR, &expired(oldest_of(agent, process)).body()))),
-        Some(Next::Nothing) if facts.drained => Some(Piece::Last(last_words(facts))),
-        Some(Next::Nothing) => None,
-        // Its record made room for another while it was read: whether this was all cannot be told.
+        Some(ReadResult::Events(frames, last)) => Some(Piece::Output(frames.freeze(), last)),
+        Some(ReadResult::Expired) => Some(Piece::Last(json_frame(ERROR, &expired(oldest_of(agent, process)).body()))),
+        Some(ReadResult::UpToDate) if inner.drained => Some(Piece::Last(exit_frame(inner))),
+        Some(ReadResult::UpToDate) => None,
+        // The record was dropped to make room for another while it was read, so completeness is unknown.
         None => Some(Piece::Last(json_frame(ERROR, &not_found().body()))),
     }
 }
 
-fn last_words(facts: &Facts) -> Bytes {
-    match facts.ending {
-        Some(Ending::Exited(exit_code)) => json_frame(EXIT, &Exit::Code { exit_code }),
-        Some(Ending::Signaled(number)) => json_frame(EXIT, &Exit::Signal { signal: signal_name(number) }),
+fn exit_frame(inner: &Inner) -> Bytes {
+    match inner.exit_status {
+        Some(ExitStatus::Exited(exit_code)) => json_frame(EXIT, &Exit::Code { exit_code }),
+        Some(ExitStatus::Signaled(number)) => json_frame(EXIT, &Exit::Signal { signal: signal_name(number) }),
         None => {
             let failure = Failure::new(StatusCode::CONFLICT, "process_failed", "the process could not be started");
             json_frame(ERROR, &failure.body())

@@ -1,7 +1,7 @@
-//! What a caller puts into a process: bytes, the end of them, and the size of its terminal.
+//! Input of a process: bytes, closing stdin, and the terminal size.
 //!
-//! Writers take turns in the order in which their requests came, and each holds its turn until the program has taken
-//! all of its bytes.
+//! Writers take turns in the order of their requests, and each keeps its turn until the program has accepted all of its
+//! bytes.
 
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
@@ -15,58 +15,63 @@ use serde::Serialize;
 use tokio::io::unix::AsyncFd;
 use tokio::time::timeout;
 
-use crate::reply::{Done, Failure, Stop, read_body, read_json};
+use crate::reply::{Failure, HandlerError, HandlerResult, read_body, read_json};
 use crate::sys;
 use crate::terminal::{Size, Terminal};
 
 use super::process::{Kind, Process, exited};
 
 const INPUT_MAX_BYTES: usize = 256 * 1024;
-/// A program that dies closes its pipes a moment before it can be reaped; one that lives has closed stdin itself.
-const DYING_MAX: Duration = Duration::from_millis(100);
+/// A program that exits closes its pipes shortly before it can be reaped; if it does not exit within this time, it
+/// closed stdin itself.
+const EXIT_WAIT: Duration = Duration::from_millis(100);
 
 #[derive(Serialize)]
 pub struct Written {
     input_seq: u64,
 }
 
-pub async fn write(process: &Process, mut body: RecvStream, respond: &mut SendResponse<Bytes>) -> Done<Written> {
+pub async fn write(
+    process: &Process,
+    mut body: RecvStream,
+    respond: &mut SendResponse<Bytes>,
+) -> HandlerResult<Written> {
     let writing = async {
-        // First of all: the place in the row is that of the request, whenever its bytes come.
-        let _turn = process.input_turn.lock().await;
+        // Locked before the body is read, so that the order is that of the requests, whenever their bytes arrive.
+        let _guard = process.input_lock.lock().await;
         let bytes = read_body(&mut body, INPUT_MAX_BYTES).await?;
         write_all(process, &bytes).await?;
-        let mut facts = process.facts();
+        let mut inner = process.lock();
         if !bytes.is_empty() {
-            facts.input_seq += 1;
+            inner.input_seq += 1;
         }
-        Ok(Written { input_seq: facts.input_seq })
+        Ok(Written { input_seq: inner.input_seq })
     };
     tokio::select! {
         biased;
         written = writing => written,
-        // The caller has given up: what was not written stays unwritten.
-        _ = std::future::poll_fn(|context| respond.poll_reset(context)) => Err(Stop::Gone),
+        // The caller disconnected: the remaining bytes are not written.
+        _ = std::future::poll_fn(|context| respond.poll_reset(context)) => Err(HandlerError::Disconnected),
     }
 }
 
-async fn write_all(process: &Process, mut bytes: &[u8]) -> Done {
-    let way_in = way_in(process)?;
+async fn write_all(process: &Process, mut bytes: &[u8]) -> HandlerResult {
+    let input_target = input_target(process)?;
     while !bytes.is_empty() {
         let mut ready = tokio::select! {
             biased;
-            () = process.until(|facts| facts.state.is_ended().then_some(())) => return Err(exited().into()),
-            ready = way_in.fd().writable() => ready.map_err(|error| Failure::internal("stdin", &error))?,
+            () = process.wait_until(|inner| inner.state.is_ended().then_some(())) => return Err(exited().into()),
+            ready = input_target.fd().writable() => ready.map_err(|error| Failure::internal("stdin", &error))?,
         };
         match ready.try_io(|fd| sys::write(fd.get_ref().as_fd(), bytes)) {
             Ok(Ok(count)) => bytes = bytes.get(count..).unwrap_or_default(),
             Ok(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Ok(Err(_)) => {
-                let ended = process.until(|facts| facts.state.is_ended().then_some(()));
-                if timeout(DYING_MAX, ended).await.is_ok() {
+                let ended = process.wait_until(|inner| inner.state.is_ended().then_some(()));
+                if timeout(EXIT_WAIT, ended).await.is_ok() {
                     return Err(exited().into());
                 }
-                process.facts().stdin = None;
+                process.lock().stdin = None;
                 return Err(stdin_closed().into());
             }
             Err(_would_block) => {}
@@ -75,12 +80,12 @@ async fn write_all(process: &Process, mut bytes: &[u8]) -> Done {
     Ok(())
 }
 
-enum WayIn {
+enum InputTarget {
     Pipe(Arc<AsyncFd<OwnedFd>>),
     Master(Arc<Terminal>),
 }
 
-impl WayIn {
+impl InputTarget {
     fn fd(&self) -> &AsyncFd<OwnedFd> {
         match self {
             Self::Pipe(pipe) => pipe,
@@ -89,41 +94,41 @@ impl WayIn {
     }
 }
 
-fn way_in(process: &Process) -> Done<WayIn> {
-    let facts = process.facts();
-    facts.check_alive()?;
-    let pipe = facts.stdin.clone().map(WayIn::Pipe);
-    let way_in = pipe.or_else(|| facts.terminal.clone().map(WayIn::Master));
-    Ok(way_in.ok_or_else(stdin_closed)?)
+fn input_target(process: &Process) -> HandlerResult<InputTarget> {
+    let inner = process.lock();
+    inner.check_alive()?;
+    let pipe = inner.stdin.clone().map(InputTarget::Pipe);
+    let input_target = pipe.or_else(|| inner.terminal.clone().map(InputTarget::Master));
+    Ok(input_target.ok_or_else(stdin_closed)?)
 }
 
-/// In its turn: what was sent before is written before.
-pub async fn close(process: &Process) -> Done {
+/// Waits for its turn, so that earlier input is written first.
+pub async fn close(process: &Process) -> HandlerResult {
     if process.kind == Kind::Pty {
         return Err(wrong_kind("a terminal has no stdin to close").into());
     }
-    let turn = process.input_turn.lock();
-    let _turn = tokio::select! {
+    let lock = process.input_lock.lock();
+    let _guard = tokio::select! {
         biased;
-        () = process.until(|facts| facts.state.is_ended().then_some(())) => return Err(exited().into()),
-        turn = turn => turn,
+        () = process.wait_until(|inner| inner.state.is_ended().then_some(())) => return Err(exited().into()),
+        guard = lock => guard,
     };
-    let mut facts = process.facts();
-    facts.check_alive()?;
-    facts.stdin.take().map(drop).ok_or_else(|| stdin_closed().into())
+    let mut inner = process.lock();
+    inner.check_alive()?;
+    inner.stdin.take().map(drop).ok_or_else(|| stdin_closed().into())
 }
 
-pub async fn resize(process: &Process, mut body: RecvStream) -> Done {
+pub async fn resize(process: &Process, mut body: RecvStream) -> HandlerResult {
     let size: Size = read_json(&mut body).await?;
     if process.kind != Kind::Pty {
         return Err(wrong_kind("only a terminal has a size").into());
     }
     if size.rows == 0 || size.cols == 0 {
-        return Err(Failure::invalid("rows, cols: 1 to 65535").into());
+        return Err(Failure::invalid("rows, cols: must be 1 to 65535").into());
     }
-    let facts = process.facts();
-    facts.check_alive()?;
-    let terminal = facts.terminal.as_ref().ok_or_else(exited)?;
+    let inner = process.lock();
+    inner.check_alive()?;
+    let terminal = inner.terminal.as_ref().ok_or_else(exited)?;
     Ok(terminal.resize(size).map_err(|error| Failure::internal("resize", &error))?)
 }
 

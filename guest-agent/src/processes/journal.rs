@@ -1,24 +1,25 @@
-//! What one process has written, as numbered events, the oldest forgotten first.
+//! The output of one process as numbered events. The oldest events are dropped first.
 //!
-//! Events lie one behind the other in chunks; a chunk is freed when its last event is forgotten. An event costs its
-//! bytes and a few more, so that a program that writes byte by byte costs a small multiple of what it wrote, and that
-//! is counted in what all journals together may cost (`journals.rs`).
+//! Events are stored one after another in chunks; a chunk is freed when its last event is dropped. An event costs its
+//! bytes plus some bookkeeping, so a program that writes single bytes costs a small multiple of what it wrote; that
+//! cost counts towards the limit of all journals together (`journals.rs`).
 
 use std::collections::VecDeque;
 
 use bytes::{BufMut, BytesMut};
 
-/// Per process (spec 8).
-pub const KEPT_MAX_BYTES: usize = 1024 * 1024;
-/// One event (spec 8).
+/// Output retained per process.
+pub const RETAINED_MAX_BYTES: usize = 1024 * 1024;
+/// Size limit of one event.
 pub const EVENT_MAX_BYTES: usize = 32 * 1024;
 const CHUNK_BYTES: usize = 64 * 1024;
-/// A chunk holds the events of so many bytes that all journals have taken: then the age of its first tells enough.
+/// A chunk spans at most this many bytes appended to all journals, so that the age of its first event is a good enough
+/// estimate for all of its events.
 const CHUNK_SPAN_BYTES: u64 = 1024 * 1024;
 const EVENT_COST: usize = size_of::<Event>();
 const CHUNK_COST: usize = size_of::<Chunk>() + 64;
 
-/// Also the type of its frame (`guest-processes.ts`).
+/// The value is also the type of the event's frame (`guest-processes.ts`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Stream {
     Stdout = 1,
@@ -27,18 +28,18 @@ pub enum Stream {
 }
 
 struct Event {
-    /// Where it ends in its chunk.
+    /// End offset within its chunk.
     end: u32,
     stream: Stream,
 }
 
 struct Chunk {
-    /// How much all journals had taken when it was begun.
-    born: u64,
+    /// Total bytes appended to all journals when the chunk was created.
+    created_at: u64,
     first_seq: u64,
     data: Vec<u8>,
     events: Vec<Event>,
-    forgotten: usize,
+    dropped: usize,
 }
 
 #[derive(Default)]
@@ -46,16 +47,16 @@ pub struct Journal {
     chunks: VecDeque<Chunk>,
     newest: u64,
     bytes: usize,
-    /// Ever appended.
+    /// Total bytes ever appended.
     written: u64,
     cost: usize,
 }
 
 #[derive(Debug, PartialEq)]
-pub enum Next {
-    /// Frames of whole events, up to and with this number.
+pub enum ReadResult {
+    /// Frames of complete events, and the sequence number of the last one.
     Events(BytesMut, u64),
-    Nothing,
+    UpToDate,
     Expired,
 }
 
@@ -64,9 +65,9 @@ impl Journal {
         self.newest
     }
 
-    /// The oldest that is kept, or the one that will come next.
+    /// Sequence number of the oldest retained event, or of the next one if there is none.
     pub fn oldest(&self) -> u64 {
-        self.chunks.front().map_or(self.newest + 1, |chunk| chunk.first_seq + chunk.forgotten as u64)
+        self.chunks.front().map_or(self.newest + 1, |chunk| chunk.first_seq + chunk.dropped as u64)
     }
 
     pub fn bytes(&self) -> usize {
@@ -77,8 +78,8 @@ impl Journal {
         self.written
     }
 
-    /// How much had been written when the event of this number had been; of those that are kept, or come later.
-    pub fn written_up_to(&self, seq: u64) -> u64 {
+    /// Bytes written up to and including this event, which must be a retained or future one.
+    pub fn written_through(&self, seq: u64) -> u64 {
         let later: usize = self.chunks.iter().map(|chunk| chunk.bytes_after(seq)).sum();
         self.written - later as u64
     }
@@ -87,17 +88,19 @@ impl Journal {
         self.cost
     }
 
-    pub fn born(&self) -> Option<u64> {
-        self.chunks.front().map(|chunk| chunk.born)
+    pub fn created_at(&self) -> Option<u64> {
+        self.chunks.front().map(|chunk| chunk.created_at)
     }
 
-    /// Not empty, and at most EVENT_MAX_BYTES. `taken`: how much all journals have taken so far.
-    pub fn append(&mut self, stream: Stream, bytes: &[u8], taken: u64) {
+    /// `bytes` is not empty and has at most EVENT_MAX_BYTES. `total_appended` is the number of bytes appended to all
+    /// journals so far.
+    pub fn append(&mut self, stream: Stream, bytes: &[u8], total_appended: u64) {
         let fits = |chunk: &Chunk| {
-            chunk.data.len() + bytes.len() <= CHUNK_BYTES && taken.saturating_sub(chunk.born) <= CHUNK_SPAN_BYTES
+            chunk.data.len() + bytes.len() <= CHUNK_BYTES
+                && total_appended.saturating_sub(chunk.created_at) <= CHUNK_SPAN_BYTES
         };
         if !self.chunks.back().is_some_and(fits) {
-            self.begin_chunk(taken);
+            self.begin_chunk(total_appended);
         }
         let Some(chunk) = self.chunks.back_mut() else { return };
         chunk.data.extend_from_slice(bytes);
@@ -106,40 +109,46 @@ impl Journal {
         self.bytes += bytes.len();
         self.written += bytes.len() as u64;
         self.cost += bytes.len() + EVENT_COST;
-        while self.bytes > KEPT_MAX_BYTES {
-            self.forget_oldest();
+        while self.bytes > RETAINED_MAX_BYTES {
+            self.drop_oldest();
         }
     }
 
-    fn begin_chunk(&mut self, taken: u64) {
+    fn begin_chunk(&mut self, total_appended: u64) {
         if let Some(full) = self.chunks.back_mut() {
             full.data.shrink_to_fit();
             full.events.shrink_to_fit();
         }
         let first_seq = self.newest + 1;
-        self.chunks.push_back(Chunk { born: taken, first_seq, data: Vec::new(), events: Vec::new(), forgotten: 0 });
+        self.chunks.push_back(Chunk {
+            created_at: total_appended,
+            first_seq,
+            data: Vec::new(),
+            events: Vec::new(),
+            dropped: 0,
+        });
         self.cost += CHUNK_COST;
     }
 
-    pub fn forget_oldest(&mut self) {
+    pub fn drop_oldest(&mut self) {
         let Some(chunk) = self.chunks.front_mut() else { return };
-        let length = chunk.range(chunk.forgotten).map_or(0, |(range, _)| range.len());
-        chunk.forgotten += 1;
+        let length = chunk.range(chunk.dropped).map_or(0, |(range, _)| range.len());
+        chunk.dropped += 1;
         self.bytes = self.bytes.saturating_sub(length);
         self.cost = self.cost.saturating_sub(length + EVENT_COST);
-        if chunk.forgotten >= chunk.events.len() {
+        if chunk.dropped >= chunk.events.len() {
             self.chunks.pop_front();
             self.cost = self.cost.saturating_sub(CHUNK_COST);
         }
     }
 
-    /// What follows `after`: at least one event, and no more than fit into `max_bytes`.
-    pub fn read(&self, after: u64, max_bytes: usize) -> Next {
+    /// Reads the events after `after`: at least one, and no more than fit into `max_bytes`.
+    pub fn read(&self, after: u64, max_bytes: usize) -> ReadResult {
         if after >= self.newest {
-            return Next::Nothing;
+            return ReadResult::UpToDate;
         }
         if after + 1 < self.oldest() {
-            return Next::Expired;
+            return ReadResult::Expired;
         }
         let mut frames = BytesMut::new();
         let mut last = after;
@@ -150,21 +159,21 @@ impl Journal {
                 let Some((range, stream)) = chunk.range(index) else { break };
                 let bytes = chunk.data.get(range).unwrap_or_default();
                 if !frames.is_empty() && frames.len() + FRAME_OVERHEAD_BYTES + bytes.len() > max_bytes {
-                    return Next::Events(frames, last);
+                    return ReadResult::Events(frames, last);
                 }
                 last += 1;
                 put_frame(&mut frames, stream, last, bytes);
             }
         }
-        Next::Events(frames, last)
+        ReadResult::Events(frames, last)
     }
 }
 
 impl Chunk {
-    /// Of its kept events with a higher number.
+    /// Size of its retained events with a higher sequence number.
     fn bytes_after(&self, seq: u64) -> usize {
         let passed = usize::try_from(seq.saturating_add(1).saturating_sub(self.first_seq)).unwrap_or(usize::MAX);
-        let first = passed.max(self.forgotten);
+        let first = passed.max(self.dropped);
         self.range(first).map_or(0, |(range, _)| self.data.len() - range.start)
     }
 

@@ -1,17 +1,17 @@
-//! The journals of all processes, which together stay below a limit.
+//! The journals of all processes, with a common size limit.
 
 use std::collections::HashMap;
 
-use super::journal::{Journal, Next, Stream};
+use super::journal::{Journal, ReadResult, Stream};
 
-/// All journals of the machine together (spec 8), bookkeeping included.
-const KEPT_MAX_BYTES: usize = 32 * 1024 * 1024;
+/// Limit for all journals of the machine together, including bookkeeping.
+const RETAINED_MAX_BYTES: usize = 32 * 1024 * 1024;
 
 #[derive(Default)]
 pub struct Journals {
     journals: HashMap<u64, Journal>,
     cost: usize,
-    taken: u64,
+    total_appended: u64,
 }
 
 impl Journals {
@@ -29,28 +29,28 @@ impl Journals {
         }
     }
 
-    /// False when the process is no longer known: its output is of no use to anyone.
+    /// Returns false when the record of the process was dropped: its output is discarded.
     pub fn append(&mut self, key: u64, stream: Stream, bytes: &[u8]) -> bool {
         let Some(journal) = self.journals.get_mut(&key) else { return false };
-        self.taken += bytes.len() as u64;
+        self.total_appended += bytes.len() as u64;
         let before = journal.cost();
-        journal.append(stream, bytes, self.taken);
+        journal.append(stream, bytes, self.total_appended);
         self.cost = (self.cost + journal.cost()).saturating_sub(before);
-        while self.cost > KEPT_MAX_BYTES && self.forget_oldest() {}
+        while self.cost > RETAINED_MAX_BYTES && self.drop_oldest() {}
         true
     }
 
-    /// None when the process is no longer known.
-    pub fn read(&self, key: u64, after: u64, max_bytes: usize) -> Option<Next> {
+    /// Returns None when the record of the process was dropped.
+    pub fn read(&self, key: u64, after: u64, max_bytes: usize) -> Option<ReadResult> {
         self.get(key).map(|journal| journal.read(after, max_bytes))
     }
 
-    /// Of whichever journal has the oldest chunk.
-    fn forget_oldest(&mut self) -> bool {
-        let aged = self.journals.values_mut().filter_map(|journal| Some((journal.born()?, journal)));
-        let Some((_, oldest)) = aged.min_by_key(|(born, _)| *born) else { return false };
+    /// Drops the oldest event of the journal that has the oldest chunk.
+    fn drop_oldest(&mut self) -> bool {
+        let by_age = self.journals.values_mut().filter_map(|journal| Some((journal.created_at()?, journal)));
+        let Some((_, oldest)) = by_age.min_by_key(|(created_at, _)| *created_at) else { return false };
         let before = oldest.cost();
-        oldest.forget_oldest();
+        oldest.drop_oldest();
         self.cost = (self.cost + oldest.cost()).saturating_sub(before);
         true
     }
@@ -60,11 +60,11 @@ impl Journals {
 #[allow(clippy::unwrap_used, clippy::indexing_slicing)]
 mod tests {
     use super::*;
-    use crate::processes::journal::{EVENT_MAX_BYTES, FRAME_OVERHEAD_BYTES, KEPT_MAX_BYTES as ONE_MAX_BYTES};
+    use crate::processes::journal::{EVENT_MAX_BYTES, FRAME_OVERHEAD_BYTES, RETAINED_MAX_BYTES as ONE_MAX_BYTES};
 
     fn text(key: u64, journals: &Journals, after: u64) -> Option<String> {
         match journals.read(key, after, usize::MAX)? {
-            Next::Events(frames, last) => {
+            ReadResult::Events(frames, last) => {
                 assert_eq!(Some(last), journals.get(key).map(Journal::newest));
                 let mut rest = frames.as_ref();
                 let mut all = String::new();
@@ -78,13 +78,13 @@ mod tests {
                 }
                 Some(all)
             }
-            Next::Nothing => Some(String::new()),
-            Next::Expired => None,
+            ReadResult::UpToDate => Some(String::new()),
+            ReadResult::Expired => None,
         }
     }
 
     #[test]
-    fn from_every_number_exactly_the_rest_is_read() {
+    fn a_read_returns_exactly_the_events_after_the_given_number() {
         let mut journals = Journals::default();
         journals.add(1);
         let events: Vec<String> = (0..5000).map(|number| format!("{number} ").repeat(number % 17 + 1)).collect();
@@ -95,13 +95,13 @@ mod tests {
         for after in [0, 1, 2, 1234, 4998, 4999, 5000, 9999] {
             let rest = events.get(after..).unwrap_or_default().concat();
             let journal = journals.get(1).unwrap();
-            assert_eq!(journal.written() - journal.written_up_to(after as u64), rest.len() as u64);
+            assert_eq!(journal.written() - journal.written_through(after as u64), rest.len() as u64);
             assert_eq!(text(1, &journals, after as u64), Some(rest), "after {after}");
         }
     }
 
     #[test]
-    fn the_oldest_events_of_a_process_go_first() {
+    fn the_oldest_events_of_a_process_are_dropped_first() {
         let mut journals = Journals::default();
         journals.add(1);
         let event = "x".repeat(1000);
@@ -110,15 +110,15 @@ mod tests {
         }
 
         let journal = journals.get(1).unwrap();
-        let kept = ONE_MAX_BYTES / 1000;
-        assert_eq!((journal.bytes(), journal.newest()), (kept * 1000, 3000));
-        assert_eq!(journal.oldest(), 3000 - kept as u64 + 1);
+        let retained = ONE_MAX_BYTES / 1000;
+        assert_eq!((journal.bytes(), journal.newest()), (retained * 1000, 3000));
+        assert_eq!(journal.oldest(), 3000 - retained as u64 + 1);
         assert_eq!(text(1, &journals, journal.oldest() - 2), None);
-        assert_eq!(text(1, &journals, journal.oldest() - 1).map(|all| all.len()), Some(kept * 1000));
+        assert_eq!(text(1, &journals, journal.oldest() - 1).map(|all| all.len()), Some(retained * 1000));
     }
 
     #[test]
-    fn together_they_stay_below_the_limit_and_the_oldest_go_first_whoever_wrote_them() {
+    fn all_journals_stay_below_the_limit_and_the_oldest_events_of_any_process_are_dropped_first() {
         let mut journals = Journals::default();
         for key in 0..60 {
             journals.add(key);
@@ -132,15 +132,15 @@ mod tests {
             }
         }
 
-        assert!(journals.cost <= KEPT_MAX_BYTES);
+        assert!(journals.cost <= RETAINED_MAX_BYTES);
         assert_eq!(journals.get(0).map(|journal| (journal.bytes(), journal.oldest())), Some((0, 2)));
         let slow = journals.get(59).unwrap();
-        assert!(slow.oldest() > 1 && slow.bytes() >= 5 * 5, "its newest events are as young as those of the others");
+        assert!(slow.oldest() > 1 && slow.bytes() >= 5 * 5, "its newest events are as recent as those of the others");
         assert!(journals.get(1).unwrap().bytes() > 0);
     }
 
     #[test]
-    fn bytes_written_one_by_one_cannot_cost_more_than_all_may() {
+    fn output_written_byte_by_byte_stays_below_the_limit() {
         let mut journals = Journals::default();
         journals.add(1);
         for _ in 0..2_000_000 {

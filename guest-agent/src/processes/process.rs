@@ -1,14 +1,14 @@
-//! One managed process: what is known of it, and who waits for news of it.
+//! One managed process: its current state, and notification of changes.
 //!
-//! Its state moves only here, as PROCESS_MOVES of `protocol/src/process.ts` has it:
+//! Only this file changes the state, according to PROCESS_MOVES of `protocol/src/process.ts`:
 //!
 //!   starting → running     the exec is done
 //!   starting → failed      it could not be started
 //!   running → terminating  DELETE
 //!   running, terminating → exited   the leader was reaped
 //!
-//! Beside the state: `tree_exited` (nothing that it started lives), and `drained` (its output has come to an end, or
-//! its leader ended 2 s ago), after which readers are told the exit.
+//! Besides the state there are two flags: `tree_exited` (no process that it started is alive), and `drained` (its
+//! output has ended, or its leader exited 2 s ago). Readers receive the exit once `drained` is set.
 
 use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -17,11 +17,11 @@ use serde::Serialize;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-use crate::reap::{self, Child, Ending};
-use crate::reply::{Done, Failure};
+use crate::process_tree::ProcessTree;
+use crate::reaper::{self, Child, ExitStatus};
+use crate::reply::{Failure, HandlerResult};
 use crate::terminal::Terminal;
 use crate::timestamp;
-use crate::tree::Tree;
 
 use super::readers::Readers;
 
@@ -44,52 +44,52 @@ pub enum State {
 
 pub struct Process {
     pub id: String,
-    /// Of its journal, and the order in which processes were made.
+    /// Key of its journal, and its position in the order of creation.
     pub key: u64,
     pub kind: Kind,
     pub cmd: String,
     pub args: Vec<String>,
     pub cwd: String,
     pub created_at: String,
-    facts: Mutex<Facts>,
-    /// Raised at every change, output included.
+    inner: Mutex<Inner>,
+    /// Notified at every change, including new output.
     changed: Notify,
-    /// Held by the input that is being written; who waits gets it in the order of asking.
-    pub input_turn: tokio::sync::Mutex<()>,
+    /// Held while input is written; waiters acquire it in the order of their requests.
+    pub input_lock: tokio::sync::Mutex<()>,
     pub readers: Readers,
 }
 
-pub struct Facts {
+pub struct Inner {
     pub state: State,
     pub leader: Option<Child>,
-    pub tree: Option<Tree>,
+    pub tree: Option<ProcessTree>,
     pub tree_exited: bool,
     pub drained: bool,
-    pub ending: Option<Ending>,
+    pub exit_status: Option<ExitStatus>,
     pub finished_at: Option<String>,
     pub input_seq: u64,
-    /// The way in: the pipe of a plain process until it is closed, the master of a PTY.
+    /// The stdin pipe of a process without a terminal, until it is closed.
     pub stdin: Option<Arc<AsyncFd<OwnedFd>>>,
     pub terminal: Option<Arc<Terminal>>,
 }
 
-/// What a start has made.
+/// The result of a successful start.
 pub struct Started {
     pub leader: Child,
-    pub tree: Tree,
+    pub tree: ProcessTree,
     pub stdin: Option<Arc<AsyncFd<OwnedFd>>>,
     pub terminal: Option<Arc<Terminal>>,
 }
 
 impl Process {
     pub fn new(id: String, key: u64, kind: Kind, cmd: String, args: Vec<String>, cwd: String) -> Self {
-        let facts = Facts {
+        let inner = Inner {
             state: State::Starting,
             leader: None,
             tree: None,
             tree_exited: false,
             drained: false,
-            ending: None,
+            exit_status: None,
             finished_at: None,
             input_seq: 0,
             stdin: None,
@@ -103,95 +103,95 @@ impl Process {
             args,
             cwd,
             created_at: timestamp::now(),
-            facts: Mutex::new(facts),
+            inner: Mutex::new(inner),
             changed: Notify::new(),
-            input_turn: tokio::sync::Mutex::default(),
+            input_lock: tokio::sync::Mutex::default(),
             readers: Readers::default(),
         }
     }
 
-    pub fn facts(&self) -> MutexGuard<'_, Facts> {
-        self.facts.lock().unwrap_or_else(PoisonError::into_inner)
+    pub fn lock(&self) -> MutexGuard<'_, Inner> {
+        self.inner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    pub fn tell(&self) {
+    pub fn notify_changed(&self) {
         self.changed.notify_waiters();
     }
 
-    /// Waits until `look` finds what it looks for; it is asked again at every change.
-    pub async fn until<T>(&self, mut look: impl FnMut(&mut Facts) -> Option<T>) -> T {
+    /// Waits until `check` returns a value; it is called again after every change.
+    pub async fn wait_until<T>(&self, mut check: impl FnMut(&mut Inner) -> Option<T>) -> T {
         loop {
             let changed = self.changed.notified();
             tokio::pin!(changed);
-            // Before looking: a change in between must not be missed.
+            // Subscribed before the check, so that a change in between is not missed.
             changed.as_mut().enable();
-            if let Some(found) = look(&mut self.facts()) {
+            if let Some(found) = check(&mut self.lock()) {
                 return found;
             }
             changed.await;
         }
     }
 
-    pub fn has_started(&self, started: Started) {
-        let mut facts = self.facts();
-        facts.state = State::Running;
-        facts.leader = Some(started.leader);
-        facts.tree = Some(started.tree);
-        facts.stdin = started.stdin;
-        facts.terminal = started.terminal;
-        drop(facts);
-        self.tell();
+    pub fn mark_running(&self, started: Started) {
+        let mut inner = self.lock();
+        inner.state = State::Running;
+        inner.leader = Some(started.leader);
+        inner.tree = Some(started.tree);
+        inner.stdin = started.stdin;
+        inner.terminal = started.terminal;
+        drop(inner);
+        self.notify_changed();
     }
 
-    pub fn has_failed(&self) {
-        let mut facts = self.facts();
-        facts.state = State::Failed;
-        facts.tree_exited = true;
-        facts.drained = true;
-        facts.finished_at = Some(timestamp::now());
-        drop(facts);
-        self.tell();
+    pub fn mark_failed(&self) {
+        let mut inner = self.lock();
+        inner.state = State::Failed;
+        inner.tree_exited = true;
+        inner.drained = true;
+        inner.finished_at = Some(timestamp::now());
+        drop(inner);
+        self.notify_changed();
     }
 
-    pub fn has_exited(&self, ending: Ending) {
-        let mut facts = self.facts();
-        facts.state = State::Exited;
-        facts.ending = Some(ending);
-        facts.finished_at = Some(timestamp::now());
-        facts.stdin = None;
-        facts.terminal = None;
-        drop(facts);
-        self.tell();
+    pub fn mark_exited(&self, exit_status: ExitStatus) {
+        let mut inner = self.lock();
+        inner.state = State::Exited;
+        inner.exit_status = Some(exit_status);
+        inner.finished_at = Some(timestamp::now());
+        inner.stdin = None;
+        inner.terminal = None;
+        drop(inner);
+        self.notify_changed();
     }
 
-    pub fn is_drained(&self) {
-        self.facts().drained = true;
-        self.tell();
+    pub fn mark_drained(&self) {
+        self.lock().drained = true;
+        self.notify_changed();
     }
 
-    /// Asks the kernel, once the leader has ended; then the group is no longer needed.
-    pub fn look_at_tree(&self) {
-        let mut facts = self.facts();
-        if facts.tree_exited || facts.state != State::Exited || !facts.tree.as_ref().is_none_or(Tree::is_empty) {
+    /// Once the leader has exited, checks whether the tree is empty; then its cgroup is removed.
+    pub fn check_tree(&self) {
+        let mut inner = self.lock();
+        if inner.tree_exited || inner.state != State::Exited || !inner.tree.as_ref().is_none_or(ProcessTree::is_empty) {
             return;
         }
-        facts.tree_exited = true;
-        if let Some(tree) = facts.tree.take() {
+        inner.tree_exited = true;
+        if let Some(tree) = inner.tree.take() {
             tree.remove();
         }
-        drop(facts);
-        self.tell();
+        drop(inner);
+        self.notify_changed();
     }
 }
 
-impl Facts {
-    /// The group that a signal of the caller goes to: that of the leader, or whoever has the terminal.
-    pub fn signalled_group(&self) -> Option<i32> {
-        let leader = self.leader.as_ref().filter(|leader| !reap::is_reaped(leader))?;
+impl Inner {
+    /// The process group that receives the caller's signals: the terminal's foreground group, or else the leader's.
+    pub fn signal_target(&self) -> Option<i32> {
+        let leader = self.leader.as_ref().filter(|leader| !reaper::is_reaped(leader))?;
         self.terminal.as_ref().and_then(|terminal| terminal.foreground_group()).or(Some(leader.pid))
     }
 
-    pub fn check_alive(&self) -> Done {
+    pub fn check_alive(&self) -> HandlerResult {
         match self.state {
             State::Running | State::Terminating => Ok(()),
             _ => Err(exited().into()),

@@ -1,10 +1,10 @@
-//! Takes all that a process writes into its journal, and its end from the reaper.
+//! Reads all output of a process into its journal, and its exit status from the reaper.
 //!
-//! Reading waits for readers of the journal only a little (`readers.rs`), and not at all for nobody. The task lives as
-//! long as anybody holds the other end of the pipes or the terminal, also after the leader has ended.
+//! Reading waits only briefly for readers of the journal (`readers.rs`), and not at all if there are none. The task
+//! runs as long as any process holds the other end of the pipes or the terminal, even after the leader has exited.
 //!
-//! What the leader wrote before it ended is in the journal before its end is told: when the reaper has spoken, the
-//! pipes are read empty first.
+//! Everything that the leader wrote before it exited is in the journal before its exit is reported: when the exit
+//! status arrives, the pipes are emptied first.
 
 use std::cell::RefCell;
 use std::io::ErrorKind;
@@ -20,7 +20,7 @@ use tokio::sync::oneshot;
 use tokio::time::{Sleep, sleep};
 
 use crate::agent::Agent;
-use crate::reap::{self, Ending};
+use crate::reaper::{self, ExitStatus};
 use crate::sys;
 use crate::terminal::Terminal;
 
@@ -28,42 +28,42 @@ use super::journal::{EVENT_MAX_BYTES, Journal, Stream};
 use super::journals::Journals;
 use super::process::Process;
 
-/// After the leader's end, for descendants that hold its pipes (wire 6).
-const DRAIN_MAX: Duration = Duration::from_secs(2);
-/// A flood yields to the others after this many events, and looks whether its leader has ended.
-const EVENTS_AT_ONCE: usize = 16;
-/// The largest pipe an ordinary program can ask for, in events.
-const LAST_EVENTS_MAX: usize = 1024 * 1024 / EVENT_MAX_BYTES;
+/// How long, after the leader's exit, descendants that hold its pipes delay the end of the output.
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
+/// After this many events in a row the task yields and checks whether the leader has exited.
+const EVENTS_PER_TURN: usize = 16;
+/// The largest pipe that an unprivileged program can request, in events.
+const FINAL_EVENTS_MAX: usize = 1024 * 1024 / EVENT_MAX_BYTES;
 
 thread_local! {
-    /// Shared by all pumps: read and copied out within one poll.
+    /// Shared by all pumps: filled and copied within one poll.
     static SCRATCH: RefCell<Vec<u8>> = RefCell::new(vec![0; EVENT_MAX_BYTES]);
 }
 
 pub struct Source {
     stream: Stream,
-    end: End,
+    input: Input,
 }
 
-enum End {
+enum Input {
     Pipe(AsyncFd<OwnedFd>),
     Master(Arc<Terminal>),
 }
 
 impl Source {
     pub fn new(stream: Stream, terminal: Arc<Terminal>) -> Self {
-        Self { stream, end: End::Master(terminal) }
+        Self { stream, input: Input::Master(terminal) }
     }
 
     pub fn of_pipe(stream: Stream, pipe: OwnedFd) -> std::io::Result<Self> {
         sys::set_nonblocking(pipe.as_fd())?;
-        Ok(Self { stream, end: End::Pipe(sys::watch(pipe, Interest::READABLE)?) })
+        Ok(Self { stream, input: Input::Pipe(sys::watch(pipe, Interest::READABLE)?) })
     }
 
     fn fd(&self) -> &AsyncFd<OwnedFd> {
-        match &self.end {
-            End::Pipe(pipe) => pipe,
-            End::Master(terminal) => &terminal.master,
+        match &self.input {
+            Input::Pipe(pipe) => pipe,
+            Input::Master(terminal) => &terminal.master,
         }
     }
 }
@@ -72,25 +72,25 @@ pub struct Pump {
     agent: Arc<Agent>,
     process: Arc<Process>,
     sources: Vec<Source>,
-    /// Ours, of a terminal; let go at the leader's end.
-    other_side: Option<OwnedFd>,
-    ending: Option<oneshot::Receiver<Ending>>,
+    /// The agent's copy of the program's side of a terminal; closed when the leader exits.
+    program_side: Option<OwnedFd>,
+    exit_status: Option<oneshot::Receiver<ExitStatus>>,
     drain: Option<Pin<Box<Sleep>>>,
     turn: usize,
 }
 
 enum Step {
     Output,
-    Exited(Option<Ending>),
-    Late,
-    Over,
+    Exited(Option<ExitStatus>),
+    DrainTimeout,
+    Finished,
 }
 
-/// What one read gave.
-enum Piece {
-    Taken,
-    Ended,
-    NotYet,
+/// Result of one read.
+enum ReadOutcome {
+    Event,
+    Eof,
+    WouldBlock,
 }
 
 impl Pump {
@@ -98,33 +98,33 @@ impl Pump {
         agent: Arc<Agent>,
         process: Arc<Process>,
         sources: Vec<Source>,
-        other_side: Option<OwnedFd>,
-        ending: oneshot::Receiver<Ending>,
+        program_side: Option<OwnedFd>,
+        exit_status: oneshot::Receiver<ExitStatus>,
     ) -> Self {
-        Self { agent, process, sources, other_side, ending: Some(ending), drain: None, turn: 0 }
+        Self { agent, process, sources, program_side, exit_status: Some(exit_status), drain: None, turn: 0 }
     }
 
     pub async fn run(mut self) {
         let mut taken = 0;
         loop {
-            match std::future::poll_fn(|context| self.poll_step(context, taken >= EVENTS_AT_ONCE)).await {
+            match std::future::poll_fn(|context| self.poll_step(context, taken >= EVENTS_PER_TURN)).await {
                 Step::Output => {
                     taken += 1;
-                    self.process.readers.wait_for_them(self.written()).await;
+                    self.process.readers.wait_for_slow_readers(self.written()).await;
                 }
-                Step::Exited(ending) => self.leader_ended(ending),
-                Step::Late => {
+                Step::Exited(exit_status) => self.on_leader_exit(exit_status),
+                Step::DrainTimeout => {
                     self.drain = None;
-                    self.process.is_drained();
+                    self.process.mark_drained();
                 }
-                Step::Over => break,
+                Step::Finished => break,
             }
-            if taken > EVENTS_AT_ONCE {
+            if taken > EVENTS_PER_TURN {
                 taken = 0;
                 tokio::task::yield_now().await;
             }
         }
-        self.process.is_drained();
+        self.process.mark_drained();
     }
 
     fn written(&self) -> u64 {
@@ -132,13 +132,13 @@ impl Pump {
         self.agent.processes.with_journals(journal)
     }
 
-    fn poll_step(&mut self, context: &mut Context<'_>, flooded: bool) -> Poll<Step> {
-        if flooded {
-            if let Poll::Ready(step) = self.poll_ending(context) {
+    fn poll_step(&mut self, context: &mut Context<'_>, check_exit_first: bool) -> Poll<Step> {
+        if check_exit_first {
+            if let Poll::Ready(step) = self.poll_exit(context) {
                 return Poll::Ready(step);
             }
         }
-        // Whose turn it is: a flood on one must not starve the other.
+        // Rotates, so that a flood on one source does not starve the other.
         self.turn += 1;
         let count = self.sources.len();
         for offset in 0..count {
@@ -148,78 +148,78 @@ impl Pump {
                 Some(Poll::Ready(true)) => return Poll::Ready(Step::Output),
                 Some(Poll::Ready(false)) => {
                     self.sources.remove(index);
-                    // The numbers have shifted: once more from the beginning.
-                    return self.poll_step(context, flooded);
+                    // The indexes have shifted: start again.
+                    return self.poll_step(context, check_exit_first);
                 }
                 Some(Poll::Pending) | None => {}
             }
         }
-        self.poll_ending(context)
+        self.poll_exit(context)
     }
 
-    fn poll_ending(&mut self, context: &mut Context<'_>) -> Poll<Step> {
-        if let Some(ending) = &mut self.ending {
-            // The reaper never drops a waiter; if it did, there is no status and none is made up.
-            let ending = ready!(Pin::new(ending).poll(context)).ok();
-            return Poll::Ready(Step::Exited(ending));
+    fn poll_exit(&mut self, context: &mut Context<'_>) -> Poll<Step> {
+        if let Some(exit_status) = &mut self.exit_status {
+            // The reaper never drops a waiter; if it did, there would be no exit status, and none is invented.
+            let exit_status = ready!(Pin::new(exit_status).poll(context)).ok();
+            return Poll::Ready(Step::Exited(exit_status));
         }
         if self.sources.is_empty() {
-            return Poll::Ready(Step::Over);
+            return Poll::Ready(Step::Finished);
         }
         match &mut self.drain {
-            Some(drain) => drain.as_mut().poll(context).map(|()| Step::Late),
+            Some(drain) => drain.as_mut().poll(context).map(|()| Step::DrainTimeout),
             None => Poll::Pending,
         }
     }
 
-    fn leader_ended(&mut self, ending: Option<Ending>) {
-        self.ending = None;
-        self.other_side = None;
+    fn on_leader_exit(&mut self, exit_status: Option<ExitStatus>) {
+        self.exit_status = None;
+        self.program_side = None;
         for source in &self.sources {
-            for _ in 0..LAST_EVENTS_MAX {
-                if !matches!(self.read(source), Piece::Taken) {
+            for _ in 0..FINAL_EVENTS_MAX {
+                if !matches!(self.read(source), ReadOutcome::Event) {
                     break;
                 }
             }
         }
-        match ending {
-            Some(ending) => self.process.has_exited(ending),
-            None => self.process.has_failed(),
+        match exit_status {
+            Some(exit_status) => self.process.mark_exited(exit_status),
+            None => self.process.mark_failed(),
         }
-        self.process.look_at_tree();
-        reap::tell_watchers();
-        self.drain = Some(Box::pin(sleep(DRAIN_MAX)));
+        self.process.check_tree();
+        reaper::notify_watchers();
+        self.drain = Some(Box::pin(sleep(DRAIN_TIMEOUT)));
     }
 
-    /// True: an event was taken; false: nothing will come any more.
+    /// Returns true when an event was read, false when the source has ended.
     fn poll_source(&self, source: &Source, context: &mut Context<'_>) -> Poll<bool> {
         while let Ok(mut guard) = ready!(source.fd().poll_read_ready(context)) {
             match self.read(source) {
-                Piece::Taken => return Poll::Ready(true),
-                Piece::Ended => return Poll::Ready(false),
-                Piece::NotYet => guard.clear_ready(),
+                ReadOutcome::Event => return Poll::Ready(true),
+                ReadOutcome::Eof => return Poll::Ready(false),
+                ReadOutcome::WouldBlock => guard.clear_ready(),
             }
         }
         Poll::Ready(false)
     }
 
-    fn read(&self, source: &Source) -> Piece {
+    fn read(&self, source: &Source) -> ReadOutcome {
         SCRATCH.with_borrow_mut(|scratch| {
             loop {
                 match sys::read(source.fd().get_ref().as_fd(), scratch) {
-                    Ok(0) => return Piece::Ended,
+                    Ok(0) => return ReadOutcome::Eof,
                     Ok(count) => {
                         let bytes = scratch.get(..count).unwrap_or_default();
-                        // A record that was dropped has no journal; its program is still not held up.
+                        // A dropped record has no journal; its output is still read so that the program is not blocked.
                         self.agent.processes.with_journals(|all| all.append(self.process.key, source.stream, bytes));
-                        self.process.tell();
-                        return Piece::Taken;
+                        self.process.notify_changed();
+                        return ReadOutcome::Event;
                     }
                     Err(error) => match error.kind() {
-                        ErrorKind::WouldBlock => return Piece::NotYet,
+                        ErrorKind::WouldBlock => return ReadOutcome::WouldBlock,
                         ErrorKind::Interrupted => {}
-                        // EIO: nobody has the other side of the terminal open.
-                        _ => return Piece::Ended,
+                        // EIO: no process has the terminal open.
+                        _ => return ReadOutcome::Eof,
                     },
                 }
             }

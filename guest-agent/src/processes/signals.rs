@@ -1,12 +1,12 @@
-//! Signals by name.
+//! Signal names and numbers.
 
-/// Of Linux on the processors we run on, from 1.
+/// Linux signal names on x86-64 and arm64, starting with 1.
 const NAMES: [&str; 31] = [
     "HUP", "INT", "QUIT", "ILL", "TRAP", "ABRT", "BUS", "FPE", "KILL", "USR1", "SEGV", "USR2", "PIPE", "ALRM", "TERM",
     "STKFLT", "CHLD", "CONT", "STOP", "TSTP", "TTIN", "TTOU", "URG", "XCPU", "XFSZ", "VTALRM", "PROF", "WINCH", "IO",
     "PWR", "SYS",
 ];
-/// As C libraries number them; the kernel's own begin two lower.
+/// As numbered by C libraries; the kernel's first real-time signal is two lower.
 const RTMIN: i32 = 34;
 
 pub fn signal_name(number: i32) -> String {
@@ -18,7 +18,7 @@ pub fn signal_name(number: i32) -> String {
     }
 }
 
-/// Those a caller may send (spec 4.4).
+/// Returns the number of a signal that callers may send.
 pub fn sendable_signal(name: &str) -> Option<i32> {
     Some(match name {
         "SIGHUP" => libc::SIGHUP,

@@ -1,12 +1,12 @@
-//! Records as the caller sees them: ProcessView of `protocol/src/process.ts`.
+//! Process records as the caller sees them: ProcessView of `protocol/src/process.ts`.
 
 use std::sync::Arc;
 
 use serde::Serialize;
 
 use crate::agent::Agent;
-use crate::reap::Ending;
-use crate::reply::{Done, Failure};
+use crate::reaper::ExitStatus;
+use crate::reply::{Failure, HandlerResult};
 use crate::terminal::{self, Foreground};
 
 use super::process::{Kind, Process, State};
@@ -40,7 +40,7 @@ struct OutputView {
     bytes: usize,
 }
 
-/// Without a foreground.
+/// Without the foreground process.
 pub fn view_of(agent: &Agent, process: &Process) -> View {
     let output = agent.processes.with_journals(|journals| match journals.get(process.key) {
         Some(journal) if journal.newest() > 0 => {
@@ -48,21 +48,21 @@ pub fn view_of(agent: &Agent, process: &Process) -> View {
         }
         _ => OutputView { oldest_seq: 0, newest_seq: 0, bytes: 0 },
     });
-    let facts = process.facts();
-    let (exit_code, signal) = match facts.ending {
-        Some(Ending::Exited(code)) => (Some(code), None),
-        Some(Ending::Signaled(number)) => (None, Some(signal_name(number))),
+    let inner = process.lock();
+    let (exit_code, signal) = match inner.exit_status {
+        Some(ExitStatus::Exited(code)) => (Some(code), None),
+        Some(ExitStatus::Signaled(number)) => (None, Some(signal_name(number))),
         None => (None, None),
     };
     View {
         process_id: process.id.clone(),
         kind: process.kind,
-        pid: facts.leader.as_ref().map_or(0, |leader| leader.pid),
-        state: facts.state,
-        leader_exited: facts.state.is_ended(),
-        tree_exited: facts.tree_exited,
+        pid: inner.leader.as_ref().map_or(0, |leader| leader.pid),
+        state: inner.state,
+        leader_exited: inner.state.is_ended(),
+        tree_exited: inner.tree_exited,
         created_at: process.created_at.clone(),
-        finished_at: facts.finished_at.clone(),
+        finished_at: inner.finished_at.clone(),
         exit_code,
         signal,
         output,
@@ -73,33 +73,33 @@ pub fn view_of(agent: &Agent, process: &Process) -> View {
     }
 }
 
-/// With the foreground of PTYs, which only a worker may look up.
-pub async fn views_of(agent: &Arc<Agent>, processes: Vec<Arc<Process>>) -> Done<Vec<View>> {
+/// With the foreground process of PTYs, which is looked up on a worker thread.
+pub async fn views_of(agent: &Arc<Agent>, processes: Vec<Arc<Process>>) -> HandlerResult<Vec<View>> {
     let mut foregrounds = foregrounds_of(agent, &processes).await?.into_iter();
     let view = |process: &Arc<Process>| {
         let foreground = foregrounds.next().flatten();
         let view = view_of(agent, process);
-        // It may have ended while the worker looked.
+        // It may have exited during the look-up.
         View { foreground: foreground.filter(|_| !view.leader_exited), ..view }
     };
     Ok(processes.iter().map(view).collect())
 }
 
-/// Of a process that has just been started.
-pub async fn first_view_of(agent: &Arc<Agent>, process: Arc<Process>, view: View) -> Done<View> {
+/// The view of a process that was just started, with its foreground process.
+pub async fn first_view_of(agent: &Arc<Agent>, process: Arc<Process>, view: View) -> HandlerResult<View> {
     let foreground = foregrounds_of(agent, &[process]).await?.pop().flatten();
     Ok(View { foreground, ..view })
 }
 
-async fn foregrounds_of(agent: &Arc<Agent>, processes: &[Arc<Process>]) -> Done<Vec<Option<Foreground>>> {
+async fn foregrounds_of(agent: &Arc<Agent>, processes: &[Arc<Process>]) -> HandlerResult<Vec<Option<Foreground>>> {
     let group =
-        |process: &Arc<Process>| process.facts().terminal.as_ref().and_then(|terminal| terminal.foreground_group());
+        |process: &Arc<Process>| process.lock().terminal.as_ref().and_then(|terminal| terminal.foreground_group());
     let groups: Vec<Option<i32>> = processes.iter().map(group).collect();
     if groups.iter().all(Option::is_none) {
         return Ok(Vec::new());
     }
     let looked =
-        agent.work.run(move || groups.into_iter().map(|group| Some((group?, terminal::describe(group?)))).collect());
+        agent.workers.run(move || groups.into_iter().map(|group| Some((group?, terminal::describe(group?)))).collect());
     let looked: Vec<Option<(i32, Option<Foreground>)>> =
         looked.await.map_err(|error| Failure::internal("worker", &error))?;
     let shown = |(process, found): (&Arc<Process>, Option<(i32, Option<Foreground>)>)| {
@@ -109,8 +109,8 @@ async fn foregrounds_of(agent: &Arc<Agent>, processes: &[Arc<Process>]) -> Done<
     Ok(processes.iter().zip(looked).map(shown).collect())
 }
 
-/// Where /proc does not tell yet: the leader of a process that has just been started is what it was started as.
+/// Used while /proc does not show the new program yet: the leader of a new process is what it was started as.
 fn as_started(process: &Process, group: i32) -> Option<Foreground> {
-    let leads = process.facts().leader.as_ref().is_some_and(|leader| leader.pid == group);
+    let leads = process.lock().leader.as_ref().is_some_and(|leader| leader.pid == group);
     leads.then(|| Foreground { pid: group, cmd: process.cmd.clone(), args: process.args.clone() })
 }

@@ -1,8 +1,9 @@
-//! POST /self/pause and /self/delete on loopback: as much of HTTP/1.1 as that takes, and safe against the rest. Every
-//! connection has one request, a limit of time and a limit of bytes; beyond a handful they wait in the backlog.
+//! POST /self/pause and /self/delete on loopback: a minimal HTTP/1.1 server that tolerates any other input. Every
+//! connection carries one request and has limits of time and bytes; connections beyond a fixed number wait in the
+//! backlog.
 //!
-//! A browser inside the sandbox lets any web page send such a request, but never without an `Origin`; programs do not
-//! send one. So a request with an `Origin` is refused.
+//! A browser inside the sandbox lets any web page send such a request, but always with an `Origin` header; other
+//! programs do not send one. A request with an `Origin` is therefore rejected.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,7 +20,8 @@ use super::{Action, clean_reason};
 const CONNECTIONS_MAX: usize = 16;
 const HEAD_MAX_BYTES: usize = 8 * 1024;
 const HEAD_LIMIT: Duration = Duration::from_secs(5);
-/// After the answer: a body that is still coming is read, or the kernel would take the answer back.
+/// After the response, the rest of the request body is read; otherwise the kernel would reset the connection and the
+/// client might lose the response.
 const CLOSE_LIMIT: Duration = Duration::from_secs(1);
 const CLOSE_MAX_BYTES: usize = 1024 * 1024;
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
@@ -32,11 +34,11 @@ pub async fn serve_http(agent: Arc<Agent>, listener: TcpListener) {
             Ok((stream, _)) => {
                 let agent = agent.clone();
                 tokio::spawn(async move {
-                    answer(&agent, &stream).await;
+                    handle(&agent, &stream).await;
                     drop(permit);
                 });
             }
-            // Out of descriptors, for now.
+            // Probably out of file descriptors; try again later.
             Err(_) => sleep(ACCEPT_PAUSE).await,
         }
     }
@@ -45,12 +47,12 @@ pub async fn serve_http(agent: Arc<Agent>, listener: TcpListener) {
 #[derive(Debug, PartialEq)]
 enum Outcome {
     Accepted(Action, Option<String>),
-    Refused(&'static str, &'static str),
+    Rejected(&'static str, &'static str),
 }
 
-async fn answer(agent: &Agent, stream: &TcpStream) {
+async fn handle(agent: &Agent, stream: &TcpStream) {
     let Ok(head) = timeout(HEAD_LIMIT, read_head(stream)).await else { return };
-    let outcome = head.map_or(Outcome::Refused("400 Bad Request", "this is not a request"), |head| decide(&head));
+    let outcome = head.map_or(Outcome::Rejected("400 Bad Request", "this is not a request"), |head| decide(&head));
     let answered = timeout(HEAD_LIMIT, write_all(stream, render(&outcome).as_bytes())).await;
     if let Outcome::Accepted(action, reason) = outcome {
         agent.signals.raise(action, reason);
@@ -60,7 +62,7 @@ async fn answer(agent: &Agent, stream: &TcpStream) {
     }
 }
 
-/// None: it ended before its head was whole, or the head is too long.
+/// None if the connection ended before the head was complete, or if the head is too long.
 async fn read_head(stream: &TcpStream) -> Option<Vec<u8>> {
     let mut head = Vec::new();
     let mut buffer = [0u8; 1024];
@@ -77,7 +79,7 @@ async fn read_head(stream: &TcpStream) -> Option<Vec<u8>> {
 }
 
 fn decide(head: &[u8]) -> Outcome {
-    const NOT_HTTP: Outcome = Outcome::Refused("400 Bad Request", "this is not a request");
+    const NOT_HTTP: Outcome = Outcome::Rejected("400 Bad Request", "this is not a request");
     let Ok(head) = std::str::from_utf8(head) else { return NOT_HTTP };
     let mut lines = head.lines();
     let words: Vec<&str> = lines.next().unwrap_or_default().split(' ').collect();
@@ -92,21 +94,21 @@ fn decide(head: &[u8]) -> Outcome {
     let action = match path {
         "/self/pause" => Action::Pause,
         "/self/delete" => Action::Delete,
-        _ => return Outcome::Refused("404 Not Found", "not found"),
+        _ => return Outcome::Rejected("404 Not Found", "not found"),
     };
     if *method != "POST" {
-        return Outcome::Refused("405 Method Not Allowed", "only POST is accepted");
+        return Outcome::Rejected("405 Method Not Allowed", "only POST is accepted");
     }
     let named_origin =
         |line: &str| line.split_once(':').is_some_and(|(name, _)| name.trim().eq_ignore_ascii_case("origin"));
     if lines.any(named_origin) {
-        return Outcome::Refused("403 Forbidden", "web pages may not signal");
+        return Outcome::Rejected("403 Forbidden", "web pages may not signal");
     }
     let reason = query.split('&').find_map(|pair| pair.strip_prefix("reason="));
     Outcome::Accepted(action, reason.and_then(|reason| clean_reason(&decode(reason))))
 }
 
-/// As a form has it: a plus is a space. What is no UTF-8 becomes U+FFFD.
+/// Decodes like a form: a plus is a space. Invalid UTF-8 becomes U+FFFD.
 fn decode(text: &str) -> String {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text.as_bytes();
@@ -133,7 +135,7 @@ struct Accepted {
 }
 
 #[derive(Serialize)]
-struct Refused {
+struct Rejected {
     status: &'static str,
     message: &'static str,
 }
@@ -143,7 +145,7 @@ fn render(outcome: &Outcome) -> String {
         Outcome::Accepted(action, _) => {
             ("202 Accepted", serde_json::to_string(&Accepted { status: "accepted", action: *action }))
         }
-        Outcome::Refused(status, message) => (*status, serde_json::to_string(&Refused { status: "fail", message })),
+        Outcome::Rejected(status, message) => (*status, serde_json::to_string(&Rejected { status: "fail", message })),
     };
     let body = body.unwrap_or_default();
     let allow = if status.starts_with("405") { "Allow: POST\r\n" } else { "" };
@@ -199,10 +201,10 @@ mod tests {
     }
 
     #[test]
-    fn only_the_two_paths_and_only_post_are_known() {
+    fn only_post_to_the_two_paths_is_accepted() {
         assert_eq!(decide(b"POST /self/pause HTTP/1.1\r\nHost: x"), Outcome::Accepted(Action::Pause, None));
-        let told = Outcome::Accepted(Action::Delete, Some("all done ü".into()));
-        assert_eq!(decide(b"POST /self/delete?x=1&reason=all+done%20%C3%BC%0A HTTP/1.0"), told);
+        let accepted = Outcome::Accepted(Action::Delete, Some("all done ü".into()));
+        assert_eq!(decide(b"POST /self/delete?x=1&reason=all+done%20%C3%BC%0A HTTP/1.0"), accepted);
         assert_eq!(status("POST http://127.0.0.1:1029/self/pause HTTP/1.1"), "202");
         assert_eq!(status("GET /self/pause HTTP/1.1"), "405");
         assert_eq!(status("POST /self HTTP/1.1"), "404");
@@ -213,7 +215,7 @@ mod tests {
     }
 
     #[test]
-    fn broken_escapes_stay_as_they_are() {
+    fn invalid_escapes_are_left_unchanged() {
         assert_eq!(decode("100%"), "100%");
         assert_eq!(decode("%zz%4"), "%zz%4");
         assert_eq!(decode("%ff"), "\u{fffd}");

@@ -1,7 +1,7 @@
-//! The named pipe /run/self: one verb a line. Nobody can be answered, so what is not understood is ignored.
+//! The named pipe /run/self: one verb per line. The writer gets no response, so unknown lines are ignored.
 //!
-//! The agent holds both ends open, so a writer never waits for a reader and an end is never read. Whoever removes the
-//! pipe gets it back: the directory is watched.
+//! The agent keeps both ends open, so that writers never block waiting for a reader and the agent never reads
+//! end-of-file. The directory is watched, and the pipe is recreated when it is removed.
 
 use std::fs;
 use std::io::{Error, Result};
@@ -16,25 +16,25 @@ use tokio::io::unix::AsyncFd;
 use tokio::time::{sleep, timeout};
 
 use crate::agent::Agent;
-use crate::kmsg::say;
+use crate::kmsg::log;
 use crate::sys;
 
 use super::Action;
 
-/// Everyone inside may ask, as over HTTP; only root may look.
+/// Every user inside may send a signal, as over HTTP; only root may read the pipe.
 const MODE: u32 = 0o622;
 const LINE_MAX_BYTES: usize = 256;
-/// `printf park > /run/self` ends no line; after this much silence it was one.
+/// `printf park > /run/self` sends no newline; after this much silence the line counts as complete.
 const LINE_LIMIT: Duration = Duration::from_millis(500);
-const RETRY_PAUSE: Duration = Duration::from_secs(5);
+const RETRY_DELAY: Duration = Duration::from_secs(5);
 
 pub async fn serve_pipe(agent: Arc<Agent>, path: &Path) {
     loop {
         match open_pipe(path) {
             Ok(pipe) => read_until_lost(&agent, path, &pipe).await,
             Err(error) => {
-                say(&format!("{}: {error}", path.display()));
-                sleep(RETRY_PAUSE).await;
+                log(&format!("failed to open {}: {error}", path.display()));
+                sleep(RETRY_DELAY).await;
             }
         }
     }
@@ -44,7 +44,7 @@ fn open_pipe(path: &Path) -> Result<AsyncFd<OwnedFd>> {
     match fs::symlink_metadata(path) {
         Ok(found) if found.file_type().is_fifo() => {}
         Ok(found) if found.is_dir() => return Err(Error::other("is a directory")),
-        // Somebody's `echo park > /run/self` between a removal and the pipe's return.
+        // A regular file, created by `echo park > /run/self` between the removal and the recreation of the pipe.
         Ok(_) => fs::remove_file(path)?,
         Err(_) => {}
     }
@@ -65,7 +65,7 @@ fn open_pipe(path: &Path) -> Result<AsyncFd<OwnedFd>> {
 async fn read_until_lost(agent: &Agent, path: &Path, pipe: &AsyncFd<OwnedFd>) {
     let mut lines = Lines::default();
     let removals = path.parent().and_then(|directory| watch_removals(directory).ok());
-    // A removal between the opening and the watch is seen here.
+    // Also detects a removal between opening the pipe and starting the watch.
     while is_at(path, pipe) {
         tokio::select! {
             () = read_lines(agent, pipe, &mut lines) => return,
@@ -80,11 +80,11 @@ fn is_at(path: &Path, pipe: &AsyncFd<OwnedFd>) -> bool {
     matches!((opened, found), (Ok(opened), Ok(found)) if (opened.dev(), opened.ino()) == (found.dev(), found.ino()))
 }
 
-/// Returns only when the pipe cannot be read.
+/// Returns only when the pipe cannot be read any more.
 async fn read_lines(agent: &Agent, pipe: &AsyncFd<OwnedFd>, lines: &mut Lines) {
     let mut buffer = [0u8; 512];
     loop {
-        let silence = if lines.held.is_empty() { Duration::from_secs(3600) } else { LINE_LIMIT };
+        let silence = if lines.partial.is_empty() { Duration::from_secs(3600) } else { LINE_LIMIT };
         let Ok(ready) = timeout(silence, pipe.readable()).await else {
             lines.take(b"\n", |action| agent.signals.raise(action, None));
             continue;
@@ -104,20 +104,20 @@ async fn read_lines(agent: &Agent, pipe: &AsyncFd<OwnedFd>, lines: &mut Lines) {
 
 #[derive(Default)]
 struct Lines {
-    held: Vec<u8>,
+    partial: Vec<u8>,
     too_long: bool,
 }
 
 impl Lines {
-    fn take(&mut self, bytes: &[u8], mut tell: impl FnMut(Action)) {
+    fn take(&mut self, bytes: &[u8], mut notify: impl FnMut(Action)) {
         for byte in bytes {
             if *byte == b'\n' {
-                let action = if self.too_long { None } else { parse_line(&self.held) };
-                action.into_iter().for_each(&mut tell);
-                self.held.clear();
+                let action = if self.too_long { None } else { parse_line(&self.partial) };
+                action.into_iter().for_each(&mut notify);
+                self.partial.clear();
                 self.too_long = false;
-            } else if self.held.len() < LINE_MAX_BYTES {
-                self.held.push(*byte);
+            } else if self.partial.len() < LINE_MAX_BYTES {
+                self.partial.push(*byte);
             } else {
                 self.too_long = true;
             }
@@ -135,7 +135,7 @@ fn parse_line(line: &[u8]) -> Option<Action> {
 
 fn watch_removals(directory: &Path) -> Result<AsyncFd<OwnedFd>> {
     let name = sys::c_path(directory)?;
-    // SAFETY: a fresh descriptor of our own, and a valid C string.
+    // SAFETY: a new descriptor that this function owns, and a valid C string.
     let watch = unsafe {
         let watch = OwnedFd::from_raw_fd(sys::check(libc::inotify_init1(libc::IN_NONBLOCK | libc::IN_CLOEXEC))?);
         let what = libc::IN_DELETE | libc::IN_MOVED_FROM | libc::IN_MOVED_TO;
@@ -145,7 +145,7 @@ fn watch_removals(directory: &Path) -> Result<AsyncFd<OwnedFd>> {
     sys::watch(watch, Interest::READABLE)
 }
 
-/// Something has gone from the directory, whatever it was.
+/// Returns when any entry was removed from the directory.
 async fn next_removal(watch: Option<&AsyncFd<OwnedFd>>) {
     let Some(watch) = watch else { return std::future::pending().await };
     let mut buffer = [0u8; 4096];
@@ -162,7 +162,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn verbs_are_whole_lines_however_they_arrive() {
+    fn verbs_are_recognised_as_whole_lines_however_the_bytes_arrive() {
         let text = b"# park\npark\n\n  retire \nrmx\nPARK\nrm\n";
         for size in 1..text.len() {
             let mut lines = Lines::default();
@@ -177,7 +177,7 @@ mod tests {
     }
 
     #[test]
-    fn a_line_without_end_holds_no_memory_and_means_nothing() {
+    fn an_endless_line_uses_bounded_memory_and_is_ignored() {
         let mut lines = Lines::default();
         let mut seen = Vec::new();
         for _ in 0..1000 {
@@ -185,7 +185,7 @@ mod tests {
         }
         lines.take(b"park\npark\n", |action| seen.push(action));
 
-        assert!(lines.held.len() <= LINE_MAX_BYTES);
+        assert!(lines.partial.len() <= LINE_MAX_BYTES);
         assert_eq!(seen, [Action::Pause]);
     }
 }

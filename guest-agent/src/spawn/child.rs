@@ -1,8 +1,8 @@
-//! The child between clone and exec.
+//! The code that the child runs between clone and exec.
 //!
-//! It runs in OUR memory on a stack of its own while the calling thread sleeps, until exec or exit. So there are only
-//! system calls here: no allocation, no lock, nothing that panics. Everything it needs is prepared in `Plan` before.
-//! Signals are blocked meanwhile, so no handler of ours runs in the child.
+//! The child runs in the parent's memory, on a separate stack, while the calling thread sleeps until exec or exit. So
+//! it only makes system calls: no allocation, no locks, nothing that panics. Everything it needs is prepared in `Plan`
+//! beforehand. Signals are blocked meanwhile, so that no signal handler of the agent runs in the child.
 
 use std::io::{Error, Result};
 use std::mem::MaybeUninit;
@@ -29,16 +29,16 @@ pub struct Plan {
     pub cwd_may_fall_back: bool,
     pub stdio: [RawFd; 3],
     pub terminal: bool,
-    /// -1 for none.
+    /// -1 if there is none.
     pub cgroup: RawFd,
-    /// Where the kernel cannot make a child inside a cgroup, the child goes there itself.
+    /// Set when the kernel cannot create a child inside a cgroup: the child then moves itself.
     pub enter_cgroup: bool,
-    /// Written by the child, read by the parent: they share memory.
+    /// Written by the child and read by the parent: they share memory.
     pub failed_at: Stage,
     pub errno: libc::c_int,
 }
 
-/// The child needs a few hundred bytes. It is part of the caller's own stack, whose pages are there already.
+/// The child needs a few hundred bytes. Allocated on the caller's stack, whose pages already exist.
 const CHILD_STACK_BYTES: usize = 16 * 1024;
 type Stack = [MaybeUninit<u128>; CHILD_STACK_BYTES / 16];
 
@@ -50,11 +50,11 @@ pub fn clone_child(plan: &mut Plan) -> Result<i32> {
         let mut before: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let made = match into_cgroup(plan, &mut stack) {
+        let made = match clone_into_cgroup(plan, &mut stack) {
             Some(made) => made,
             None => {
                 plan.enter_cgroup = plan.cgroup >= 0;
-                plain(plan, &mut stack)
+                clone_plain(plan, &mut stack)
             }
         };
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
@@ -62,10 +62,10 @@ pub fn clone_child(plan: &mut Plan) -> Result<i32> {
     }
 }
 
-fn plain(plan: &mut Plan, stack: &mut Stack) -> Result<i32> {
+fn clone_plain(plan: &mut Plan, stack: &mut Stack) -> Result<i32> {
     let flags = libc::CLONE_VM | libc::CLONE_VFORK | libc::SIGCHLD;
-    // SAFETY: the stack outlives the child's use of it, since CLONE_VFORK returns only after exec or exit; `plan` is
-    // not touched by us until then.
+    // SAFETY: the stack outlives the child's use of it, because CLONE_VFORK returns only after exec or exit; `plan` is
+    // not accessed here until then.
     let pid = unsafe {
         let top = stack.as_mut_ptr().add(stack.len());
         libc::clone(run_child, top.cast(), flags, std::ptr::from_mut(plan).cast())
@@ -73,10 +73,11 @@ fn plain(plan: &mut Plan, stack: &mut Stack) -> Result<i32> {
     check(pid)
 }
 
-/// Made inside the cgroup at once: moving there afterwards makes the kernel wait for a grace period, often 10 ms and
-/// more. Libc has no wrapper, and a child with a stack of its own cannot return through one. None: not possible here.
+/// Creates the child inside the cgroup. Moving it there afterwards makes the kernel wait for a grace period, often 10
+/// ms and more. libc has no wrapper for clone3, and a child on another stack could not return through one. None when
+/// the kernel does not support it.
 #[cfg(target_arch = "x86_64")]
-fn into_cgroup(plan: &mut Plan, stack: &mut Stack) -> Option<Result<i32>> {
+fn clone_into_cgroup(plan: &mut Plan, stack: &mut Stack) -> Option<Result<i32>> {
     let cgroup = u64::try_from(plan.cgroup).ok()?;
     // SAFETY: all zeros is a valid clone_args.
     let mut wanted: libc::clone_args = unsafe { std::mem::zeroed() };
@@ -86,8 +87,8 @@ fn into_cgroup(plan: &mut Plan, stack: &mut Stack) -> Option<Result<i32>> {
     wanted.stack_size = size_of_val(stack) as u64;
     wanted.cgroup = cgroup;
     let result: i64;
-    // SAFETY: as in `plain`. The child comes back with 0 on its own stack, whose top is aligned to 16 bytes, and never
-    // leaves `run_child`; the parent finds all its registers as the kernel keeps them.
+    // SAFETY: as in `clone_plain`. The child continues with 0 on its own stack, whose top is aligned to 16 bytes, and
+    // never leaves `run_child`; the parent finds all registers as the kernel preserves them.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -116,42 +117,42 @@ fn into_cgroup(plan: &mut Plan, stack: &mut Stack) -> Option<Result<i32>> {
 }
 
 #[cfg(not(target_arch = "x86_64"))]
-fn into_cgroup(_: &mut Plan, _: &mut [u128]) -> Option<Result<i32>> {
+fn clone_into_cgroup(_: &mut Plan, _: &mut [u128]) -> Option<Result<i32>> {
     None
 }
 
-/// The signals the agent handles or ignores; exec would keep an ignored one ignored.
-const OURS: [libc::c_int; 6] =
+/// The signals that the agent handles or ignores; exec would keep an ignored signal ignored.
+const RESET_SIGNALS: [libc::c_int; 6] =
     [libc::SIGPIPE, libc::SIGCHLD, libc::SIGTERM, libc::SIGINT, libc::SIGUSR1, libc::SIGUSR2];
 
 extern "C" fn run_child(argument: *mut libc::c_void) -> libc::c_int {
-    // SAFETY: the parent's Plan, alive and untouched until we exec or exit; only system calls below.
+    // SAFETY: the parent's Plan, valid and not accessed by the parent until exec or exit; only system calls below.
     unsafe {
         let plan = &mut *argument.cast::<Plan>();
-        for number in OURS {
+        for number in RESET_SIGNALS {
             libc::signal(number, libc::SIG_DFL);
         }
         libc::setsid();
         if plan.enter_cgroup && !enter_cgroup(plan.cgroup) {
-            return give_up(plan, Stage::Setup);
+            return fail(plan, Stage::Setup);
         }
         let [stdin, stdout, stderr] = plan.stdio;
         if libc::dup2(stdin, 0) < 0 || libc::dup2(stdout, 1) < 0 || libc::dup2(stderr, 2) < 0 {
-            return give_up(plan, Stage::Setup);
+            return fail(plan, Stage::Setup);
         }
         if plan.terminal && libc::ioctl(0, libc::TIOCSCTTY, 0) < 0 {
-            return give_up(plan, Stage::Setup);
+            return fail(plan, Stage::Setup);
         }
-        // Whatever is not close-on-exec by mistake ends here too.
+        // Closes descriptors that lack close-on-exec by mistake.
         libc::syscall(libc::SYS_close_range, 3u32, u32::MAX, 0u32);
         let entered = libc::chdir(plan.cwd) == 0 || (plan.cwd_may_fall_back && libc::chdir(c"/".as_ptr()) == 0);
         if !entered {
-            return give_up(plan, Stage::Cwd);
+            return fail(plan, Stage::Cwd);
         }
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
-        try_all(plan)
+        exec_first_candidate(plan)
     }
 }
 
@@ -163,10 +164,10 @@ unsafe fn enter_cgroup(directory: RawFd) -> bool {
     }
 }
 
-/// As execvp: a place that has no such file is passed over; one that may not be run is remembered while looking on.
-unsafe fn try_all(plan: &mut Plan) -> libc::c_int {
+/// Like execvp: candidates that do not exist are skipped; a permission error is remembered while trying the rest.
+unsafe fn exec_first_candidate(plan: &mut Plan) -> libc::c_int {
     let mut outcome = libc::ENOENT;
-    // SAFETY: all arrays end in null and point to strings the parent keeps.
+    // SAFETY: all arrays end in null and point to strings that the parent keeps alive.
     unsafe {
         let mut candidate = plan.candidates.as_ptr();
         while !(*candidate).is_null() {
@@ -189,12 +190,12 @@ unsafe fn try_all(plan: &mut Plan) -> libc::c_int {
         }
         *libc::__errno_location() = outcome;
     }
-    give_up(plan, Stage::Exec)
+    fail(plan, Stage::Exec)
 }
 
-fn give_up(plan: &mut Plan, stage: Stage) -> libc::c_int {
+fn fail(plan: &mut Plan, stage: Stage) -> libc::c_int {
     plan.failed_at = stage;
-    // SAFETY: errno of the sleeping parent's thread, which we share. _exit runs no handlers of the parent's.
+    // SAFETY: errno of the sleeping parent's thread, which is shared. _exit runs no exit handlers of the parent.
     unsafe {
         plan.errno = *libc::__errno_location();
         libc::_exit(127)

@@ -1,5 +1,5 @@
-//! A host for the tests: both ports are socket pairs that stay open for the whole test, so one host after another can
-//! come over them without the agent ever seeing a hang-up, which is the hardest case the channel has.
+//! A test host. Both ports are socket pairs that stay open for the whole test, so one host after another can connect
+//! over them without the agent ever seeing a disconnect, which is the hardest case for the channel.
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
@@ -15,10 +15,10 @@ use std::time::Duration;
 use bytes::{Buf, Bytes, BytesMut};
 use guest_agent::agent::Agent;
 use guest_agent::channel::Channel;
-use guest_agent::hello::{self, Nonce, ThisLine};
+use guest_agent::hello::{self, LineScanner, Nonce};
 use guest_agent::port::Port;
-use guest_agent::ports::Ports;
-use guest_agent::{processes, reap};
+use guest_agent::virtio_ports::Ports;
+use guest_agent::{processes, reaper};
 use h2::client::SendRequest;
 use h2::{RecvStream, SendStream};
 use http::{Request, Response};
@@ -44,7 +44,7 @@ pub fn start_agent() -> Host {
     start_agent_at("/".into())
 }
 
-/// `root`: where it looks for an SSH server.
+/// `root` is where the agent looks for an SSH server.
 pub fn start_agent_at(root: PathBuf) -> Host {
     let (hello, hello_port) = StdStream::pair().unwrap();
     let (data, data_port) = StdStream::pair().unwrap();
@@ -52,17 +52,17 @@ pub fn start_agent_at(root: PathBuf) -> Host {
     let port = |stream: StdStream| Port::from_fd(OwnedFd::from(stream)).unwrap();
     let ports = Ports { hello: port(hello_port), data: port(data_port) };
     let channel = Channel::new(ports, agent.clone());
-    reap::inherit_orphans();
+    reaper::inherit_orphans();
     let tasks = vec![
         tokio::spawn(channel.run()),
-        tokio::spawn(async { reap::run().await.unwrap() }),
+        tokio::spawn(async { reaper::run().await.unwrap() }),
         tokio::spawn(processes::watch_trees(agent.clone())),
     ];
     Host { hello, data, agent, tasks }
 }
 
 impl Host {
-    /// A fresh view of a port, as a new host process would have it.
+    /// Opens a port again, as a new host process would.
     fn open(stream: &StdStream) -> UnixStream {
         let copy = stream.try_clone().unwrap();
         copy.set_nonblocking(true).unwrap();
@@ -82,9 +82,9 @@ impl Host {
         let nonce = new_nonce();
         let (mut hello_port, mut data) = (self.hello_port(), self.data_port());
         hello_port.write_all(&hello::line(&nonce)).await.unwrap();
-        skip_to_answer(&mut hello_port, &nonce).await;
+        skip_to_reply(&mut hello_port, &nonce).await;
         data.write_all(&hello::line(&nonce)).await.unwrap();
-        skip_to_answer(&mut data, &nonce).await;
+        skip_to_reply(&mut data, &nonce).await;
         data
     }
 
@@ -104,8 +104,8 @@ pub fn new_nonce() -> Nonce {
     text.as_bytes().try_into().unwrap()
 }
 
-pub async fn skip_to_answer(port: &mut UnixStream, nonce: &Nonce) {
-    let mut search = ThisLine::new(hello::answer(nonce));
+pub async fn skip_to_reply(port: &mut UnixStream, nonce: &Nonce) {
+    let mut search = LineScanner::new(hello::reply(nonce));
     while !search.take(port.read_u8().await.unwrap()) {}
 }
 
@@ -114,20 +114,20 @@ pub struct Client {
     driver: JoinHandle<()>,
 }
 
-/// Dropped, it dies like a killed process: nothing is said on the wire.
+/// Dropping it is like killing the host process: nothing is sent.
 impl Drop for Client {
     fn drop(&mut self) {
         self.driver.abort();
     }
 }
 
-pub struct Answer {
+pub struct Reply {
     pub status: u16,
     pub body: Bytes,
     pub head: Response<()>,
 }
 
-impl Answer {
+impl Reply {
     pub fn json(&self) -> serde_json::Value {
         serde_json::from_slice(&self.body).unwrap()
     }
@@ -140,12 +140,12 @@ impl Client {
         send.send_request(request, false).unwrap()
     }
 
-    pub async fn call(&self, method: &str, target: &str, body: impl Into<Bytes>) -> Answer {
+    pub async fn call(&self, method: &str, target: &str, body: impl Into<Bytes>) -> Reply {
         let (response, mut send) = self.open(method, target).await;
-        // The agent may answer, and close, before it has read all.
+        // The agent may respond and close the stream before it has read everything.
         let _ = send_all(&mut send, body.into(), true).await;
         let (head, body) = response.await.unwrap().into_parts();
-        Answer { status: head.status.as_u16(), body: read_all(body).await, head: Response::from_parts(head, ()) }
+        Reply { status: head.status.as_u16(), body: read_all(body).await, head: Response::from_parts(head, ()) }
     }
 
     pub async fn exec(&self, command: serde_json::Value) -> Ran {
@@ -154,9 +154,9 @@ impl Client {
     }
 
     pub async fn exec_body(&self, body: Bytes) -> Ran {
-        let answer = self.call("POST", "/exec", body).await;
-        assert_eq!(answer.status, 200, "{:?}", answer.body);
-        Ran::parse(answer.body)
+        let response = self.call("POST", "/exec", body).await;
+        assert_eq!(response.status, 200, "{:?}", response.body);
+        Ran::parse(response.body)
     }
 }
 
@@ -188,7 +188,7 @@ pub fn frame(kind: u8, payload: &[u8]) -> Bytes {
     [&[kind], &(payload.len() as u32).to_be_bytes()[..], payload].concat().into()
 }
 
-/// What an exec answered, with its output put together.
+/// The response of an exec, with its output collected.
 #[derive(Debug, Default)]
 pub struct Ran {
     pub stdout: Vec<u8>,
@@ -202,7 +202,7 @@ impl Ran {
     pub fn parse(mut bytes: Bytes) -> Self {
         let mut ran = Self::default();
         while bytes.has_remaining() {
-            assert!(ran.exit.is_none() && ran.error.is_none(), "a frame after the last");
+            assert!(ran.exit.is_none() && ran.error.is_none(), "a frame after the last one");
             let (kind, length) = (bytes.get_u8(), bytes.get_u32() as usize);
             let payload = bytes.split_to(length);
             let json = || Some(serde_json::from_slice(&payload).unwrap());
@@ -227,7 +227,7 @@ impl Ran {
     }
 }
 
-/// A directory of this test alone.
+/// A temporary directory for one test.
 pub struct Scratch(pub PathBuf);
 
 impl Scratch {
@@ -243,7 +243,7 @@ impl Scratch {
         self.0.join(name)
     }
 
-    /// The target of a files request.
+    /// The request target for a file in this directory.
     pub fn url(&self, name: &str) -> String {
         format!("/files?path={}", self.path(name).display())
     }
@@ -262,7 +262,7 @@ impl Drop for Scratch {
     }
 }
 
-/// Waits for a condition, not for a time.
+/// Waits until a condition holds, and panics after 10 s.
 pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
     for _ in 0..2000 {
         if holds() {
@@ -270,7 +270,7 @@ pub async fn until(what: &str, mut holds: impl FnMut() -> bool) {
         }
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    panic!("never happened: {what}");
+    panic!("timed out waiting until {what}");
 }
 
 pub fn is_alive(pid: i64) -> bool {
@@ -278,7 +278,7 @@ pub fn is_alive(pid: i64) -> bool {
     !stat.is_empty() && !stat.rsplit(')').next().unwrap_or_default().trim_start().starts_with('Z')
 }
 
-/// How many processes live in a session.
+/// Number of live processes in a session.
 pub fn session_members(session: i64) -> usize {
     let pids = std::fs::read_dir("/proc").unwrap().flatten();
     let stats = pids.filter_map(|pid| std::fs::read_to_string(pid.path().join("stat")).ok());
@@ -289,7 +289,7 @@ pub fn session_members(session: i64) -> usize {
     stats.filter(member).count()
 }
 
-/// Bytes that no accident reproduces.
+/// Pseudo-random bytes.
 pub fn noise(length: usize, seed: u64) -> Bytes {
     let mut state = seed | 1;
     let mut next = || {

@@ -1,4 +1,4 @@
-//! Managed processes as a host sees them.
+//! A client for managed processes.
 
 use std::collections::VecDeque;
 
@@ -6,7 +6,7 @@ use bytes::{Buf, Bytes, BytesMut};
 use h2::RecvStream;
 use serde_json::{Value, json};
 
-use super::{Answer, Client, until};
+use super::{Client, Reply, until};
 
 #[derive(Clone, Debug, PartialEq)]
 pub enum Frame {
@@ -16,14 +16,14 @@ pub enum Frame {
 }
 
 impl Client {
-    /// The record of a process that must start.
-    pub async fn start(&self, wanted: Value) -> Value {
-        let answer = self.call("POST", "/processes", wanted.to_string()).await;
-        assert_eq!(answer.status, 200, "{:?}", answer.body);
-        answer.json()
+    /// Starts a process, which must succeed, and returns its record.
+    pub async fn start(&self, request: Value) -> Value {
+        let response = self.call("POST", "/processes", request.to_string()).await;
+        assert_eq!(response.status, 200, "{:?}", response.body);
+        response.json()
     }
 
-    /// Its id.
+    /// Starts a program and returns the id of its process.
     pub async fn run(&self, cmd: &str, args: &[&str]) -> String {
         id_of(&self.start(json!({"cmd": cmd, "args": args})).await)
     }
@@ -33,19 +33,19 @@ impl Client {
     }
 
     pub async fn wait(&self, id: &str, scope: &str) -> Value {
-        let answer = self.call("GET", &format!("/processes/{id}/wait?scope={scope}"), "").await;
-        assert_eq!(answer.status, 200, "{:?}", answer.body);
-        answer.json()
+        let response = self.call("GET", &format!("/processes/{id}/wait?scope={scope}"), "").await;
+        assert_eq!(response.status, 200, "{:?}", response.body);
+        response.json()
     }
 
-    pub async fn post(&self, id: &str, verb: &str, body: impl Into<Bytes>) -> Answer {
+    pub async fn post(&self, id: &str, verb: &str, body: impl Into<Bytes>) -> Reply {
         self.call("POST", &format!("/processes/{id}/{verb}"), body).await
     }
 
     pub async fn delete(&self, id: &str, grace_ms: u64) -> Value {
-        let answer = self.call("DELETE", &format!("/processes/{id}?grace_ms={grace_ms}"), "").await;
-        assert_eq!(answer.status, 200, "{:?}", answer.body);
-        answer.json()
+        let response = self.call("DELETE", &format!("/processes/{id}?grace_ms={grace_ms}"), "").await;
+        assert_eq!(response.status, 200, "{:?}", response.body);
+        response.json()
     }
 
     pub async fn follow(&self, id: &str, after: u64) -> Reader {
@@ -53,10 +53,10 @@ impl Client {
         send.send_data(Bytes::new(), true).unwrap();
         let response = response.await.unwrap();
         assert_eq!(response.status(), 200);
-        Reader { body: response.into_body(), held: BytesMut::new(), frames: VecDeque::new() }
+        Reader { body: response.into_body(), buffered: BytesMut::new(), frames: VecDeque::new() }
     }
 
-    /// All frames of a process that ends.
+    /// Reads all frames of a process until it ends.
     pub async fn frames(&self, id: &str, after: u64) -> Vec<Frame> {
         let mut reader = self.follow(id, after).await;
         let mut frames = Vec::new();
@@ -74,35 +74,35 @@ impl Client {
             }
             tokio::time::sleep(std::time::Duration::from_millis(5)).await;
         }
-        panic!("never happened: {what}: {}", self.process(id).await);
+        panic!("timed out waiting until {what}: {}", self.process(id).await);
     }
 }
 
 pub struct Reader {
     body: RecvStream,
-    held: BytesMut,
+    buffered: BytesMut,
     frames: VecDeque<Frame>,
 }
 
 impl Reader {
-    /// None at the end of the stream.
+    /// Returns None at the end of the stream.
     pub async fn next(&mut self) -> Option<Frame> {
         loop {
             if let Some(frame) = self.frames.pop_front() {
                 return Some(frame);
             }
             let Some(chunk) = self.body.data().await else {
-                assert!(self.held.is_empty(), "cut inside a frame");
+                assert!(self.buffered.is_empty(), "the stream ends inside a frame");
                 return None;
             };
             let chunk = chunk.unwrap();
             self.body.flow_control().release_capacity(chunk.len()).unwrap();
-            self.held.extend_from_slice(&chunk);
-            take_frames(&mut self.held, &mut self.frames);
+            self.buffered.extend_from_slice(&chunk);
+            take_frames(&mut self.buffered, &mut self.frames);
         }
     }
 
-    /// Output until it holds this text; gives all of it.
+    /// Reads output until it contains this text, and returns all of it.
     pub async fn until_text(&mut self, wanted: &str) -> String {
         let mut text = String::new();
         while !text.contains(wanted) {
@@ -115,15 +115,15 @@ impl Reader {
     }
 }
 
-pub fn take_frames(held: &mut BytesMut, frames: &mut VecDeque<Frame>) {
-    while held.len() >= 5 {
-        let length = u32::from_be_bytes(held[1..5].try_into().unwrap()) as usize;
-        if held.len() < 5 + length {
+pub fn take_frames(buffered: &mut BytesMut, frames: &mut VecDeque<Frame>) {
+    while buffered.len() >= 5 {
+        let length = u32::from_be_bytes(buffered[1..5].try_into().unwrap()) as usize;
+        if buffered.len() < 5 + length {
             return;
         }
-        let kind = held.get_u8();
-        held.advance(4);
-        let mut payload = held.split_to(length).freeze();
+        let kind = buffered.get_u8();
+        buffered.advance(4);
+        let mut payload = buffered.split_to(length).freeze();
         frames.push_back(match kind {
             1 | 2 | 7 => Frame::Output { stream: kind, seq: payload.get_u64(), bytes: payload },
             5 => Frame::Error(serde_json::from_slice(&payload).unwrap()),
@@ -133,7 +133,7 @@ pub fn take_frames(held: &mut BytesMut, frames: &mut VecDeque<Frame>) {
     }
 }
 
-/// The bytes of the output frames, which must be numbered without a gap from `after` on.
+/// The bytes of the output frames, which must be numbered without gaps, starting after `after`.
 pub fn output_of(frames: &[Frame], after: u64) -> Vec<u8> {
     let mut all = Vec::new();
     let mut last = after;
@@ -152,7 +152,7 @@ pub fn id_of(record: &Value) -> String {
     record["process_id"].as_str().unwrap().to_owned()
 }
 
-/// The number a program has written to a file, once it has.
+/// Waits until a program has written a number to a file, and returns it.
 pub async fn number_in(path: &std::path::Path) -> i64 {
     let read = || std::fs::read_to_string(path).ok()?.trim().parse::<i64>().ok();
     until("a number is written", || read().is_some()).await;

@@ -1,8 +1,8 @@
-//! Threads for what may block: disk writes, path look-ups, starting a program. The event loop never does these
-//! itself, since a FUSE mount that hangs would then hang the whole agent.
+//! A thread pool for blocking work: disk writes, path look-ups, starting programs. The event loop never does these
+//! itself, because a FUSE mount that hangs would then hang the whole agent.
 //!
-//! Two threads exist from the start and more are added when all are busy. When the guest is so full of processes
-//! that no thread can be made, the job simply waits for a thread: unlike tokio's own pool, nothing here panics.
+//! Two threads exist from the start and more are added when all are busy. When the guest has so many processes that no
+//! thread can be created, the job waits for a free thread: unlike tokio's pool, this one never panics.
 
 use std::collections::VecDeque;
 use std::io::{Error, Result};
@@ -14,7 +14,7 @@ use tokio::sync::oneshot;
 type Job = Box<dyn FnOnce() + Send>;
 
 const THREADS_AT_START: usize = 2;
-/// So many calls must hang at once before exec and files stop answering.
+/// This many calls must hang at the same time before exec and files stop responding.
 const THREADS_MAX: usize = 32;
 const STACK_BYTES: usize = 128 * 1024;
 
@@ -32,27 +32,27 @@ struct Shared {
 }
 
 #[derive(Clone, Default)]
-pub struct Work {
+pub struct WorkerPool {
     shared: Arc<Shared>,
 }
 
-impl Work {
+impl WorkerPool {
     pub fn start() -> Self {
-        let work = Self::default();
+        let pool = Self::default();
         for _ in 0..THREADS_AT_START {
-            work.add_thread(&mut work.lock());
+            pool.add_thread(&mut pool.lock());
         }
-        work
+        pool
     }
 
-    /// Runs `job` on a thread and gives its result. If the caller goes away the job still runs to its end.
+    /// Runs `job` on a thread and returns its result. If the caller is dropped, the job still runs to completion.
     pub async fn run<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> Result<T> {
         let (done, result) = oneshot::channel();
         self.submit(move || {
-            // Nobody waiting any more is fine: the job's effect is what counted.
+            // The receiver may be dropped; the job's effect is what matters.
             let _ = done.send(job());
         });
-        result.await.map_err(|_| Error::other("the worker ended without an answer"))
+        result.await.map_err(|_| Error::other("the worker thread dropped the job"))
     }
 
     pub fn submit(&self, job: impl FnOnce() + Send + 'static) {
@@ -93,9 +93,9 @@ fn serve_jobs(shared: &Shared) {
     }
 }
 
-/// Signals belong to the main thread.
+/// Signals are handled on the main thread only.
 fn block_signals() {
-    // SAFETY: a local set, filled before use.
+    // SAFETY: a local signal set, initialised before use.
     unsafe {
         let mut all: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
@@ -108,18 +108,18 @@ mod tests {
     use super::*;
 
     #[tokio::test]
-    async fn a_job_that_hangs_does_not_hold_up_the_others() {
-        let work = Work::start();
+    async fn a_job_that_hangs_does_not_delay_the_others() {
+        let pool = WorkerPool::start();
         let (_keep, hang) = std::sync::mpsc::channel::<()>();
         let hang = Arc::new(Mutex::new(hang));
         for _ in 0..8 {
             let hang = hang.clone();
-            work.submit(move || {
+            pool.submit(move || {
                 let _ = hang.lock().map(|hang| hang.recv());
             });
         }
 
-        let answer = work.run(|| 42).await;
+        let answer = pool.run(|| 42).await;
 
         assert_eq!(answer.ok(), Some(42));
     }

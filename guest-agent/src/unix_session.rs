@@ -1,14 +1,14 @@
-//! The processes of one session, as /proc tells them: all a program started, but for those that made a session of
-//! their own.
+//! The processes of one Unix session (setsid), read from /proc: everything that a program started, except processes
+//! that created another session.
 
 use std::fs;
 
-/// Those that fork while we look are found in the next round.
+/// Processes that fork during a round are found in the next one.
 const ROUNDS_MAX: usize = 10;
 
 pub fn kill_session(session: i32) {
     for _ in 0..ROUNDS_MAX {
-        let members = members_of(session);
+        let members = session_members(session);
         if members.is_empty() {
             return;
         }
@@ -19,13 +19,13 @@ pub fn kill_session(session: i32) {
     }
 }
 
-pub fn members_of(session: i32) -> Vec<i32> {
+pub fn session_members(session: i32) -> Vec<i32> {
     let Ok(entries) = fs::read_dir("/proc") else { return Vec::new() };
     let pids = entries.flatten().filter_map(|entry| entry.file_name().to_str()?.parse::<i32>().ok());
-    pids.filter(|pid| lives_in(*pid, session)).collect()
+    pids.filter(|pid| is_live_member(*pid, session)).collect()
 }
 
-fn lives_in(pid: i32, session: i32) -> bool {
+fn is_live_member(pid: i32, session: i32) -> bool {
     let Ok(stat) = fs::read(format!("/proc/{pid}/stat")) else { return false };
     let stat = String::from_utf8_lossy(&stat);
     // `pid (name) state ppid pgrp session …`; the name may hold spaces and parentheses.

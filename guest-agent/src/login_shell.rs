@@ -1,4 +1,4 @@
-//! The login shell: that of root in /etc/passwd, else the usual ones.
+//! Finds the login shell: that of root in /etc/passwd, or else one of the usual paths.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -7,11 +7,11 @@ const USUAL: [&str; 3] = ["/bin/bash", "/bin/sh", "/bin/ash"];
 
 pub struct LoginShell {
     pub path: String,
-    /// `-bash`: by the dash a shell knows that it is the first of its session.
+    /// `-bash`: the leading dash tells a shell that it is a login shell.
     pub name: String,
 }
 
-/// Reads files: call it on a worker. None where the image has no shell at all.
+/// Reads files, so it must run on a worker thread. None if the image has no shell.
 pub fn find_login_shell() -> Option<LoginShell> {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
     let usual = USUAL.map(str::to_owned);
@@ -24,7 +24,7 @@ fn shell_of_root(passwd: &str) -> Option<String> {
     let fields = passwd.lines().map(|line| line.split(':').collect::<Vec<_>>());
     let root =
         fields.filter(|fields| fields.get(2) == Some(&"0")).find_map(|fields| Some((*fields.get(6)?).to_owned()));
-    // One that refuses logins would refuse the owner of the machine.
+    // A shell that rejects logins would lock out the owner of the machine.
     root.filter(|shell| shell.starts_with('/') && !shell.ends_with("/nologin") && !shell.ends_with("/false"))
 }
 

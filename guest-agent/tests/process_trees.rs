@@ -1,27 +1,27 @@
-//! Everything a process has started, however it forked.
+//! Process trees: everything that a process has started, however it forked.
 
 #![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
 mod support;
 
-use guest_agent::tree::Tree;
+use guest_agent::process_tree::ProcessTree;
 use serde_json::json;
 use support::processes_client::{Frame, number_in, output_of};
 use support::{Scratch, is_alive, start_agent, until};
 
-/// Without cgroup v2 that may be written there are only sessions, and daemons escape; /ready says so.
+/// Without a writable cgroup v2 hierarchy trees are tracked by session, and daemons escape; /ready reports that.
 async fn has_cgroups(client: &support::Client) -> bool {
     client.call("GET", "/ready", "").await.json()["process_trees"] == "cgroup"
 }
 
-/// A daemon as of old: forks twice, makes its own session, lets go of its terminal and pipes, writes its number.
+/// A traditional daemon: forks twice, creates a session, closes its terminal and pipes, and writes its pid.
 fn daemon(scratch: &Scratch) -> String {
     let file = scratch.path("daemon").display().to_string();
     format!("setsid sh -c 'sh -c \"echo \\$\\$ > {file}; exec sleep 1000\" >/dev/null 2>&1 &' >/dev/null 2>&1")
 }
 
 #[tokio::test]
-async fn a_daemon_outlives_its_leader_and_is_seen_waited_for_and_killed() {
+async fn a_daemon_that_outlives_its_leader_is_tracked_waited_for_and_killed() {
     let host = start_agent();
     let client = host.connect().await;
     if !has_cgroups(&client).await {
@@ -51,7 +51,7 @@ async fn a_daemon_outlives_its_leader_and_is_seen_waited_for_and_killed() {
 }
 
 #[tokio::test]
-async fn a_tree_that_ends_by_itself_is_noticed() {
+async fn a_tree_that_exits_on_its_own_is_noticed() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("sh", &["-c", "sleep 0.1 >/dev/null 2>&1 & exit 0"]).await;
@@ -63,7 +63,7 @@ async fn a_tree_that_ends_by_itself_is_noticed() {
 }
 
 #[tokio::test]
-async fn delete_asks_first_and_kills_what_does_not_listen() {
+async fn delete_sends_sigterm_first_and_kills_processes_that_ignore_it() {
     let host = start_agent();
     let client = host.connect().await;
     let polite = client.run("sh", &["-c", "trap 'echo bye; exit 5' TERM; echo up; while :; do sleep 0.01; done"]).await;
@@ -89,7 +89,7 @@ async fn delete_asks_first_and_kills_what_does_not_listen() {
 }
 
 #[tokio::test]
-async fn a_delete_goes_on_when_its_caller_leaves() {
+async fn a_delete_continues_when_its_caller_disconnects() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("sh", &["-c", "trap '' TERM; echo up; while :; do sleep 0.01; done"]).await;
@@ -105,7 +105,7 @@ async fn a_delete_goes_on_when_its_caller_leaves() {
 }
 
 #[tokio::test]
-async fn grace_beyond_a_minute_is_refused() {
+async fn a_grace_period_over_a_minute_is_rejected() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("sleep", &["1000"]).await;
@@ -116,16 +116,18 @@ async fn grace_beyond_a_minute_is_refused() {
 }
 
 #[tokio::test]
-async fn a_fork_bomb_is_killed_whole() {
+async fn a_fork_bomb_is_killed_completely() {
     let host = start_agent();
     let client = host.connect().await;
     if !has_cgroups(&client).await {
         return;
     }
-    // Each makes two in sessions of their own, five generations deep, and all stay.
+    // Each creates two processes in separate sessions, five generations deep, and all stay alive.
     let bomb = "if [ $1 -gt 0 ]; then setsid sh -c \"$0\" \"$0\" $(($1-1)) & setsid sh -c \"$0\" \"$0\" $(($1-1)) & fi; echo x; sleep 1000";
     let id = client.run("sh", &["-c", bomb, bomb, "5"]).await;
-    client.until_process("all have spoken", &id, |record| record["output"]["bytes"].as_i64() >= Some(2 * 63)).await;
+    client
+        .until_process("all have written output", &id, |record| record["output"]["bytes"].as_i64() >= Some(2 * 63))
+        .await;
 
     let record = client.delete(&id, 0).await;
 
@@ -133,7 +135,7 @@ async fn a_fork_bomb_is_killed_whole() {
 }
 
 #[tokio::test]
-async fn the_exit_is_told_though_a_descendant_holds_the_pipes_and_its_late_words_are_kept() {
+async fn the_exit_is_reported_while_a_descendant_holds_the_pipes_and_its_later_output_is_recorded() {
     let host = start_agent();
     let client = host.connect().await;
     let scratch = Scratch::new();
@@ -145,17 +147,18 @@ async fn the_exit_is_told_though_a_descendant_holds_the_pipes_and_its_late_words
 
     assert_eq!(frames.last(), Some(&Frame::Exit(json!({"exit_code": 4}))));
     assert_eq!(client.process(&id).await["tree_exited"], false);
-    let said = output_of(&frames, 0).len() as u64;
+    let written = output_of(&frames, 0).len() as u64;
     tokio::task::spawn_blocking(move || std::fs::write(go, "late words")).await.unwrap().unwrap();
     client.wait(&id, "tree").await;
-    let record = client.until_process("all is kept", &id, |one| one["output"]["bytes"] == said + 10).await;
+    let record =
+        client.until_process("all output is recorded", &id, |one| one["output"]["bytes"] == written + 10).await;
     let again = client.frames(&id, record["output"]["newest_seq"].as_u64().unwrap() - 1).await;
     assert!(matches!(&again[0], Frame::Output { bytes, .. } if bytes == "late words"));
     assert_eq!(again[1], Frame::Exit(json!({"exit_code": 4})));
 }
 
 #[tokio::test]
-async fn the_group_of_a_tree_that_has_ended_is_gone() {
+async fn the_cgroup_of_an_exited_tree_is_removed() {
     let host = start_agent();
     let client = host.connect().await;
     if !has_cgroups(&client).await {
@@ -168,21 +171,21 @@ async fn the_group_of_a_tree_that_has_ended_is_gone() {
     let root = host.agent.trees.root().unwrap().to_path_buf();
     assert!(!root.join(&id).exists());
     drop((client, host));
-    until("the agent's own is gone too", || !root.exists()).await;
+    until("the agent's cgroup is removed too", || !root.exists()).await;
 }
 
-/// What a machine without cgroup v2 has.
+/// The fallback for a machine without cgroup v2.
 #[tokio::test]
-async fn a_session_is_seen_and_killed_by_its_number() {
+async fn a_session_is_tracked_and_killed_by_its_id() {
     let host = start_agent();
     let client = host.connect().await;
     let id = client.run("sh", &["-c", "sh -c 'echo up; sleep 1000' & wait"]).await;
     client.follow(&id, 0).await.until_text("up").await;
-    let tree = Tree::Session(client.process(&id).await["pid"].as_i64().unwrap() as i32);
+    let tree = ProcessTree::Session(client.process(&id).await["pid"].as_i64().unwrap() as i32);
     assert!(!tree.is_empty());
 
     tree.kill();
 
     assert_eq!(client.wait(&id, "tree").await["signal"], "SIGKILL");
-    until("nobody is left", || tree.is_empty()).await;
+    until("the session is empty", || tree.is_empty()).await;
 }

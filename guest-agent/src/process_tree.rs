@@ -1,9 +1,9 @@
-//! Everything a managed process has started, however it forked.
+//! A process tree: everything that a managed process has started, however it forked.
 //!
-//! Each has a cgroup (v2) of its own and is born in it; children stay in the cgroup of their parent whether they fork
-//! twice, make a session or lose their parent. Controllers are not enabled: the groups limit nothing. A machine
-//! without cgroup v2 falls back to sessions, which lose sight of children that make one of their own; GET /ready says
-//! which of the two it is.
+//! Each managed process is created in a separate cgroup (v2); its descendants stay in that cgroup even if they fork
+//! twice, create a session or lose their parent. No controllers are enabled, so the cgroups limit nothing. Without
+//! cgroup v2 the agent falls back to Unix sessions, which lose track of descendants that create another session; GET
+//! /ready reports which of the two is in use.
 
 use std::fs;
 use std::io::{Error, Result};
@@ -14,52 +14,52 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread::sleep;
 use std::time::Duration;
 
-use crate::kmsg::say;
-use crate::session::{kill_session, members_of};
+use crate::kmsg::log;
 use crate::sys;
+use crate::unix_session::{kill_session, session_members};
 
-/// Those that fork while we look are found in the next round.
+/// Processes that fork during a round are found in the next one.
 const KILL_ROUNDS_MAX: usize = 10;
 
 const REMOVE_ROUNDS_MAX: usize = 200;
 const REMOVE_PAUSE: Duration = Duration::from_millis(5);
 
-/// Where the cgroups of this agent are.
-pub struct Trees {
+/// The parent cgroup of all process trees of this agent.
+pub struct ProcessTrees {
     is_init: bool,
     root: OnceLock<Option<PathBuf>>,
 }
 
-impl Trees {
+impl ProcessTrees {
     pub fn new(is_init: bool) -> Self {
         Self { is_init, root: OnceLock::new() }
     }
 
-    /// None: no cgroup v2 here, or none that may be written.
+    /// None if cgroup v2 is not available or not writable.
     pub fn root(&self) -> Option<&Path> {
         let found = self.root.get_or_init(|| match make_root(self.is_init) {
             Ok(root) => Some(root),
             Err(error) => {
-                say(&format!("no cgroups, processes are tracked by session: {error}"));
+                log(&format!("cgroups are not available, tracking processes by session: {error}"));
                 None
             }
         });
         found.as_deref()
     }
 
-    /// A new, empty group, and the descriptor by which a program is born in it.
-    pub fn make(&self, name: &str) -> Result<Option<(Tree, OwnedFd)>> {
+    /// Creates an empty cgroup. The descriptor is used to create a program in it.
+    pub fn make(&self, name: &str) -> Result<Option<(ProcessTree, OwnedFd)>> {
         let Some(root) = self.root() else { return Ok(None) };
         let path = root.join(name);
         fs::create_dir(&path)?;
         let directory = sys::open(&path, libc::O_DIRECTORY | libc::O_RDONLY, 0)?;
-        Ok(Some((Tree::Cgroup(path), directory)))
+        Ok(Some((ProcessTree::Cgroup(path), directory)))
     }
 
-    /// At the end of agents of tests and development; the machine's own never ends.
+    /// Called when an agent in tests or development exits; the agent of a machine never exits.
     pub fn remove(&self) {
         let Some(Some(root)) = self.root.get() else { return };
-        // Who was killed a moment ago may still be dying.
+        // Processes that were just killed may not have exited yet.
         for _ in 0..REMOVE_ROUNDS_MAX {
             remove_groups(root);
             if !root.exists() {
@@ -70,7 +70,7 @@ impl Trees {
     }
 }
 
-impl Drop for Trees {
+impl Drop for ProcessTrees {
     fn drop(&mut self) {
         self.remove();
     }
@@ -92,7 +92,7 @@ fn make_root(is_init: bool) -> Result<PathBuf> {
     };
     let parent = mount.join(own);
     if !is_init {
-        remove_strays(&parent);
+        remove_stale_cgroups(&parent);
     }
     let root = parent.join(name);
     match fs::create_dir(&root) {
@@ -101,8 +101,8 @@ fn make_root(is_init: bool) -> Result<PathBuf> {
     }
 }
 
-/// Groups of agents that were killed in tests or development.
-fn remove_strays(parent: &Path) {
+/// Removes cgroups of agents that were killed in tests or development.
+fn remove_stale_cgroups(parent: &Path) {
     for group in groups_in(parent) {
         let name = group.file_name().unwrap_or_default().to_string_lossy().into_owned();
         let pid = name.strip_prefix("warren-").and_then(|rest| rest.split('-').next());
@@ -113,20 +113,20 @@ fn remove_strays(parent: &Path) {
 }
 
 #[derive(Clone, Debug)]
-pub enum Tree {
+pub enum ProcessTree {
     Cgroup(PathBuf),
-    /// The number of the session is that of its leader.
+    /// Session id, which is the pid of its leader.
     Session(i32),
 }
 
-impl Tree {
-    /// Zombies do not count: they only wait for their parent to look.
+impl ProcessTree {
+    /// Zombies do not count: they only wait to be reaped.
     pub fn is_empty(&self) -> bool {
         match self {
-            // A group that is gone was empty when it went.
+            // A cgroup that no longer exists was empty when it was removed.
             Self::Cgroup(path) => fs::read_to_string(path.join("cgroup.events"))
                 .map_or(true, |events| events.lines().any(|line| line == "populated 0")),
-            Self::Session(session) => members_of(*session).is_empty(),
+            Self::Session(session) => session_members(*session).is_empty(),
         }
     }
 
@@ -144,7 +144,7 @@ impl Tree {
                 if fs::write(path.join("cgroup.kill"), "1").is_ok() {
                     return;
                 }
-                // Before Linux 5.14.
+                // Linux before 5.14 has no cgroup.kill.
                 for _ in 0..KILL_ROUNDS_MAX {
                     if self.is_empty() {
                         return;
@@ -157,12 +157,12 @@ impl Tree {
 
     fn members(&self) -> Vec<i32> {
         match self {
-            Self::Cgroup(path) => members_of_group(path),
-            Self::Session(session) => members_of(*session),
+            Self::Cgroup(path) => cgroup_members(path),
+            Self::Session(session) => session_members(*session),
         }
     }
 
-    /// When it is empty. A group that is not stays: the kernel refuses.
+    /// Removes the cgroup if it is empty; otherwise the kernel rejects the removal.
     pub fn remove(&self) {
         if let Self::Cgroup(path) = self {
             remove_groups(path);
@@ -170,12 +170,12 @@ impl Tree {
     }
 }
 
-/// Programs may divide their group further.
-fn members_of_group(path: &Path) -> Vec<i32> {
+/// Programs may create child cgroups.
+fn cgroup_members(path: &Path) -> Vec<i32> {
     let own = fs::read_to_string(path.join("cgroup.procs")).unwrap_or_default();
     let mut pids: Vec<i32> = own.lines().filter_map(|line| line.parse().ok()).filter(|pid| *pid > 0).collect();
     for group in groups_in(path) {
-        pids.extend(members_of_group(&group));
+        pids.extend(cgroup_members(&group));
     }
     pids
 }
