@@ -1,7 +1,7 @@
 /**
- * A Node process that works for us: in a session of its own, so that Ctrl-C reaches only us and the order of stopping
- * is ours. It says once over the channel that it is ready; when the channel closes it ends by itself, so one whose
- * parent was killed does not stay behind either.
+ * A Node process that does part of the bench's work. It runs in a separate session, so that Ctrl-C reaches only the
+ * bench, which decides the order of stopping. Its first message over the IPC channel says that it is ready. It exits
+ * when the channel closes, so it does not outlive a bench that was killed.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import path from 'node:path'
@@ -11,21 +11,23 @@ export const ROOT = path.resolve(import.meta.dirname, '../..')
 
 export type Child<Ready> = {
   ready: Ready
-  /** The next message it sends is the answer. */
-  ask<Answer>(question: object): Promise<Answer>
+  /** Sends a message; the next message from the child is the response. */
+  request<Response>(message: object): Promise<Response>
   stop(): Promise<void>
 }
 
 const START_LIMIT_MS = 60_000
 const STOP_LIMIT_MS = 10_000
 
-/** `script` is relative to the repository. Its standard output joins our standard error: ours is for results. */
+/** `script` is relative to the repository. Its stdout goes to our stderr, because our stdout is for results. */
 export async function startChild<Ready>(
   script: string,
   options: { args?: string[]; env?: NodeJS.ProcessEnv; asRoot?: true; stopLimitMs?: number } = {},
 ): Promise<Child<Ready>> {
   const line = [path.join(ROOT, script), ...(options.args ?? [])]
-  const [command, args] = options.asRoot ? apart(process.execPath, line) : unprivileged(process.execPath, line)
+  const [command, args] = options.asRoot
+    ? withPrivateMounts(process.execPath, line)
+    : unprivileged(process.execPath, line)
   const child = spawn(command, args, {
     cwd: ROOT,
     stdio: ['ignore', process.stderr, 'inherit', 'ipc'],
@@ -33,10 +35,10 @@ export async function startChild<Ready>(
     env: { ...withoutSettings(process.env), ...options.env },
   })
   const ended = new Promise<never>((_, reject) => {
-    child.once('error', (error) => reject(new Error(`could not run ${script}`, { cause: error })))
+    child.once('error', (error) => reject(new Error(`failed to run ${script}`, { cause: error })))
     child.once('exit', (code, signal) => reject(new Error(`${script} ended (${signal ?? `exit status ${code}`})`)))
   })
-  ended.catch(() => {}) // Whoever waits for the child races with it; nobody may be waiting.
+  ended.catch(() => {}) // Each request races with it; there may be none.
   const next = <T>() => Promise.race([new Promise<T>((resolve) => child.once('message', resolve)), ended])
   const stop = () => stopChild(child, ended, options.stopLimitMs)
 
@@ -45,10 +47,10 @@ export async function startChild<Ready>(
     const ready = await next<Ready>()
     return {
       ready,
-      async ask<Answer>(question: object) {
-        const answer = next<Answer>()
-        child.send(question)
-        return answer
+      async request<Response>(message: object) {
+        const response = next<Response>()
+        child.send(message)
+        return response
       },
       stop,
     }
@@ -64,13 +66,13 @@ async function stopChild(child: ChildProcess, ended: Promise<never>, limitMs = S
   clearTimeout(timer)
 }
 
-/** With mounts of its own, and no named namespace in sight: what it makes nobody else sees, and the other way round. */
-const apart = (command: string, args: string[]): [string, string[]] => [
+/** With private mounts, so that it and the rest of the machine do not see each other's named network namespaces. */
+const withPrivateMounts = (command: string, args: string[]): [string, string[]] => [
   'unshare',
   ['--mount', '--propagation', 'private', 'sh', '-c', HIDE_NAMESPACES, 'sh', command, ...args],
 ]
 const HIDE_NAMESPACES = 'mkdir -p /run/netns && mount -t tmpfs none /run/netns && exec "$@"'
 
-/** The settings of whoever runs the bench are not what is measured. */
+/** The settings of the person who runs the bench do not reach what is measured. */
 const withoutSettings = (env: NodeJS.ProcessEnv): NodeJS.ProcessEnv =>
   Object.fromEntries(Object.entries(env).filter(([name]) => !/^(WARREN_|OTEL_|PG|DATABASE_URL$)/.test(name)))

@@ -224,7 +224,7 @@ function createRun(options: Options, output: Output, signal: AbortSignal, stops:
     seconds: options.seconds,
     quick: options.quick,
     signal,
-    say: (text) => output.err(`${text}\n`),
+    report: (text) => output.err(`${text}\n`),
     async open<T>(fixture: Fixture<T>): Promise<T> {
       signal.throwIfAborted()
       if (!opened.has(fixture)) opened.set(fixture, fixture(run))

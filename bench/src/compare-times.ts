@@ -43,7 +43,7 @@ export async function time(run: Run, work: () => Promise<unknown>): Promise<Time
     return { ms: performance.now() - startedAt, ok: true }
   } catch (error) {
     if (run.signal.aborted || error instanceof Skip) throw error
-    run.say(`  failed: ${errorText(error)}`)
+    run.report(`  failed: ${errorText(error)}`)
     return { ms: performance.now() - startedAt, ok: false }
   }
 }

@@ -7,12 +7,12 @@ const runFor = (seconds: number, signal = new AbortController().signal): Run => 
   seconds,
   quick: false,
   signal,
-  say() {},
+  report() {},
   defer() {},
   open: (fixture) => fixture(runFor(seconds, signal)),
 })
 
-test('a turn may give several samples, rounds may be counted, and each turn waits until all is settled', async () => {
+test('a turn may return several samples, rounds may be counted, and every turn waits for settle', async () => {
   const events: string[] = []
   const turn = (name: string, samples: number | number[]) => async () => {
     events.push(name)
@@ -29,7 +29,7 @@ test('a turn may give several samples, rounds may be counted, and each turn wait
   assert.deepEqual(events, ['settled', 'ours', 'settled', 'baseline', 'settled', 'baseline', 'settled', 'ours'])
 })
 
-test('candidates take turns, and the first of a round changes', async () => {
+test('candidates take turns, and the first of a round alternates', async () => {
   const order: string[] = []
   const stopping = new AbortController()
   const turn = (name: string) => async () => {
@@ -44,7 +44,7 @@ test('candidates take turns, and the first of a round changes', async () => {
   assert.deepEqual(order, ['ours', 'baseline', 'baseline', 'ours', 'ours', 'baseline'])
 })
 
-test('however short the time, each candidate gets a turn', async () => {
+test('each candidate gets at least one turn, however short the time', async () => {
   const turns = await interleave(runFor(0), { ours: async () => 1, baseline: async () => 2 })
 
   assert.deepEqual(turns, { ours: [1], baseline: [2] })

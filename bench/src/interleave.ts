@@ -49,7 +49,9 @@ export async function takeRounds<Name extends string>(
     if (elapsedMs() - reportedAtMs < PROGRESS_EVERY_MS) continue
     reportedAtMs = elapsedMs()
     const seconds = Math.round(reportedAtMs / 1000)
-    run.say(count === undefined ? `  measured ${seconds} of ${run.seconds} s` : `  round ${rounds.length} of ${count}`)
+    run.report(
+      count === undefined ? `  measured ${seconds} of ${run.seconds} s` : `  round ${rounds.length} of ${count}`,
+    )
   }
   return rounds
 }

@@ -1,4 +1,4 @@
-/** Every row there is, in the order they run: those that fill the database come last. */
+/** All rows, in the order in which they run: those that fill the database are last. */
 import type { Row } from './row.ts'
 import { createBurst10Row, createBurst20Row, createRow, createVsBootRow } from './rows/create.ts'
 import { execRow } from './rows/exec.ts'
@@ -41,7 +41,7 @@ export const ROWS: readonly Row[] = [
   ...[idleMemoryRow, uploadRowOf1G, uploadRowOf10G],
   ...[pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeRow, resumeColdRow, forkRow, fork10Row, liveForkRow],
   ...[netSetUpRow, netTearDownRow, netClaimRow, netRulesRow, netOpenRow, netOutRulesRow, netOutProxyRow],
-  // A thousand sandboxes stay until the end of the run, so these come after the others about the network.
+  // Their thousand sandboxes stay until the end of the run, so they follow the other network rows.
   ...[net1000AskRow, net1000ChangeRow, net1000ClaimRow],
   ...[whoamiRow, getSandboxRow, listRow, listByStatusRow],
 ]

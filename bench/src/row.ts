@@ -66,7 +66,7 @@ export type Run = {
   /** Aborted by Ctrl-C. */
   signal: AbortSignal
   /** Prints progress, for people. */
-  say(text: string): void
+  report(text: string): void
   /** Returns what the fixture provides; the first call starts it. */
   open<T>(fixture: Fixture<T>): Promise<T>
   /** Called right where something is started; `stop` runs when the run ends, however it ends. */

@@ -1,4 +1,4 @@
-/** Thrown by a row, or by a fixture it opens, that cannot be had on this machine or of this Warren: no failure. */
+/** Thrown by a row or fixture that this machine or this version of Warren cannot run. It is not a failure. */
 export class Skip extends Error {
   override name = 'Skip'
 }

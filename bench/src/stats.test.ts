@@ -13,7 +13,7 @@ test('a percentile is the sample at the nearest rank', () => {
   assert.equal(percentile(samples, 100), 50)
 })
 
-test('of a hundred samples the 99th percentile is the last but one', () => {
+test('the 99th percentile of a hundred samples is the second largest', () => {
   const samples = Array.from({ length: 100 }, (_, at) => at + 1)
 
   assert.deepEqual(summarise(samples), { n: 100, p50: 50, p95: 95, p99: 99, max: 100 })
@@ -23,14 +23,14 @@ test('one sample is every percentile', () => {
   assert.deepEqual(summarise([7]), { n: 1, p50: 7, p95: 7, p99: 7, max: 7 })
 })
 
-test('the order in which samples were taken does not matter, and they stay as they were', () => {
+test('the order of the samples does not matter, and they are not modified', () => {
   const samples = [10, 9, 100, 1]
 
   assert.deepEqual(summarise(samples), { n: 4, p50: 9, p95: 100, p99: 100, max: 100 })
   assert.deepEqual(samples, [10, 9, 100, 1])
 })
 
-test('a percentile is a sample that at least so many do not exceed', () => {
+test('a percentile is a sample that at least that share of the samples does not exceed', () => {
   const samplesOf = fc.array(fc.double({ noNaN: true }), { minLength: 1 })
   fc.assert(
     fc.property(samplesOf, fc.integer({ min: 1, max: 100 }), (samples, percent) => {
@@ -45,7 +45,7 @@ test('a percentile is a sample that at least so many do not exceed', () => {
   )
 })
 
-test('no samples are no result', () => {
+test('no samples give no summary', () => {
   assert.throws(() => summarise([]), /no samples/)
 })
 
@@ -54,7 +54,7 @@ test('the ratio is ours over the baseline', () => {
   assert.throws(() => ratio(30, 0), /baseline of 0/)
 })
 
-test('a target on its edge is met', () => {
+test('a value equal to the target meets it', () => {
   const of = (p50: number, baseline: number) => ({ p50, ratio: p50 / baseline, baseline: { name: '', p50: baseline } })
 
   assert.equal(meets({ ratio: '>=', value: 0.5 }, of(50, 100)), true)
@@ -67,7 +67,7 @@ test('a target on its edge is met', () => {
   assert.equal(meets({ p50: '<=', value: 250 }, of(251, 1000)), false)
 })
 
-test('a result keeps the worst sample and compares the medians', () => {
+test('a result contains the worst sample and compares the medians', () => {
   const row = { name: 'made-up', unit: 'ms', baseline: 'nothing' } as const
 
   const result = resultOf(row, { ours: [4, 2, 900], baseline: [1, 2, 3], ok: 0.75 })

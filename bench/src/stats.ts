@@ -1,4 +1,4 @@
-/** Pure numbers. Nothing is trimmed: the worst sample is the max. */
+/** Statistics of samples. Pure. Nothing is trimmed: the worst sample is the max. */
 import type { Measurement, Row, Target } from './row.ts'
 
 export type Summary = { n: number; p50: number; p95: number; p99: number; max: number }
@@ -32,7 +32,7 @@ export function resultOf(row: Pick<Row, 'name' | 'unit' | 'baseline'>, measured:
 }
 
 export function summarise(samples: readonly number[]): Summary {
-  if (samples.length === 0) throw new Error('there are no samples')
+  if (samples.length === 0) throw new Error('cannot summarise no samples')
   const sorted = samples.toSorted((a, b) => a - b)
   return {
     n: sorted.length,
@@ -43,16 +43,16 @@ export function summarise(samples: readonly number[]): Summary {
   }
 }
 
-/** By nearest rank: the smallest sample that at least `percent` of all samples do not exceed. Always a real sample. */
+/** By nearest rank: the smallest sample that at least `percent` of all samples do not exceed. Always one of the samples. */
 export function percentile(sorted: ArrayLike<number>, percent: number): number {
   const rank = Math.max(Math.ceil((percent * sorted.length) / 100), 1)
   const sample = sorted[rank - 1]
-  if (sample === undefined) throw new Error(`there is no percentile ${percent} of ${sorted.length} samples`)
+  if (sample === undefined) throw new Error(`cannot take percentile ${percent} of ${sorted.length} samples`)
   return sample
 }
 
 export function ratio(ours: number, baseline: number): number {
-  if (!(baseline > 0)) throw new Error(`nothing can be compared with a baseline of ${baseline}`)
+  if (!(baseline > 0)) throw new Error(`cannot compare with a baseline of ${baseline}`)
   return ours / baseline
 }
 

@@ -34,12 +34,12 @@ export async function createCheckout(benchRun: Run, commit: string): Promise<str
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-compare-'))
   benchRun.defer(() => rm(folder, { recursive: true, force: true }))
   const root = path.join(folder, 'warren')
-  benchRun.say(`  checking out ${commit}`)
+  benchRun.report(`  checking out ${commit}`)
   benchRun.defer(() => git('worktree', 'remove', '--force', root).then(() => {}))
   await git('worktree', 'add', '--quiet', '--detach', root, commit)
 
   if (await haveSamePackages(root)) await copyPackages(root)
-  benchRun.say('  setting it up: npm packages and guest agent')
+  benchRun.report('  setting it up: npm packages and guest agent')
   await run('sh', ['tools/setup.sh', '--quiet'], { cwd: root, timeout: SETUP_LIMIT_MS, signal: benchRun.signal })
   return root
 }

@@ -72,7 +72,7 @@ async function withSubjects(
   } finally {
     for (const subject of opened) {
       // Its instance is thrown away in the end, and an error of the measurement is the one to report.
-      await subject.close().catch((error) => run.say(`  failed to clean up: ${errorText(error)}`))
+      await subject.close().catch((error) => run.report(`  failed to clean up: ${errorText(error)}`))
     }
   }
 }

@@ -9,7 +9,7 @@ export const loadGenerator: Fixture<LoadGenerator> = async (run) => {
   const child = await startChild('bench/src/load/main.ts')
   run.defer(child.stop)
   return async (slice) => {
-    const response = await child.ask<SliceResult | { error: string }>(slice)
+    const response = await child.request<SliceResult | { error: string }>(slice)
     if ('error' in response) throw new Error(`failed to send load to ${slice.url}: ${response.error}`)
     return response
   }

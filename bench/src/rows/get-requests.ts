@@ -134,7 +134,7 @@ async function measureRate(
       return load({ url, headers: caller.headers, body, connections: CONNECTIONS, ms })
     }
 
-    run.say(`  warming up with ${CONNECTIONS} connections, ${Buffer.byteLength(body)} bytes per response`)
+    run.report(`  warming up with ${CONNECTIONS} connections, ${Buffer.byteLength(body)} bytes per response`)
     for (const url of [ourUrl, bareUrl]) await send(url, WARM_UP_MS)
 
     return await compareRates(

@@ -1,4 +1,4 @@
-/** What memory a sandbox takes while it does nothing, and what an upload takes of the processes it passes through. */
+/** Memory of an idle sandbox, and memory that an upload takes in the processes it passes through. */
 import { readFile } from 'node:fs/promises'
 import { type BareVm, bootBareVm } from '../../../host-agent/src/testing/bare-vm.ts'
 import { rounds } from '../compare-times.ts'
@@ -14,9 +14,9 @@ const SAMPLE_MS = 100
 
 export const idleMemoryRow: Row = {
   name: 'idle-memory',
-  what: `PSS of QEMU for each of ${SANDBOXES} fresh sandboxes (${SMALL}); shared pages count by share`,
+  what: `PSS of QEMU for each of ${SANDBOXES} fresh sandboxes (${SMALL}); a page shared by n counts 1/n`,
   unit: 'MiB',
-  baseline: 'cold-booted machine',
+  baseline: 'cold-booted VM',
   target: { p50: '<=', value: 25 },
   measure: measureIdle,
   comparison: { whyNot: "it reads the host agent's records, which differ between versions" },
@@ -24,9 +24,9 @@ export const idleMemoryRow: Row = {
 
 const uploadRow = (name: string, bytes: number, optIn?: true): Row => ({
   name,
-  what: `memory that the API and the host agent take on top during an upload of ${bytes / GIB} GiB, at most`,
+  what: `peak growth in memory of the control plane and the host agent during an upload of ${bytes / GIB} GiB`,
   unit: 'MiB',
-  baseline: 'both before it',
+  baseline: 'both before the upload',
   target: { p50: '<=', value: 64 },
   ...(optIn ? { optIn } : {}),
   measure: (run) => measureUpload(run, bytes),
@@ -52,12 +52,12 @@ async function measureIdle(run: Run): Promise<Measurement> {
   }
 }
 
-/** The sum over all who share is what the machine really spends. */
+/** Proportional set size: summed over all processes it is the memory that the machine really spends. */
 const readPssMib = async (pid: number): Promise<number> => readKib(`/proc/${pid}/smaps_rollup`, /^Pss: +(\d+) kB$/m)
 
 async function readKib(file: string, line: RegExp): Promise<number> {
   const kib = line.exec(await readFile(file, 'utf8'))?.[1]
-  if (kib === undefined) throw new Error(`${file} does not tell ${line}`)
+  if (kib === undefined) throw new Error(`${file} has no line ${line}`)
   return Number(kib) / 1024
 }
 
@@ -71,9 +71,9 @@ async function measureUpload(run: Run, bytes: number): Promise<Measurement> {
   try {
     for (let round = 0; round < rounds(run, bytes > GIB ? 1 : 3); round++) {
       const start = await readBoth()
-      let most = start
+      let peak = start
       const sampling = setInterval(async () => {
-        most = Math.max(most, await readBoth())
+        peak = Math.max(peak, await readBoth())
       }, SAMPLE_MS)
       const startedAt = performance.now()
       try {
@@ -82,8 +82,8 @@ async function measureUpload(run: Run, bytes: number): Promise<Measurement> {
         clearInterval(sampling)
       }
       const seconds = (performance.now() - startedAt) / 1000
-      run.say(`  ${bytes / GIB} GiB in ${seconds.toFixed(1)} s: from ${start.toFixed(0)} to ${most.toFixed(0)} MiB`)
-      growths.push(most - start)
+      run.report(`  ${bytes / GIB} GiB in ${seconds.toFixed(1)} s: from ${start.toFixed(0)} to ${peak.toFixed(0)} MiB`)
+      growths.push(peak - start)
       before.push(start)
     }
     return { ours: growths, baseline: before, ok: 1 }

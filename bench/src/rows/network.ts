@@ -1,20 +1,20 @@
 /**
- * The network of sandboxes, without the sandboxes: guests are namespaces at the kernel's speed, so what is measured is
- * the host's own cost. Under emulation a guest sends a fraction of it.
+ * The network of sandboxes without VMs: guests are network namespaces, so what is measured is the host's cost. An
+ * emulated VM sends a fraction of what the host can carry.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { compareTimes, rounds, type Timed } from '../compare-times.ts'
 import { interleave } from '../interleave.ts'
-import { type NetWorld, netWorld } from '../net/world.ts'
+import { type HostNetwork, hostNetwork } from '../net/client.ts'
 import type { Measurement, Row, Run } from '../row.ts'
 
 const OTHERS = 1_000
 const SET_UP_ROUNDS = 40
 const CLAIM_ROUNDS = 12
 const RULES_ROUNDS = 30
-const POUR_ROUNDS = 8
+const SEND_ROUNDS = 8
 const MANY_ROUNDS = 20
-/** The kernel frees what the turn before had, and holds its locks meanwhile. */
+/** The kernel frees the network of the previous turn, and holds its locks meanwhile. */
 const FREE_MS = 80
 
 const BY_COMMANDS = 'ip and nft, 4 processes'
@@ -34,7 +34,7 @@ export const netSetUpRow: Row = {
 
 export const netTearDownRow: Row = {
   name: 'net-teardown',
-  what: 'the same taken down: route, flows, namespace; the kernel frees the rest by itself, as after ip netns del',
+  what: 'the same torn down: route, flows, namespace; the kernel frees the rest afterwards, as with ip netns del',
   unit: 'ms',
   baseline: 'ip netns del',
   target: { p50: '<=', value: 5 },
@@ -44,17 +44,17 @@ export const netTearDownRow: Row = {
 
 export const netClaimRow: Row = {
   name: 'net-claim',
-  what: 'a ready slot given an address with its rules in force, in the kernel and at the gate; against making it then',
+  what: 'a ready slot gets an address and its rules, in the kernel and the egress proxy; against setup on demand',
   unit: 'ms',
-  baseline: 'set up when asked for',
+  baseline: 'set up on demand',
   target: { p50: '<=', value: 1 },
   measure: (run) =>
     withNet(run, (net) =>
       compareTimes(
         run,
-        async () => (await net('claim')).map(right),
-        async () => right((await net('setUp')).setUp),
-        { rounds: rounds(run, CLAIM_ROUNDS), settle: () => free(run) },
+        async () => (await net('claim')).map(succeeded),
+        async () => succeeded((await net('setUp')).setUp),
+        { rounds: rounds(run, CLAIM_ROUNDS), settle: () => waitUntilFreed(run) },
       ),
     ),
   comparison: NOT_COMPARABLE,
@@ -62,15 +62,15 @@ export const netClaimRow: Row = {
 
 export const netRulesRow: Row = {
   name: 'net-rules-1000',
-  what: '1,000 egress rules applied to a sandbox that runs, in one transaction; against nft -f of the same',
+  what: '1,000 egress rules applied to a running sandbox in one transaction, against nft -f of the same rules',
   unit: 'ms',
   baseline: 'nft -f',
   measure: (run) =>
     withNet(run, (net) =>
       compareTimes(
         run,
-        async () => right(await net('applyRules')),
-        async () => right(await net('applyRulesByCommand')),
+        async () => succeeded(await net('applyRules')),
+        async () => succeeded(await net('applyRulesWithNft')),
         { rounds: rounds(run, RULES_ROUNDS) },
       ),
     ),
@@ -86,8 +86,8 @@ export const netOpenRow: Row = {
     withNet(run, (net) =>
       measureRates(
         run,
-        () => net('pour', { way: 'open' }),
-        () => net('pourFromHost'),
+        () => net('send', { route: 'open' }),
+        () => net('sendFromHost'),
       ),
     ),
   comparison: NOT_COMPARABLE,
@@ -98,25 +98,25 @@ export const netOutRulesRow: Row = {
   what: 'the same with 1,000 address rules',
   unit: 'MB/s',
   baseline: OPEN,
-  measure: (run) => measureWay(run, 'rules'),
+  measure: (run) => measureRoute(run, 'rules'),
   comparison: NOT_COMPARABLE,
 }
 
 export const netOutProxyRow: Row = {
   name: 'net-out-proxy',
-  what: 'the same by name, through the proxy',
+  what: 'the same with a rule by name, through the egress proxy',
   unit: 'MB/s',
   baseline: OPEN,
-  measure: (run) => measureWay(run, 'proxy'),
+  measure: (run) => measureRoute(run, 'proxy'),
   comparison: NOT_COMPARABLE,
 }
 
 export const net1000AskRow: Row = {
   name: 'net-1000-ask',
-  what: `a question of one sandbox for a name, with ${OTHERS} others that have 120 rules each, against alone`,
+  what: `a DNS query of one sandbox, with ${OTHERS} others that have 120 rules each, against alone`,
   unit: 'ms',
   baseline: 'alone, before',
-  measure: (run) => measureMany(run, 'ask'),
+  measure: (run) => measureMany(run, 'resolve'),
   comparison: NOT_COMPARABLE,
 }
 
@@ -131,63 +131,66 @@ export const net1000ChangeRow: Row = {
 
 export const net1000ClaimRow: Row = {
   name: 'net-1000-claim',
-  what: `the last 100 of ${OTHERS} sandboxes with 120 rules that come one after the other, against the first 100`,
+  what: `claims of the last 100 of ${OTHERS} sandboxes with 120 rules, one after the other, against the first 100`,
   unit: 'ms',
   baseline: 'the first 100',
-  measure: async (run) => ({ ...(await run.open(crowd)).claims, ok: 1 }),
+  measure: async (run) => ({ ...(await run.open(manySandboxes)).claims, ok: 1 }),
   comparison: NOT_COMPARABLE,
 }
 
-const FIRSTS = {
-  ask: (net: NetWorld) => net('ask'),
-  change: async (net: NetWorld) => [await net('changeFirst')],
+const FIRST_SANDBOX = {
+  resolve: (net: HostNetwork) => net('resolve'),
+  change: async (net: HostNetwork) => [await net('changeFirst')],
 }
 
-/** Alone first and among many then: the others cannot come and go with every turn. Shared by the rows about them. */
-const crowd = async (run: Run) => {
-  const net = await run.open(netWorld)
-  const alone = { ask: await sample(run, net, 'ask'), change: await sample(run, net, 'change') }
+/**
+ * Measures the first sandbox alone and then adds the others, which cannot be added and removed with every turn. The
+ * rows about many sandboxes share it.
+ */
+const manySandboxes = async (run: Run) => {
+  const net = await run.open(hostNetwork)
+  const alone = { resolve: await sample(run, net, 'resolve'), change: await sample(run, net, 'change') }
   const first = await net('addOthers', { upTo: 100 })
   for (let upTo = 200; upTo <= OTHERS - 100; upTo += 100) {
     await net('addOthers', { upTo })
-    run.say(`  ${upTo} sandboxes have their rules`)
+    run.report(`  added ${upTo} sandboxes`)
   }
   return { alone, claims: { ours: await net('addOthers', { upTo: OTHERS }), baseline: first } }
 }
 
-async function sample(run: Run, net: NetWorld, what: keyof typeof FIRSTS): Promise<number[]> {
-  const taken: number[] = []
-  for (let round = 0; round < rounds(run, MANY_ROUNDS); round++) taken.push(...(await FIRSTS[what](net)))
-  return taken
+async function sample(run: Run, net: HostNetwork, what: keyof typeof FIRST_SANDBOX): Promise<number[]> {
+  const samples: number[] = []
+  for (let round = 0; round < rounds(run, MANY_ROUNDS); round++) samples.push(...(await FIRST_SANDBOX[what](net)))
+  return samples
 }
 
-async function measureMany(run: Run, what: keyof typeof FIRSTS): Promise<Measurement> {
-  const { alone } = await run.open(crowd)
-  return { ours: await sample(run, await run.open(netWorld), what), baseline: alone[what], ok: 1 }
+async function measureMany(run: Run, what: keyof typeof FIRST_SANDBOX): Promise<Measurement> {
+  const { alone } = await run.open(manySandboxes)
+  return { ours: await sample(run, await run.open(hostNetwork), what), baseline: alone[what], ok: 1 }
 }
 
-const withNet = async (run: Run, measure: (net: NetWorld) => Promise<Measurement>): Promise<Measurement> =>
-  measure(await run.open(netWorld))
+const withNet = async (run: Run, measure: (net: HostNetwork) => Promise<Measurement>): Promise<Measurement> =>
+  measure(await run.open(hostNetwork))
 
-const right = (ms: number): Timed => ({ ms, ok: true })
-const free = (run: Run): Promise<void> => delay(FREE_MS, undefined, { signal: run.signal })
+const succeeded = (ms: number): Timed => ({ ms, ok: true })
+const waitUntilFreed = (run: Run): Promise<void> => delay(FREE_MS, undefined, { signal: run.signal })
 
 const measureSetUp = (run: Run, part: 'setUp' | 'tearDown'): Promise<Measurement> =>
   withNet(run, (net) =>
     compareTimes(
       run,
-      async () => right((await net('setUp'))[part]),
-      async () => right((await net('setUpByCommands'))[part]),
-      { rounds: rounds(run, SET_UP_ROUNDS), settle: () => free(run) },
+      async () => succeeded((await net('setUp'))[part]),
+      async () => succeeded((await net('setUpWithCommands'))[part]),
+      { rounds: rounds(run, SET_UP_ROUNDS), settle: () => waitUntilFreed(run) },
     ),
   )
 
-const measureWay = (run: Run, way: 'rules' | 'proxy'): Promise<Measurement> =>
+const measureRoute = (run: Run, route: 'rules' | 'proxy'): Promise<Measurement> =>
   withNet(run, (net) =>
     measureRates(
       run,
-      () => net('pour', { way }),
-      () => net('pour', { way: 'open' }),
+      () => net('send', { route }),
+      () => net('send', { route: 'open' }),
     ),
   )
 
@@ -196,5 +199,5 @@ async function measureRates(
   ours: () => Promise<number>,
   baseline: () => Promise<number>,
 ): Promise<Measurement> {
-  return { ...(await interleave(run, { ours, baseline }, { rounds: rounds(run, POUR_ROUNDS) })), ok: 1 }
+  return { ...(await interleave(run, { ours, baseline }, { rounds: rounds(run, SEND_ROUNDS) })), ok: 1 }
 }

@@ -175,7 +175,7 @@ async function measurePauseAgain(run: Run): Promise<Measurement> {
       run.signal.throwIfAborted()
       timed.push(await pause(run, api, id))
       await resume(api, id)
-      if (n % 20 === 0) run.say(`  pause ${n} of ${MANY}`)
+      if (n % 20 === 0) run.report(`  pause ${n} of ${MANY}`)
     }
     const ms = timed.map((one) => one.ms)
     return {

@@ -159,7 +159,7 @@ async function streamOnce(run: Run, guest: GuestAccess): Promise<{ rate: number;
   } catch (error) {
     // On a machine too busy for 4 MiB/s the reader falls behind the journal, and its stream ends with this error.
     if (!/output.offset.expired/.test(errorText(error))) throw error
-    run.say(`  a reader fell behind after ${bytes} bytes`)
+    run.report(`  a reader fell behind after ${bytes} bytes`)
   }
   const seconds = (performance.now() - startedAt) / 1000
   return { rate: bytes / 1e6 / seconds, isComplete: bytes === STREAM_BYTES }

@@ -1,10 +1,10 @@
-/** A page of sandboxes must not take longer because there are a thousand times as many behind it. */
+/** The first page of sandboxes must not take longer because a thousand times as many sandboxes exist. */
 import { Pool } from 'undici'
 import { compareTimes, type Timed } from '../compare-times.ts'
 import { type ManySandboxes, manySandboxes, type Owner } from '../fixtures/many-sandboxes.ts'
 import type { Measurement, Row, Run } from '../row.ts'
 
-/** Until the statements are planned on every connection and the compiler has seen the path. */
+/** Until the statements are planned on every connection and the compiler has optimised the path. */
 const WARM_UP_ROUNDS = 300
 
 const NOT_COMPARABLE = {
@@ -24,7 +24,7 @@ export const listRow: Row = {
 
 export const listByStatusRow: Row = {
   name: 'list-1m-status',
-  what: 'GET /v1/sandboxes?status=running of the same two users; 6 % run',
+  what: 'GET /v1/sandboxes?status=running of the same two users; 6 % are running',
   unit: 'ms',
   baseline: 'the same with 1,000 rows',
   target: TARGET,
@@ -37,7 +37,7 @@ async function measureList(run: Run, path: string, total: (owner: Owner) => numb
   const pool = new Pool(baseUrl, { connections: 1, pipelining: 1 })
   try {
     const time = (owner: Owner) => timeList(pool, path, owner, total(owner), run.signal)
-    run.say(`  warming up`)
+    run.report(`  warming up`)
     for (let round = 0; round < WARM_UP_ROUNDS; round++) {
       for (const owner of [large, small]) await time(owner)
     }
@@ -51,13 +51,13 @@ async function measureList(run: Run, path: string, total: (owner: Owner) => numb
   }
 }
 
-/** One request, timed to its last byte, and whether it is the full first page with the right total. */
+/** Times one request to its last byte. It is ok if it is the full first page with the right total. */
 async function timeList(pool: Pool, path: string, owner: Owner, total: number, signal: AbortSignal): Promise<Timed> {
   const startedAt = performance.now()
-  const answer = await pool.request({ method: 'GET', path, headers: owner.headers, signal })
-  const text = await answer.body.text()
+  const response = await pool.request({ method: 'GET', path, headers: owner.headers, signal })
+  const text = await response.body.text()
   const ms = performance.now() - startedAt
-  if (answer.statusCode !== 200) return { ms, ok: false }
+  if (response.statusCode !== 200) return { ms, ok: false }
   const { data } = JSON.parse(text)
   return { ms, ok: data.pagination.total === total && data.pagination.count === data.pagination.limit }
 }

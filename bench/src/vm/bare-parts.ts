@@ -1,4 +1,4 @@
-/** What the bare machine is made of: the same kernel, agent and image as those of the Warren beside it. */
+/** The files of a bare VM: the same kernel, guest agent and image that Warren uses. */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'

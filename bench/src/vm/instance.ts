@@ -47,7 +47,7 @@ type Start = {
 export async function startInstance(run: Run, start: Start): Promise<Instance> {
   if (process.getuid?.() !== 0) throw new Skip('virtual machines need root')
   const name = start.label === undefined ? 'Warren' : `Warren (${start.label})`
-  run.say(`  starting ${name} with virtual machines`)
+  run.report(`  starting ${name} with virtual machines`)
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-bench-'))
   run.defer(() => rm(folder, { recursive: true, force: true }))
   const dataDir = path.join(folder, 'data')
@@ -121,7 +121,7 @@ async function waitUntilReady(run: Run, child: ChildProcess, dataDir: string, na
   let isReady = false
   // What it prints once it is ready is a warning.
   child.stdout!.setEncoding('utf8').on('data', (text: string) => {
-    if (isReady) run.say(`  ${name}: ${text.trimEnd()}`)
+    if (isReady) run.report(`  ${name}: ${text.trimEnd()}`)
     else output += text
   })
   const exited = new Promise<never>((_, reject) => {

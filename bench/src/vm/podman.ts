@@ -1,4 +1,4 @@
-/** `podman run` of the same root filesystem: what people use where they do without a kernel of their own. */
+/** `podman run` with the same root filesystem: the usual alternative when a separate kernel is not needed. */
 import { execFile } from 'node:child_process'
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
@@ -18,11 +18,11 @@ const INSTALL_LIMIT_MS = 5 * 60_000
 export type PodmanRun = (...command: string[]) => Promise<void>
 
 export const podman: Fixture<PodmanRun> = async (benchRun) => {
-  await install(benchRun.say)
+  await install(benchRun.report)
   const { image } = await benchRun.open(bareParts)
   const root = await mkdtemp(path.join(tmpdir(), 'warren-podman-'))
   benchRun.defer(() => rm(root, { recursive: true, force: true }))
-  // Out of the very file that sandboxes start from, without mounting it.
+  // Extracted, without mounting, from the same image file that sandboxes start from.
   await run('debugfs', ['-R', `rdump / ${root}`, image])
   const args = [
     ...['--runtime', 'runc', '--cgroup-manager=cgroupfs', 'run', '--rm', '--network=none'],
@@ -30,18 +30,18 @@ export const podman: Fixture<PodmanRun> = async (benchRun) => {
   ]
   const podmanRun: PodmanRun = async (...command) => void (await run('podman', [...args, ...command]))
   await podmanRun('true').catch((error) => {
-    throw new Skip(`podman runs no container here: ${errorText(error)}`)
+    throw new Skip(`podman cannot run a container on this machine: ${errorText(error)}`)
   })
   return podmanRun
 }
 
-async function install(say: (text: string) => void): Promise<void> {
-  const isThere = await Promise.all([run('podman', ['--version']), run('runc', ['--version'])]).then(
+async function install(report: (text: string) => void): Promise<void> {
+  const isInstalled = await Promise.all([run('podman', ['--version']), run('runc', ['--version'])]).then(
     () => true,
     () => false,
   )
-  if (isThere) return
-  say('  installing podman and runc, the baseline')
+  if (isInstalled) return
+  report('  installing podman and runc, the baseline')
   await run('apt-get', INSTALL, { timeout: INSTALL_LIMIT_MS }).catch((error) => {
     throw new Skip(`podman and runc cannot be installed (apt-get ${INSTALL.join(' ')}): ${errorText(error)}`)
   })

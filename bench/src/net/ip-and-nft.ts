@@ -1,4 +1,4 @@
-/** The same network by the commands that one would type: as few processes as they allow. */
+/** The same network set up with the commands `ip` and `nft`, with as few processes as possible. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import { HOST_ADDRESS } from '../../../host-agent/src/net/names.ts'
@@ -9,9 +9,9 @@ import type { Policy } from '../../../host-agent/src/net/policy.ts'
 const NAME = 'warren-bench'
 const OUTER = 'wbench0'
 
-export async function setUpByCommands(ip: string, mtu: number, policy: Policy): Promise<void> {
-  await feed('ip', ['netns', 'add', NAME])
-  await feed(
+export async function setUpWithCommands(ip: string, mtu: number, policy: Policy): Promise<void> {
+  await runWithInput('ip', ['netns', 'add', NAME])
+  await runWithInput(
     'ip',
     ['-batch', '-'],
     [
@@ -21,7 +21,7 @@ export async function setUpByCommands(ip: string, mtu: number, policy: Policy): 
       `route add ${ip}/32 dev ${OUTER}`,
     ],
   )
-  await feed(
+  await runWithInput(
     'ip',
     ['-n', NAME, '-batch', '-'],
     [
@@ -35,19 +35,19 @@ export async function setUpByCommands(ip: string, mtu: number, policy: Policy): 
     ],
   )
   const rules = renderSlotPolicy(policy, { limitBytes: policy.quotaBytes, usedBytes: 0 }, false)
-  await applyByCommand(NAME, [renderSlotTable(), rules, renderOwner(ip)])
+  await applyWithNft(NAME, [renderSlotTable(), rules, renderOwner(ip)])
 }
 
-export const tearDownByCommands = (): Promise<void> => feed('ip', ['netns', 'del', NAME])
+export const tearDownWithCommands = (): Promise<void> => runWithInput('ip', ['netns', 'del', NAME])
 
-/** `nft -f` in a namespace of that name. */
-export const applyByCommand = (netns: string, text: string[]): Promise<void> =>
-  feed('ip', ['netns', 'exec', netns, 'nft', '-f', '-'], text)
+/** Runs `nft -f` in the named namespace. */
+export const applyWithNft = (netns: string, text: string[]): Promise<void> =>
+  runWithInput('ip', ['netns', 'exec', netns, 'nft', '-f', '-'], text)
 
-async function feed(command: string, args: string[], lines: string[] = []): Promise<void> {
+async function runWithInput(command: string, args: string[], lines: string[] = []): Promise<void> {
   const child = spawn(command, args, { stdio: ['pipe', 'ignore', 'inherit'] })
-  child.stdin.on('error', () => {}) // Its exit tells why it does not listen.
+  child.stdin.on('error', () => {}) // Its exit status is reported instead.
   child.stdin.end(`${lines.join('\n')}\n`)
   const [code] = await once(child, 'exit')
-  if (code !== 0) throw new Error(`${command} ${args.join(' ')} ended with ${code}`)
+  if (code !== 0) throw new Error(`${command} ${args.join(' ')} exited with ${code}`)
 }

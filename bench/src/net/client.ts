@@ -1,27 +1,27 @@
-/** The process with a host's network in it (main.ts), as rows ask it. */
+/** Starts the process with a host's network (main.ts) and sends it tasks. */
 import { startChild } from '../child.ts'
 import type { Fixture } from '../row.ts'
 import { Skip } from '../skip.ts'
 import type { Tasks } from './tasks.ts'
 
 type Task = Exclude<keyof Tasks, 'close'>
-export type NetWorld = <T extends Task>(
+export type HostNetwork = <T extends Task>(
   task: T,
   ...params: Parameters<Tasks[T]>
 ) => Promise<Awaited<ReturnType<Tasks[T]>>>
 
-/** A thousand namespaces take their time to go. */
+/** Removing a thousand namespaces is slow. */
 const STOP_LIMIT_MS = 120_000
 
-export const netWorld: Fixture<NetWorld> = async (run) => {
+export const hostNetwork: Fixture<HostNetwork> = async (run) => {
   if (process.getuid?.() !== 0) throw new Skip('network namespaces need root')
-  run.say('  starting a host with its network, in namespaces of its own')
+  run.report('  starting a host network in private namespaces')
   const child = await startChild('bench/src/net/main.ts', { asRoot: true, stopLimitMs: STOP_LIMIT_MS })
   run.defer(child.stop)
   return async (task, ...params) => {
     run.signal.throwIfAborted()
-    const answer = await child.ask<{ value: never } | { error: string }>({ task, params: params[0] })
-    if ('error' in answer) throw new Error(`${task}: ${answer.error}`)
-    return answer.value
+    const response = await child.request<{ value: never } | { error: string }>({ task, params: params[0] })
+    if ('error' in response) throw new Error(`${task}: ${response.error}`)
+    return response.value
   }
 }

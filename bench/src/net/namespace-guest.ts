@@ -1,6 +1,6 @@
 /**
- * A guest at the kernel's speed: a namespace joined to the slot's by a pair of links in place of the tap. What is
- * measured through it is the host's own cost; an emulated guest would be the limit by far.
+ * A guest that is a network namespace instead of a VM: a veth pair connects it to the slot's namespace in place of the
+ * tap. What is measured through it is the host's cost; an emulated VM would be far slower than the host.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { until } from '@warren/kit/testing/until'
@@ -9,14 +9,14 @@ import { renderCutTable } from '../../../host-agent/src/net/netd/nft/segment-tab
 import { command } from '../../../host-agent/src/net/testing/host.ts'
 import { runCommandOrThrow } from '../../../host-agent/src/run-command.ts'
 
-export class FastGuest {
+export class NamespaceGuest {
   readonly #child: ChildProcess
 
   private constructor(child: ChildProcess) {
     this.#child = child
   }
 
-  static async start(instance: string, slot: number, mtu: number): Promise<FastGuest> {
+  static async start(instance: string, slot: number, mtu: number): Promise<NamespaceGuest> {
     const child = spawn('unshare', ['-n', 'sleep', 'infinity'], { stdio: 'ignore' })
     const own = await command('readlink /proc/self/ns/net')
     await until(async () => (await command(`readlink /proc/${child.pid}/ns/net`)) !== own)
@@ -24,7 +24,7 @@ export class FastGuest {
     const inGuest = `nsenter -t ${child.pid} -n ip`
     await command(`${inSlot} link del ${TAP}`)
     await command(`${inSlot} link add ${TAP} mtu ${mtu} type veth peer name eth0 mtu ${mtu} netns ${child.pid}`)
-    // The cut went with the tap it was at.
+    // The segmentation rules were deleted with the tap.
     const nft = ['netns', 'exec', netnsName(instance, slot), 'nft', '-f', '-']
     await runCommandOrThrow('ip', nft, { input: renderCutTable() })
     for (const line of [
@@ -36,10 +36,10 @@ export class FastGuest {
     ]) {
       await command(line)
     }
-    return new FastGuest(child)
+    return new NamespaceGuest(child)
   }
 
-  /** A program of Node in it; what it writes. */
+  /** Runs a Node program in it and returns what it prints. */
   run(program: string, args: readonly string[]): Promise<string> {
     return runNode(['nsenter', '-t', `${this.#child.pid}`, '-n'], program, args)
   }
@@ -49,10 +49,10 @@ export class FastGuest {
   }
 }
 
-/** `before`: words in front of the command line, where it is to run elsewhere. */
-export async function runNode(before: readonly string[], program: string, args: readonly string[]): Promise<string> {
-  const [first, ...rest] = [...before, process.execPath, '-e', program, ...args]
-  const child = spawn(first!, rest, { stdio: ['ignore', 'pipe', 'inherit'] }) // There is at least Node.
+/** `wrapper` is put in front of the command line, to run it in another namespace. */
+export async function runNode(wrapper: readonly string[], program: string, args: readonly string[]): Promise<string> {
+  const [first, ...rest] = [...wrapper, process.execPath, '-e', program, ...args]
+  const child = spawn(first!, rest, { stdio: ['ignore', 'pipe', 'inherit'] }) // Node at least.
   let text = ''
   for await (const chunk of child.stdout) text += chunk
   return text

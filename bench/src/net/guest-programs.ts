@@ -1,25 +1,25 @@
-/** What runs in a guest: text, because it is another process in another namespace. Each prints what it measured. */
+/** Programs for a guest. They are text because they run as other processes in other namespaces. Each prints its result. */
 
-/** `address hello bytes`: MB/s of so many bytes through one connection, after a TLS hello that is answered. */
-export const POUR = `
+/** Arguments: address, TLS hello, bytes. Sends the bytes over one connection once the hello has a response; prints MB/s. */
+export const SEND = `
 const [host, hello, bytes] = process.argv.slice(1)
 const socket = require('node:net').connect({ host, port: 443 })
 const piece = Buffer.alloc(256 * 1024)
 socket.once('data', () => {
   const startedAt = performance.now()
-  let left = Number(bytes)
-  const pour = () => {
-    while (left > 0) { left -= piece.length; if (!socket.write(piece)) return void socket.once('drain', pour) }
+  let remaining = Number(bytes)
+  const send = () => {
+    while (remaining > 0) { remaining -= piece.length; if (!socket.write(piece)) return void socket.once('drain', send) }
     socket.end()
   }
   socket.on('close', () => console.log(Number(bytes) / 1e3 / (performance.now() - startedAt)))
-  pour()
+  send()
 })
 socket.write(hello, 'hex')
 `
 
-/** `name count`: milliseconds of as many questions for it, one after the other, as JSON. */
-export const ASK = `
+/** Arguments: name, count. Resolves the name that many times in sequence; prints the milliseconds of each as JSON. */
+export const RESOLVE = `
 const [name, count] = process.argv.slice(1)
 const resolver = new (require('node:dns').promises.Resolver)()
 resolver.setServers(['169.254.1.1'])
