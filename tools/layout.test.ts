@@ -14,7 +14,7 @@ const MAY_IMPORT: Record<string, string[]> = {
   warren: ['protocol', 'kit'],
   bench: ['protocol', 'kit', 'control-plane', 'host-agent'],
   e2e: ['protocol', 'kit'],
-  tools: ['kit'],
+  tools: ['kit', 'control-plane', 'host-agent', 'warren'],
 }
 /** It runs anywhere, in a browser too. */
 const PROTOCOL_PACKAGES = ['typebox']

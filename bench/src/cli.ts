@@ -1,6 +1,7 @@
 /** `npm run bench`: which rows are run, how, and what is printed about them. */
 import { loadavg } from 'node:os'
 import { parseArgs } from 'node:util'
+import { renderLines } from '@warren/kit/table'
 import { errorText } from '@warren/kit/text'
 import { createComparer, type Side, type StartSide } from './compare/compare.ts'
 import { renderComparison } from './compare/table.ts'
@@ -114,8 +115,9 @@ function parse(rows: readonly Row[], args: readonly string[]): Options {
 }
 
 function renderList(rows: readonly Row[]): string {
-  const width = Math.max(...rows.map(({ name }) => name.length))
-  return rows.map(({ name, what, optIn }) => `${name.padEnd(width)}  ${what}${optIn ? ' (opt-in)' : ''}\n`).join('')
+  return renderLines(rows.map(({ name, what, optIn }) => [name, `${what}${optIn ? ' (opt-in)' : ''}`]))
+    .map((line) => `${line}\n`)
+    .join('')
 }
 
 async function measureAll(options: Options, output: Output, signal: AbortSignal): Promise<number> {

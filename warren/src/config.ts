@@ -6,8 +6,14 @@ import { DATA_DIR, DATABASE_URL, INGRESS_CA_DIR, LISTENERS } from '@warren/kit/s
 
 export const ROOT = path.resolve(import.meta.dirname, '../..')
 
+/** Relative paths are relative to where the user typed the command, which npm passes in INIT_CWD. */
+const resolvePath = (file: string, env = process.env): string =>
+  path.resolve(env.INIT_CWD ?? process.cwd(), file.replace(/^~(?=\/|$)/, homedir()))
+
 /** Files that can be built again, shared by all clones of a user. */
-export const CACHE_DIR = path.join(process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache'), 'warren')
+export const CACHE_DIR = process.env.WARREN_CACHE_DIR
+  ? resolvePath(process.env.WARREN_CACHE_DIR)
+  : path.join(process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache'), 'warren')
 
 export const SETTINGS = {
   dataDir: DATA_DIR,
@@ -44,10 +50,7 @@ export type InstanceConfig = {
 export function readInstanceConfig(env: NodeJS.ProcessEnv = process.env): InstanceConfig {
   const { dataDir: wanted, databaseUrl, caDir } = SETTINGS
   const config = readConfig({ dataDir: wanted, databaseUrl, caDir }, env)
-  // A relative path is relative to where the user typed the command, which npm passes in INIT_CWD.
-  const from = env.INIT_CWD ?? process.cwd()
-  const expanded = config.dataDir.replace(/^~(?=\/|$)/, homedir())
-  const dataDir = expanded === '' ? path.join(ROOT, '.warren') : path.resolve(from, expanded)
+  const dataDir = config.dataDir === '' ? path.join(ROOT, '.warren') : resolvePath(config.dataDir, env)
   return {
     dataDir,
     databaseUrl: config.databaseUrl || undefined,

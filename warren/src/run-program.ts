@@ -1,14 +1,15 @@
 /** Runs a program of one of the services in the foreground and takes over its exit status. */
 import { spawn } from 'node:child_process'
 import path from 'node:path'
-import { ROOT, readInstanceConfig } from './config.ts'
+import { CACHE_DIR, type InstanceConfig, ROOT, readInstanceConfig } from './config.ts'
 import { isAlive, readInstanceFile } from './instance-file.ts'
 
 export async function runProgram(file: string, args: string[], needs: { needsDatabase: boolean }): Promise<void> {
-  const env = needs.needsDatabase ? { DATABASE_URL: await getDatabaseUrl(args) } : {}
+  const config = readInstanceConfig()
+  const database = needs.needsDatabase ? { DATABASE_URL: await getDatabaseUrl(config, args) } : {}
   const child = spawn(process.execPath, [path.join(ROOT, file), ...args], {
     stdio: 'inherit',
-    env: { ...process.env, ...env },
+    env: { ...process.env, WARREN_DATA_DIR: config.dataDir, WARREN_CACHE_DIR: CACHE_DIR, ...database },
   })
   process.exitCode = await new Promise<number>((resolve, reject) => {
     child.once('error', reject)
@@ -16,8 +17,7 @@ export async function runProgram(file: string, args: string[], needs: { needsDat
   })
 }
 
-async function getDatabaseUrl(args: string[]): Promise<string> {
-  const config = readInstanceConfig()
+async function getDatabaseUrl(config: InstanceConfig, args: string[]): Promise<string> {
   if (config.databaseUrl) return config.databaseUrl
   const instance = await readInstanceFile(config)
   if (instance?.databaseUrl && isAlive(instance)) return instance.databaseUrl

@@ -3,26 +3,26 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { cacheFolder, checkFolder, judgeDisk, judgeMemory, judgeOpenFiles } from './resources.ts'
+import { checkDisk, checkFolder, checkMemory, checkOpenFiles } from './resources.ts'
 
 const GIB = 1024 ** 3
 
-test('a disk is fine from 10 GiB, noted below, refused under 2', () => {
-  assert.deepEqual(judgeDisk('/data', 10 * GIB, 'set X'), { ok: true, detail: '/data: 10.0 GiB free' })
-  assert.deepEqual(judgeDisk('/data', 10 * GIB - 1, 'set X'), {
+test('a disk with 10 GiB is fine, below that there is a note, and below 2 GiB the check fails', () => {
+  assert.deepEqual(checkDisk('/data', 10 * GIB, 'set X'), { ok: true, detail: '/data: 10.0 GiB free' })
+  assert.deepEqual(checkDisk('/data', 10 * GIB - 1, 'set X'), {
     ok: true,
     detail: '/data: 10.0 GiB free',
-    note: 'little room: 10.0 GiB are comfortable',
+    note: 'little free space: 10.0 GiB or more is recommended',
   })
-  assert.equal(judgeDisk('/data', 2 * GIB, 'set X').ok, true)
-  assert.deepEqual(judgeDisk('/data', 1.5 * GIB, 'set X to a folder'), {
+  assert.equal(checkDisk('/data', 2 * GIB, 'set X').ok, true)
+  assert.deepEqual(checkDisk('/data', 1.5 * GIB, 'set X to a folder'), {
     ok: false,
     detail: '/data: 1.5 GiB free',
-    fix: 'make room, or set X to a folder with 10.0 GiB free',
+    fix: 'free some space, or set X to a folder with 10.0 GiB free',
   })
 })
 
-test('a folder that is not there yet is judged by its nearest parent and not made', async (t) => {
+test('for a folder that does not exist its nearest parent is checked, and nothing is created', async (t) => {
   const parent = await mkdtemp(join(tmpdir(), 'warren-doctor-'))
   t.after(() => rm(parent, { recursive: true }))
   const folder = join(parent, 'not', 'yet')
@@ -33,7 +33,7 @@ test('a folder that is not there yet is judged by its nearest parent and not mad
   await assert.rejects(rm(join(parent, 'not')), { code: 'ENOENT' })
 })
 
-test('a folder under something that is no folder cannot be made', async (t) => {
+test('a folder below a file fails the check', async (t) => {
   const parent = await mkdtemp(join(tmpdir(), 'warren-doctor-'))
   t.after(() => rm(parent, { recursive: true }))
   await writeFile(join(parent, 'file'), '')
@@ -41,25 +41,20 @@ test('a folder under something that is no folder cannot be made', async (t) => {
   const result = await checkFolder(join(parent, 'file', 'data'), 'set X to a folder')
 
   assert.equal(result.ok, false)
-  assert.match(result.detail, /file is no folder$/)
+  assert.match(result.detail, /file is not a folder$/)
 })
 
-test('the cache is where XDG says, else in the home folder', () => {
-  assert.equal(cacheFolder({ XDG_CACHE_HOME: '/var/cache', HOME: '/home/ada' }), '/var/cache/warren')
-  assert.equal(cacheFolder({ HOME: '/home/ada' }), '/home/ada/.cache/warren')
+test('memory for one sandbox is required, and below 4 GiB there is a note', () => {
+  assert.equal(checkMemory(0.5 * GIB).ok, false)
+  assert.match(JSON.stringify(checkMemory(2 * GIB)), /"ok":true.*"note":"enough for a few/)
+  assert.deepEqual(checkMemory(23.2 * GIB), { ok: true, detail: '23.2 GiB available' })
 })
 
-test('memory for one sandbox is the least, more is noted until it is comfortable', () => {
-  assert.equal(judgeMemory(0.5 * GIB).ok, false)
-  assert.match(JSON.stringify(judgeMemory(2 * GIB)), /"ok":true.*"note":"room for a few/)
-  assert.deepEqual(judgeMemory(23.2 * GIB), { ok: true, detail: '23.2 GiB available' })
-})
-
-test('of the limits of open files the hard one counts', () => {
+test('the hard limit of open files is checked', () => {
   const limits = (soft: string, hard: string) =>
     `Max cpu time 1 2 seconds\nMax open files    ${soft}   ${hard}   files \n`
 
-  assert.deepEqual(judgeOpenFiles(limits('1024', '20000')), { ok: true, detail: 'up to 20000' })
-  assert.deepEqual(judgeOpenFiles(limits('1024', 'unlimited')), { ok: true, detail: 'up to unlimited' })
-  assert.equal(judgeOpenFiles(limits('1024', '2048')).ok, false)
+  assert.deepEqual(checkOpenFiles(limits('1024', '20000')), { ok: true, detail: 'up to 20000' })
+  assert.deepEqual(checkOpenFiles(limits('1024', 'unlimited')), { ok: true, detail: 'up to unlimited' })
+  assert.equal(checkOpenFiles(limits('1024', '2048')).ok, false)
 })

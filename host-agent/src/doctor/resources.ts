@@ -1,20 +1,20 @@
-/** Room to work in: disk, memory, open files. */
+/** Checks of disk space, memory and the limit of open files. */
 import { constants } from 'node:fs'
 import { access, readFile, stat, statfs } from 'node:fs/promises'
-import { homedir } from 'node:os'
-import { dirname, join, resolve } from 'node:path'
+import { dirname, resolve } from 'node:path'
+import { readCacheDir } from '../images/layout.ts'
 import type { Check, CheckResult, Machine } from './check.ts'
 
 const GIB = 1024 ** 3
-/** An image of the catalog and a few sandboxes. */
+/** Enough for an image and a few sandboxes. */
 const DISK_COMFORTABLE_BYTES = 10 * GIB
-/** Less does not hold the build of one image. */
+/** The build of one image needs this much. */
 const DISK_MINIMUM_BYTES = 2 * GIB
-/** A handful of small sandboxes beside PostgreSQL and Warren itself. */
+/** Enough for a few small sandboxes beside PostgreSQL and Warren itself. */
 const MEMORY_COMFORTABLE_BYTES = 4 * GIB
-/** The smallest shape and Warren itself. */
+/** Enough for one sandbox of the smallest shape and Warren itself. */
 const MEMORY_MINIMUM_BYTES = 1 * GIB
-/** A sandbox takes a dozen in the host agent, each of its streams one or two more. */
+/** The host agent holds about a dozen open files per sandbox, and one or two more per stream. */
 const OPEN_FILES_MINIMUM = 4_096
 
 export const resourceChecks = ({ env }: Pick<Machine, 'env'>): Check[] => [
@@ -26,24 +26,21 @@ export const resourceChecks = ({ env }: Pick<Machine, 'env'>): Check[] => [
   {
     name: 'image cache',
     needed: 'required',
-    run: () => checkFolder(cacheFolder(env), 'set XDG_CACHE_HOME to a folder'),
+    run: () => checkFolder(readCacheDir(env), 'set WARREN_CACHE_DIR to a folder'),
   },
-  { name: 'memory', needed: 'recommended', run: async () => judgeMemory(process.availableMemory()) },
+  { name: 'memory', needed: 'recommended', run: async () => checkMemory(process.availableMemory()) },
   {
     name: 'open files',
     needed: 'recommended',
-    run: async () => judgeOpenFiles(await readFile('/proc/self/limits', 'utf8')),
+    run: async () => checkOpenFiles(await readFile('/proc/self/limits', 'utf8')),
   },
 ]
 
-export const cacheFolder = (env: NodeJS.ProcessEnv): string =>
-  resolve(env.XDG_CACHE_HOME || join(env.HOME || homedir(), '.cache'), 'warren')
-
-/** The folder is made at the first start; until then its nearest parent tells. */
+/** Before the first start the folder does not exist; then its nearest existing parent is checked. */
 export async function checkFolder(folder: string, setting: string): Promise<CheckResult> {
   const existing = await nearestExisting(folder)
   if (!(await stat(existing)).isDirectory()) {
-    return { ok: false, detail: `${folder}: ${existing} is no folder`, fix: `${setting} that can be made` }
+    return { ok: false, detail: `${folder}: ${existing} is not a folder`, fix: `${setting} that can be created` }
   }
   try {
     await access(existing, constants.W_OK | constants.X_OK)
@@ -53,39 +50,43 @@ export async function checkFolder(folder: string, setting: string): Promise<Chec
     return { ok: false, detail, fix: `${setting} you can write to, or run as root` }
   }
   const { bavail, bsize } = await statfs(existing)
-  return judgeDisk(folder, bavail * bsize, setting)
+  return checkDisk(folder, bavail * bsize, setting)
 }
 
-export function judgeDisk(folder: string, freeBytes: number, setting: string): CheckResult {
+export function checkDisk(folder: string, freeBytes: number, setting: string): CheckResult {
   const detail = `${folder}: ${gib(freeBytes)} free`
   if (freeBytes < DISK_MINIMUM_BYTES) {
-    return { ok: false, detail, fix: `make room, or ${setting} with ${gib(DISK_COMFORTABLE_BYTES)} free` }
+    return { ok: false, detail, fix: `free some space, or ${setting} with ${gib(DISK_COMFORTABLE_BYTES)} free` }
   }
   if (freeBytes >= DISK_COMFORTABLE_BYTES) return { ok: true, detail }
-  return { ok: true, detail, note: `little room: ${gib(DISK_COMFORTABLE_BYTES)} are comfortable` }
+  return { ok: true, detail, note: `little free space: ${gib(DISK_COMFORTABLE_BYTES)} or more is recommended` }
 }
 
-export function judgeMemory(availableBytes: number): CheckResult {
+export function checkMemory(availableBytes: number): CheckResult {
   const detail = `${gib(availableBytes)} available`
   if (availableBytes < MEMORY_MINIMUM_BYTES) {
     return {
       ok: false,
       detail,
-      fix: `stop other programs or add memory: ${gib(MEMORY_MINIMUM_BYTES)} hold one sandbox`,
+      fix: `stop other programs or add memory: one sandbox needs ${gib(MEMORY_MINIMUM_BYTES)}`,
     }
   }
   if (availableBytes >= MEMORY_COMFORTABLE_BYTES) return { ok: true, detail }
-  return { ok: true, detail, note: `room for a few small sandboxes: ${gib(MEMORY_COMFORTABLE_BYTES)} are comfortable` }
+  return {
+    ok: true,
+    detail,
+    note: `enough for a few small sandboxes: ${gib(MEMORY_COMFORTABLE_BYTES)} or more is recommended`,
+  }
 }
 
-/** The hard limit counts: Node raises its soft one to it. */
-export function judgeOpenFiles(limits: string): CheckResult {
+/** Checks the hard limit, because Node raises its soft limit to it. */
+export function checkOpenFiles(limits: string): CheckResult {
   const hard = /^Max open files\s+\S+\s+(\d+|unlimited)/m.exec(limits)?.[1]
   if (hard === undefined) throw new Error('no line "Max open files" in /proc/self/limits')
   if (hard === 'unlimited' || Number(hard) >= OPEN_FILES_MINIMUM) return { ok: true, detail: `up to ${hard}` }
   return {
     ok: false,
-    detail: `up to ${hard}, many sandboxes need more than ${OPEN_FILES_MINIMUM}`,
+    detail: `up to ${hard}; many sandboxes need at least ${OPEN_FILES_MINIMUM}`,
     fix: 'ulimit -Hn 65536 as root before the start, or LimitNOFILE=65536 in the systemd unit',
   }
 }
@@ -93,7 +94,7 @@ export function judgeOpenFiles(limits: string): CheckResult {
 async function nearestExisting(path: string): Promise<string> {
   const isThere = await stat(path).then(
     () => true,
-    () => false, // absent, or hidden from us: then a parent tells why it cannot be used
+    () => false, // Absent or not accessible. The check of its parent then reports the reason.
   )
   return isThere || dirname(path) === path ? path : nearestExisting(dirname(path))
 }

@@ -2,6 +2,7 @@
 import { existsSync } from 'node:fs'
 import { readdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
+import { readConfig, text } from '@warren/kit/config'
 import { runCommand } from '../run-command.ts'
 import { type AptSource, parseAptSources } from './apt-sources.ts'
 import { TOOL_ENV } from './tools.ts'
@@ -15,6 +16,19 @@ export type Mirror = {
   aptOptions: string[]
   /** For whatever fetches from it. */
   env: NodeJS.ProcessEnv
+}
+
+export const MIRROR_SETTINGS = {
+  archive: text('WARREN_DEBIAN_MIRROR', {
+    default: '',
+    defaultText: 'the mirror in /etc/apt',
+    description: 'URL of the Debian mirror from which images and the guest kernel are built.',
+  }),
+  security: text('WARREN_DEBIAN_SECURITY_MIRROR', {
+    default: '',
+    defaultText: 'the mirror in /etc/apt, or none if WARREN_DEBIAN_MIRROR is set',
+    description: 'URL of the mirror of Debian security updates.',
+  }),
 }
 
 const KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg'
@@ -41,16 +55,25 @@ export function chooseMirror(
 ): { archive: string; security?: string; signedBy?: string } | undefined {
   const find = (isIt: (uri: string, suites: string[]) => boolean) =>
     sources
-      .flatMap(({ uris, suites, signedBy }) => uris.map((uri) => ({ uri: uri.replace(/\/+$/, ''), suites, signedBy })))
+      .flatMap(({ uris, suites, signedBy }) =>
+        uris.map((uri) => ({ uri: withoutTrailingSlash(uri), suites, signedBy })),
+      )
       .find(({ uri, suites }) => !uri.startsWith('cdrom:') && isIt(uri, suites))
   const archive = find((uri, suites) => /\/debian(\.list)?$/.test(uri) && suites.some((suite) => !suite.includes('-')))
   const security = find((uri, suites) => /\/debian/.test(uri) && suites.some((suite) => suite.endsWith('-security')))
-  const asked = env.WARREN_DEBIAN_MIRROR?.replace(/\/+$/, '')
-  // An operator who names one mirror has a reason not to use the other.
-  if (asked) return { archive: asked, security: env.WARREN_DEBIAN_SECURITY_MIRROR?.replace(/\/+$/, '') || undefined }
+  const settings = readConfig(MIRROR_SETTINGS, env)
+  if (settings.archive !== '') {
+    // The security mirror of this machine is not used: an operator who sets one mirror may not be able to reach it.
+    return {
+      archive: withoutTrailingSlash(settings.archive),
+      security: withoutTrailingSlash(settings.security) || undefined,
+    }
+  }
   if (!archive) return undefined
   return { archive: archive.uri, security: security?.uri, signedBy: archive.signedBy }
 }
+
+const withoutTrailingSlash = (uri: string): string => uri.replace(/\/+$/, '')
 
 /** One source a line, as sources.list has them; `main` is all we take. */
 export function renderSources(mirror: Pick<Mirror, 'archive' | 'security'>, suite: string): string[] {
@@ -72,7 +95,7 @@ async function resolveMirrorFile(uri: string): Promise<string> {
   if (file === undefined) return uri
   const first = (await readFile(file, 'utf8')).split('\n').find((line) => /^[a-z+]+:\//.test(line.trim()))
   if (first === undefined) throw new Error(`${file} lists no mirror`)
-  return first.trim().split(/\s/)[0]!.replace(/\/+$/, '') // a line with a URL has a first word
+  return withoutTrailingSlash(first.trim().split(/\s/)[0]!) // A line with a URL has a first word.
 }
 
 /** Of the machine's apt settings those that decide whether the mirror can be reached and believed. */
