@@ -9,7 +9,7 @@ cgroup /sys/fs/cgroup/systemd cgroup rw,relatime,name=systemd 0 0
 cgroup2 /sys/fs/cgroup/unified cgroup2 rw,relatime 0 0
 `
 
-test('on a hybrid system whose v2 has other controllers, v1 is taken', () => {
+test('on a hybrid system whose v2 has other controllers, v1 is chosen', () => {
   const mounts = parseCgroupMounts(HYBRID)
   const unified = mounts.find((mount) => mount.version === 2)
   unified?.controllers.push('hugetlb')
@@ -21,13 +21,13 @@ test('on a hybrid system whose v2 has other controllers, v1 is taken', () => {
   })
 })
 
-test('a v2 with both controllers is taken', () => {
+test('a v2 with both controllers is chosen', () => {
   const mounts = [{ version: 2 as const, path: '/sys/fs/cgroup', controllers: ['cpuset', 'cpu', 'io', 'memory'] }]
 
   assert.deepEqual(chooseCgroups(mounts), { version: 2, paths: ['/sys/fs/cgroup'] })
 })
 
-test('cpuset is not cpu, and one controller of two is not enough', () => {
+test('cpuset does not count as cpu, and both controllers are needed', () => {
   const mounts = parseCgroupMounts(
     'cgroup /sys/fs/cgroup/cpuset cgroup rw,cpuset 0 0\ncgroup /sys/fs/cgroup/memory cgroup rw,memory 0 0\n',
   )

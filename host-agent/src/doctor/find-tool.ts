@@ -1,10 +1,10 @@
-/** Tools of the host: where they are, and how to get them. */
+/** Finds tools of the host and the command that installs them. */
 import { accessSync, constants, statSync } from 'node:fs'
 import { homedir } from 'node:os'
 import { delimiter, isAbsolute, join } from 'node:path'
 import type { Machine } from './check.ts'
 
-/** The PATH of an ordinary user lacks these on Debian, yet mke2fs, nft and ip are there. */
+/** On Debian, mke2fs, nft and ip are in these folders, which are not on the PATH of an ordinary user. */
 const SYSTEM_FOLDERS = ['/usr/local/sbin', '/usr/sbin', '/sbin']
 
 export function findTool({ env }: Machine, name: string): string | undefined {
@@ -13,17 +13,17 @@ export function findTool({ env }: Machine, name: string): string | undefined {
     .find(isExecutable)
 }
 
-/** For running what findTool found: the same folders, and messages that can be parsed. */
+/** For running a tool: PATH has the folders that findTool searches, and LC_ALL makes messages parseable. */
 export const toolEnv = ({ env }: Machine): NodeJS.ProcessEnv => ({
   ...env,
   PATH: toolFolders(env).join(delimiter),
   LC_ALL: 'C',
 })
 
-/** The command that brings a Debian package, for whoever reads it. */
+/** The command that installs a Debian package, as advice for the user. */
 export function installCommand(machine: Machine, debianPackage: string): string {
   if (findTool(machine, 'apt-get') === undefined) {
-    return `install ${debianPackage} (its name on Debian) with the package manager of this system`
+    return `install ${debianPackage} (the name on Debian) with the package manager of this system`
   }
   return `${asRoot(machine)}apt-get install -y ${debianPackage}`
 }
@@ -40,7 +40,7 @@ function isExecutable(path: string): boolean {
     accessSync(path, constants.X_OK)
     return statSync(path).isFile()
   } catch {
-    // Not there, or not for us: the next folder may have it.
+    // Absent or not accessible: try the next folder.
     return false
   }
 }

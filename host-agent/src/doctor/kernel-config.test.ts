@@ -10,6 +10,6 @@ test('an option is built in, a module, or absent', () => {
   assert.equal(parseKernelConfig(CONFIG, 'VETH'), 'absent')
 })
 
-test('the beginning of an option is not the option', () => {
+test('a prefix of an option does not match', () => {
   assert.equal(parseKernelConfig(CONFIG, 'NF_TAB'), 'absent')
 })

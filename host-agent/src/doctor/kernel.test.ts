@@ -3,33 +3,33 @@ import { chmod, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/promise
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { checkPart, judgeUntried, kernelChecks, PARTS } from './kernel.ts'
+import { checkByConfig, checkFeature, FEATURES, kernelChecks } from './kernel.ts'
 
 const signal = new AbortController().signal
 const root = { env: process.env, isRoot: true }
-const part = (name: string) => PARTS.find((one) => one.name === name)!
+const feature = (name: string) => FEATURES.find((one) => one.name === name)!
 
-test('what is tried is tried in a namespace of its own: nothing of it stays', async (t) => {
+test('a feature is tried in a temporary namespace, so nothing of it is left', async (t) => {
   if (process.getuid?.() !== 0) return t.skip('making network namespaces needs root')
   const before = await readdir('/sys/class/net')
 
-  const result = await checkPart(root, part('veth'), signal)
+  const result = await checkFeature(root, feature('veth'), signal)
 
   assert.deepEqual(result, { ok: true, detail: 'works' })
   assert.deepEqual(await readdir('/sys/class/net'), before)
 })
 
-test('a part that the kernel refuses is missing, with what the kernel said', async (t) => {
+test('a feature that the kernel refuses fails with its error', async (t) => {
   if (process.getuid?.() !== 0) return t.skip('making network namespaces needs root')
-  const impossible = { ...part('veth'), attempt: { tool: 'ip', args: ['link', 'add', 'w0', 'type', 'nonsense'] } }
+  const impossible = { ...feature('veth'), attempt: { tool: 'ip', args: ['link', 'add', 'w0', 'type', 'nonsense'] } }
 
-  const result = await checkPart(root, impossible, signal)
+  const result = await checkFeature(root, impossible, signal)
 
   assert.equal(result.ok, false)
   assert.match(result.detail, /^refused: .*nonsense|^refused: .*Unknown device type/)
 })
 
-test('an ordinary user tries inside a user namespace, and is sent to root when that is refused', async (t) => {
+test('without root a user namespace is used, and if that fails the advice is to use root', async (t) => {
   const folder = await mkdtemp(join(tmpdir(), 'warren-doctor-'))
   t.after(() => rm(folder, { recursive: true }))
   await writeFile(join(folder, 'unshare'), '#!/bin/sh\necho "no: $*" >&2; exit 1\n')
@@ -37,31 +37,31 @@ test('an ordinary user tries inside a user namespace, and is sent to root when t
   await symlink('/bin/true', join(folder, 'true'))
 
   const user = { env: { PATH: folder }, isRoot: false }
-  const result = await checkPart(user, part('network namespaces'), signal)
+  const result = await checkFeature(user, feature('network namespaces'), signal)
 
   assert.deepEqual(result, {
     ok: false,
     detail: 'refused: no: --user --map-root-user --net true\n',
-    fix: 'sudo npm run doctor: root may do more',
+    fix: 'sudo npm run doctor (root has more rights)',
   })
 })
 
-test('what could not be tried is judged by the configuration of the kernel, and says so', () => {
-  assert.deepEqual(judgeUntried(root, part('nf_tables'), 'built in', 'nft'), {
+test('a feature that cannot be tried is looked up in the kernel configuration', () => {
+  assert.deepEqual(checkByConfig(root, feature('nf_tables'), 'built in', 'nft'), {
     ok: true,
     detail: 'built in',
-    note: 'not tried, for want of nft: the configuration of the kernel says so',
+    note: 'according to the kernel configuration; not tried, because nft is missing',
   })
-  assert.deepEqual(judgeUntried(root, part('nf_tables'), 'absent', 'nft'), {
+  assert.deepEqual(checkByConfig(root, feature('nf_tables'), 'absent', 'nft'), {
     ok: false,
-    detail: 'absent by the configuration of the kernel (not tried, for want of nft)',
+    detail: 'absent according to the kernel configuration (not tried, because nft is missing)',
     fix: 'boot a kernel with CONFIG_NF_TABLES',
   })
-  const unknown = judgeUntried({ ...root, isRoot: false }, part('tun'), 'unknown', 'ip')
+  const unknown = checkByConfig({ ...root, isRoot: false }, feature('tun'), 'unknown', 'ip')
   assert.equal(unknown.ok ? '' : unknown.fix, 'sudo modprobe tun')
 })
 
-test('only what was tried as root can be required', () => {
+test('a feature is required only if it can be tried as root', () => {
   const required = (isRoot: boolean, PATH: string) =>
     kernelChecks({ env: { PATH }, isRoot }).flatMap((check) => (check.needed === 'required' ? [check.name] : []))
 

@@ -1,25 +1,25 @@
 /**
- * What the kernel must offer for the network of a sandbox (platform 6), and fuse.
+ * Checks the kernel features that the network of a sandbox needs, and fuse.
  *
- * Each part is really used, in a network namespace that is gone with the command. Where the tool for that is missing,
- * the configuration of the kernel has to do.
+ * Each feature is tried in a temporary network namespace. If the tool for that is missing, the kernel configuration is
+ * read instead.
  */
 import { access, constants, readFile } from 'node:fs/promises'
 import { runCommand } from '../run-command.ts'
 import type { Check, CheckResult, Machine } from './check.ts'
 import { asRoot, findTool, toolEnv } from './find-tool.ts'
-import { findKernelPart, type KernelPart } from './kernel-config.ts'
+import { findKernelFeature, type KernelFeature } from './kernel-config.ts'
 
-export type Part = {
+export type Feature = {
   name: string
   /** The kernel option without CONFIG_, and the module it may be built as. */
   option: string
   module: string
-  /** What succeeds only where the part works. */
+  /** A command that succeeds only if the feature works. */
   attempt: { tool: string; args: readonly string[]; input?: string }
 }
 
-/** One of each kind of thing in the tables of platform 6.2 and 6.3. */
+/** Uses one of each nftables construct that the host agent uses. */
 const NFT_TABLE = `table ip warren_doctor {
   counter out { }
   quota egress { over 5368709120 bytes }
@@ -45,14 +45,14 @@ const NFT_TABLE = `table ip warren_doctor {
   }
 }
 table netdev warren_doctor {
-  chain cut {
+  chain segment {
     type filter hook ingress device "lo" priority filter;
     ether type ip fwd to "lo"
   }
 }
 `
 
-export const PARTS: readonly Part[] = [
+export const FEATURES: readonly Feature[] = [
   { name: 'network namespaces', option: 'NET_NS', module: 'net_namespace', attempt: { tool: 'true', args: [] } },
   {
     name: 'veth',
@@ -75,46 +75,47 @@ export const PARTS: readonly Part[] = [
 ]
 
 export const kernelChecks = (machine: Machine): Check[] => [
-  ...PARTS.map((part): Check => {
-    // Only root runs sandboxes; and what cannot be tried keeps nobody from starting.
-    const needed = machine.isRoot && missingTool(machine, part) === undefined ? 'required' : 'recommended'
-    return { name: part.name, needed, run: (signal) => checkPart(machine, part, signal) }
+  ...FEATURES.map((feature): Check => {
+    // Only root runs sandboxes, and a feature that cannot be tried must not prevent the start.
+    const needed = machine.isRoot && missingTool(machine, feature) === undefined ? 'required' : 'recommended'
+    return { name: feature.name, needed, run: (signal) => checkFeature(machine, feature, signal) }
   }),
   { name: 'ip_forward', needed: 'recommended', run: checkForwarding },
   { name: 'fuse', needed: 'recommended', run: () => checkFuse(machine) },
 ]
 
-export async function checkPart(machine: Machine, part: Part, signal: AbortSignal): Promise<CheckResult> {
-  const { tool, args, input } = part.attempt
-  const missing = missingTool(machine, part)
-  if (missing !== undefined) return judgeUntried(machine, part, await findKernelPart(part.option, part.module), missing)
+export async function checkFeature(machine: Machine, feature: Feature, signal: AbortSignal): Promise<CheckResult> {
+  const { tool, args, input } = feature.attempt
+  const missing = missingTool(machine, feature)
+  if (missing !== undefined)
+    return checkByConfig(machine, feature, await findKernelFeature(feature.option, feature.module), missing)
 
-  // An ordinary user becomes root of a user namespace, where the kernel allows that.
+  // An ordinary user needs a user namespace to create a network namespace, if the kernel allows that.
   const namespaces = machine.isRoot ? ['--net'] : ['--user', '--map-root-user', '--net']
-  const tried = await runCommand('unshare', [...namespaces, tool, ...args], { input, env: toolEnv(machine), signal })
-  if (tried.exitCode === 0) return { ok: true, detail: 'works' }
-  const detail = `refused: ${tried.stderr || `exit code ${tried.exitCode}`}`
-  if (!machine.isRoot) return { ok: false, detail, fix: 'sudo npm run doctor: root may do more' }
-  return { ok: false, detail, fix: mend(machine, part, await findKernelPart(part.option, part.module)) }
+  const result = await runCommand('unshare', [...namespaces, tool, ...args], { input, env: toolEnv(machine), signal })
+  if (result.exitCode === 0) return { ok: true, detail: 'works' }
+  const detail = `refused: ${result.stderr || `exit code ${result.exitCode}`}`
+  if (!machine.isRoot) return { ok: false, detail, fix: 'sudo npm run doctor (root has more rights)' }
+  return { ok: false, detail, fix: getFix(machine, feature, await findKernelFeature(feature.option, feature.module)) }
 }
 
-export function judgeUntried(machine: Machine, part: Part, found: KernelPart, missing: string): CheckResult {
-  const note = `not tried, for want of ${missing}: the configuration of the kernel says so`
+export function checkByConfig(machine: Machine, feature: Feature, found: KernelFeature, missing: string): CheckResult {
+  const note = `according to the kernel configuration; not tried, because ${missing} is missing`
   if (found === 'built in' || found === 'a module') return { ok: true, detail: found, note }
-  const detail = `${found} by the configuration of the kernel (not tried, for want of ${missing})`
-  return { ok: false, detail, fix: mend(machine, part, found) }
+  const detail = `${found} according to the kernel configuration (not tried, because ${missing} is missing)`
+  return { ok: false, detail, fix: getFix(machine, feature, found) }
 }
 
-function mend(machine: Machine, { option, module }: Part, found: KernelPart): string {
+function getFix(machine: Machine, { option, module }: Feature, found: KernelFeature): string {
   if (found === 'absent') return `boot a kernel with CONFIG_${option}`
-  if (found === 'built in') return `allow it: the kernel has CONFIG_${option}, so a container or policy forbids it`
+  if (found === 'built in') return `the kernel has CONFIG_${option}; allow its use in the container or security policy`
   return `${asRoot(machine)}modprobe ${module}`
 }
 
-const missingTool = (machine: Machine, part: Part): string | undefined =>
-  ['unshare', part.attempt.tool].find((tool) => findTool(machine, tool) === undefined)
+const missingTool = (machine: Machine, feature: Feature): string | undefined =>
+  ['unshare', feature.attempt.tool].find((tool) => findTool(machine, tool) === undefined)
 
-/** Only to know: the host agent turns it on with the first sandbox that has a network. */
+/** For information only: the host agent turns it on with the first sandbox that has a network. */
 async function checkForwarding(): Promise<CheckResult> {
   const on = (await readFile('/proc/sys/net/ipv4/ip_forward', 'utf8')).trim() === '1'
   return { ok: true, detail: on ? 'on' : 'off, turned on when sandboxes need it' }
@@ -130,7 +131,7 @@ async function checkFuse(machine: Machine): Promise<CheckResult> {
     return { ok: true, detail: '/dev/fuse' }
   } catch (error) {
     const why = (error as NodeJS.ErrnoException).code ?? error
-    const fix = machine.isRoot ? 'mknod -m 666 /dev/fuse c 10 229' : 'sudo npm run doctor: root may open it'
+    const fix = machine.isRoot ? 'mknod -m 666 /dev/fuse c 10 229' : 'sudo npm run doctor (root can open it)'
     return { ok: false, detail: `/dev/fuse cannot be opened (${why})`, fix }
   }
 }

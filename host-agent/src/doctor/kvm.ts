@@ -1,12 +1,12 @@
-/** Whether guests run on the CPU or are emulated. Both work, so this never fails; it only says how fast. */
+/** Reports whether guests use KVM or are emulated. Both work, so this check never fails. */
 import { type KvmProbe, probeKvm } from '../vmm/kvm-probe/probe.ts'
 import type { Check, CheckResult } from './check.ts'
 
 export const kvmChecks = (): Check[] => [
-  { name: 'kvm', needed: 'recommended', run: async (signal) => judgeKvm(await probeKvm({ signal })) },
+  { name: 'kvm', needed: 'recommended', run: async (signal) => describeKvm(await probeKvm({ signal })) },
 ]
 
-export function judgeKvm(probe: KvmProbe): CheckResult {
+export function describeKvm(probe: KvmProbe): CheckResult {
   if (probe.usable) return { ok: true, detail: 'runs a 64-bit guest' }
   return { ok: true, detail: `not usable: ${probe.reason}`, note: 'software emulation (TCG): 10-20x slower' }
 }

@@ -1,11 +1,11 @@
-/** The machine itself: system, kernel, Node, and as whom we run. */
+/** Checks the operating system, kernel, Node version and user. */
 import { release } from 'node:os'
 import type { Check, CheckResult, Machine } from './check.ts'
 import { isAtLeast } from './version.ts'
 
-/** The oldest kernel of a Debian that is still supported; nothing older was tried. */
+/** The oldest kernel of a supported Debian; older ones are untested. */
 const KERNEL_MINIMUM = '5.10'
-/** The oldest line the tests run on. */
+/** The oldest release line that the tests run on. */
 const NODE_MINIMUM = '24.0'
 
 const ARCHITECTURES: Record<string, string> = { x64: 'x86-64', arm64: 'arm64' }
@@ -38,7 +38,7 @@ export function checkNode(version: string): CheckResult {
   return {
     ok: false,
     detail: `${version} is older than ${NODE_MINIMUM}`,
-    fix: 'npm ci --ignore-scripts (brings its own Node, which npm run then uses)',
+    fix: 'npm ci --ignore-scripts (installs the Node that npm run uses)',
   }
 }
 

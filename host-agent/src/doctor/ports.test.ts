@@ -9,7 +9,7 @@ const signal = new AbortController().signal
 
 async function checkBoth(env: NodeJS.ProcessEnv) {
   const [api, metrics] = await Promise.all(portChecks({ env }).map((check) => check.run(signal)))
-  return { api: api!, metrics: metrics! } // there are two checks
+  return { api: api!, metrics: metrics! } // There are two checks.
 }
 
 async function serve(t: TestContext, listener: RequestListener): Promise<string> {
@@ -19,7 +19,7 @@ async function serve(t: TestContext, listener: RequestListener): Promise<string>
   return String((server.address() as AddressInfo).port)
 }
 
-test('a free port is fine, and still free afterwards', async (t) => {
+test('a free port passes and is still free afterwards', async (t) => {
   const port = await freePort()
 
   const { api } = await checkBoth({ WARREN_PORT: port, WARREN_METRICS_PORT: '0' })
@@ -30,7 +30,7 @@ test('a free port is fine, and still free afterwards', async (t) => {
   await once(server, 'listening')
 })
 
-test('a port that a running Warren holds is fine', async (t) => {
+test('a port that a running Warren uses passes', async (t) => {
   const port = await serve(t, (request, response) => {
     response.statusCode = request.url === '/healthz' ? 200 : 404
     response.end('{"status":"success","data":{"up":true}}')
@@ -41,11 +41,11 @@ test('a port that a running Warren holds is fine', async (t) => {
 
   const { api, metrics } = await checkBoth({ WARREN_PORT: port, WARREN_METRICS_PORT: metricsPort })
 
-  assert.deepEqual(api, { ok: true, detail: `127.0.0.1:${port} is held by the Warren running here` })
+  assert.deepEqual(api, { ok: true, detail: `127.0.0.1:${port} is used by the Warren that runs here` })
   assert.equal(metrics.ok, true)
 })
 
-test('another program on the port is named as such, and the fix is the variable', async (t) => {
+test('a port that another program uses fails, and the fix names the variable', async (t) => {
   const port = await serve(t, (_request, response) => response.end('{"status":"success","data":{"up":"yes"}}'))
   const metricsPort = await serve(t, (_request, response) => response.end('node_load1 0.5\n'))
 
@@ -53,13 +53,13 @@ test('another program on the port is named as such, and the fix is the variable'
 
   assert.deepEqual(api, {
     ok: false,
-    detail: `127.0.0.1:${port} is held by another program`,
+    detail: `127.0.0.1:${port} is used by another program`,
     fix: 'set WARREN_PORT to a free port',
   })
   assert.equal(metrics.ok ? '' : metrics.fix, 'set WARREN_METRICS_PORT to a free port')
 })
 
-test('a program that accepts and says nothing, or speaks no HTTP, is another program', async (t) => {
+test('a program that does not respond or does not speak HTTP is another program', async (t) => {
   const silent = createTcpServer().listen(0, '127.0.0.1')
   const rude = createTcpServer((socket) => socket.end('220 mail\r\n')).listen(0, '127.0.0.1')
   t.after(() => silent.close())
@@ -73,7 +73,7 @@ test('a program that accepts and says nothing, or speaks no HTTP, is another pro
   assert.match(metrics.detail, /another program/)
 })
 
-test('one port for both is refused, as is what is no port or no address here', async () => {
+test('the same port twice, an invalid port and a foreign address fail the check', async () => {
   const both = await checkBoth({ WARREN_PORT: '9464' })
   const noPort = await checkBoth({ WARREN_PORT: 'http', WARREN_METRICS_PORT: '65536' })
   const noAddress = await checkBoth({ WARREN_HOST: '192.0.2.1', WARREN_PORT: '0', WARREN_METRICS_PORT: '0' })

@@ -1,4 +1,4 @@
-/** The ports Warren listens on: free, or its own. */
+/** Checks that the ports of Warren are free or used by Warren itself. */
 import { once } from 'node:events'
 import { request } from 'node:http'
 import { createServer } from 'node:net'
@@ -8,8 +8,8 @@ import type { Check, CheckResult, Machine } from './check.ts'
 const API = { name: 'API port', variable: 'WARREN_PORT', fallback: '8080' } as const
 const METRICS = { name: 'metrics port', variable: 'WARREN_METRICS_PORT', fallback: '9464' } as const
 
-/** Whoever holds the port answers at once if it is Warren. */
-const ANSWER_LIMIT_MS = 1_000
+/** A running Warren responds much faster. */
+const RESPONSE_LIMIT_MS = 1_000
 
 export const portChecks = ({ env }: Pick<Machine, 'env'>): Check[] => [
   { name: API.name, needed: 'required', run: (signal) => checkPort(env, API, signal) },
@@ -40,21 +40,22 @@ async function checkPort(
   }
   const host = env.WARREN_HOST || '127.0.0.1'
   const where = `${host}:${port}`
-  const refusal = await tryListen(host, port)
-  switch (refusal) {
+  const errorCode = await tryListen(host, port)
+  switch (errorCode) {
     case undefined:
-      return { ok: true, detail: port === 0 ? `one that is free on ${host}` : `${where} is free` }
+      return { ok: true, detail: port === 0 ? `any free port on ${host}` : `${where} is free` }
     case 'EADDRINUSE':
-      if (await isWarren(host, port, signal)) return { ok: true, detail: `${where} is held by the Warren running here` }
-      return { ok: false, detail: `${where} is held by another program`, fix: `set ${variable} to a free port` }
+      if (await isWarren(host, port, signal))
+        return { ok: true, detail: `${where} is used by the Warren that runs here` }
+      return { ok: false, detail: `${where} is used by another program`, fix: `set ${variable} to a free port` }
     case 'EACCES':
-      return { ok: false, detail: `${where} is for root only`, fix: `set ${variable} to a port from 1024 on` }
+      return { ok: false, detail: `${where} needs root`, fix: `set ${variable} to 1024 or higher` }
     default:
-      return { ok: false, detail: `${where}: ${refusal}`, fix: 'set WARREN_HOST to an address of this machine' }
+      return { ok: false, detail: `${where}: ${errorCode}`, fix: 'set WARREN_HOST to an address of this machine' }
   }
 }
 
-/** Listens for a moment; gives the code of the error that forbids it. */
+/** Listens briefly. Returns the error code if that fails. */
 async function tryListen(host: string, port: number): Promise<string | undefined> {
   const server = createServer((socket) => socket.destroy())
   try {
@@ -68,7 +69,7 @@ async function tryListen(host: string, port: number): Promise<string | undefined
   }
 }
 
-/** The API says so on /healthz; the metrics port by the names of its metrics. */
+/** The API is recognised by its /healthz, the metrics endpoint by the names of its metrics. */
 async function isWarren(host: string, port: number, signal: AbortSignal): Promise<boolean> {
   const [healthz, metrics] = await Promise.all([
     fetchText(host, port, '/healthz', signal),
@@ -79,25 +80,25 @@ async function isWarren(host: string, port: number, signal: AbortSignal): Promis
 
 function isHealthy(body: string): boolean {
   try {
-    const answer: { status?: unknown; data?: { up?: unknown } } | null = JSON.parse(body)
-    return answer?.status === 'success' && answer.data?.up === true
+    const response: { status?: unknown; data?: { up?: unknown } } | null = JSON.parse(body)
+    return response?.status === 'success' && response.data?.up === true
   } catch {
-    // Not JSON, so not Warren.
+    // Not JSON, so it is not Warren.
     return false
   }
 }
 
-/** The body of whatever answers, empty when nothing does. */
+/** The body of the response, or empty if there is none. */
 async function fetchText(host: string, port: number, path: string, signal: AbortSignal): Promise<string> {
-  const limit = AbortSignal.any([signal, AbortSignal.timeout(ANSWER_LIMIT_MS)])
+  const limit = AbortSignal.any([signal, AbortSignal.timeout(RESPONSE_LIMIT_MS)])
   try {
-    // Where Warren listens on all addresses, it answers on the loopback one.
+    // If Warren listens on all addresses, the loopback address reaches it.
     const address = { '0.0.0.0': '127.0.0.1', '::': '::1' }[host] ?? host
-    const asking = request({ host: address, port, path, agent: false, signal: limit }).end()
-    const [answer] = await once(asking, 'response')
-    return await text(answer)
+    const sent = request({ host: address, port, path, agent: false, signal: limit }).end()
+    const [response] = await once(sent, 'response')
+    return await text(response)
   } catch {
-    // Another protocol, a hang-up or silence: not Warren.
+    // Another protocol, a closed connection or a timeout: it is not Warren.
     return ''
   }
 }

@@ -9,7 +9,7 @@ import { checkTool, TOOLS, type Tool, toolChecks } from './tools.ts'
 const signal = new AbortController().signal
 const tool = (name: string): Tool => TOOLS.find((one) => one.name === name)!
 
-/** A machine whose PATH has these scripts, under the names given. */
+/** A machine whose PATH has only these scripts. */
 async function machineWith(t: TestContext, scripts: Record<string, string>, isRoot = true): Promise<Machine> {
   const folder = await mkdtemp(join(tmpdir(), 'warren-doctor-'))
   t.after(() => rm(folder, { recursive: true }))
@@ -22,7 +22,7 @@ async function machineWith(t: TestContext, scripts: Record<string, string>, isRo
 
 const APT = { 'apt-get': 'exit 1' }
 
-test('QEMU is named with its version and its newest q35 machine', async (t) => {
+test('QEMU is reported with its version and its newest q35 machine type', async (t) => {
   const machine = await machineWith(t, {
     'qemu-system-x86_64': `[ "$1" = -machine ] && { echo 'pc-q35-9.2  Standard PC'; echo 'q35  Standard PC (alias of pc-q35-10.0)'; exit; }
       echo 'QEMU emulator version 10.0.13 (Debian 1:10.0.13+ds)'`,
@@ -33,7 +33,7 @@ test('QEMU is named with its version and its newest q35 machine', async (t) => {
   assert.deepEqual(result, { ok: true, detail: '10.0.13 with pc-q35-10.0' })
 })
 
-test('a QEMU without q35 will not do', async (t) => {
+test('a QEMU without q35 fails the check', async (t) => {
   const machine = await machineWith(t, {
     'qemu-system-x86_64': '[ "$1" = -machine ] && echo microvm && exit; echo QEMU emulator version 9.0.0',
   })
@@ -44,7 +44,7 @@ test('a QEMU without q35 will not do', async (t) => {
   assert.equal(result.detail, '9.0.0 does not offer q35')
 })
 
-test('a tool that is not there comes with the line that brings it, by sudo for an ordinary user', async (t) => {
+test('a missing tool is reported with the command that installs it, with sudo if not root', async (t) => {
   const root = await machineWith(t, APT)
   const user = { ...root, isRoot: false }
   const nowhere: Tool = { ...tool('skopeo'), name: 'warren-no-such-tool' }
@@ -58,7 +58,7 @@ test('a tool that is not there comes with the line that brings it, by sudo for a
   assert.equal(forUser.ok ? '' : forUser.fix, 'sudo apt-get install -y skopeo')
 })
 
-test('a cargo too old for the guest agent is not enough, and Debian 12 has a newer one under another name', async (t) => {
+test('a cargo that is too old fails, and the fix tries the newer package of Debian 12 first', async (t) => {
   const machine = await machineWith(t, { ...APT, cargo: 'echo cargo 1.65.0' })
 
   const result = await checkTool(machine, tool('cargo'), signal)
@@ -70,16 +70,16 @@ test('a cargo too old for the guest agent is not enough, and Debian 12 has a new
   })
 })
 
-test('a tool that cannot run is quoted, even if numbers stand in its complaint', async (t) => {
+test('the error of a tool that fails to run is quoted, even if it contains a number like a version', async (t) => {
   const machine = await machineWith(t, { umoci: 'echo libgpgme.so.11.2: cannot open >&2; exit 127' })
 
   const result = await checkTool(machine, tool('umoci'), signal)
 
   assert.equal(result.ok, false)
-  assert.match(result.detail, /^does not run: libgpgme\.so\.11\.2: cannot open/)
+  assert.match(result.detail, /^failed to run: libgpgme\.so\.11\.2: cannot open/)
 })
 
-test('resize2fs tells its version by failing', async (t) => {
+test('resize2fs prints its version and fails', async (t) => {
   const machine = await machineWith(t, { resize2fs: 'echo "resize2fs 1.47.0 (5-Feb-2023)" >&2; exit 1' })
 
   const result = await checkTool(machine, tool('resize2fs'), signal)
@@ -87,7 +87,7 @@ test('resize2fs tells its version by failing', async (t) => {
   assert.deepEqual(result, { ok: true, detail: '1.47.0' })
 })
 
-test('what npm start installs by itself is recommended; where it cannot, what every sandbox needs is required', async (t) => {
+test('tools are required only where npm start cannot install them and every sandbox needs them', async (t) => {
   const debian = await machineWith(t, APT)
   const required = (machine: Machine) =>
     toolChecks(machine).flatMap((check) => (check.needed === 'required' ? [check.name] : []))

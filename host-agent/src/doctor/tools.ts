@@ -1,4 +1,4 @@
-/** Programs of the host that Warren calls, and the Debian package that brings each. */
+/** Checks the programs of the host that Warren runs. Each comes with a Debian package. */
 import { runCommand } from '../run-command.ts'
 import type { Check, CheckResult, Machine } from './check.ts'
 import { asRoot, findTool, installCommand, toolEnv } from './find-tool.ts'
@@ -7,15 +7,15 @@ import { isAtLeast } from './version.ts'
 export type Tool = {
   name: string
   debianPackage: string
-  /** No sandbox runs without it; the others make images and the guest agent. */
+  /** Needed to run any sandbox. The other tools build images and the guest agent. */
   inEverySandbox: boolean
-  /** What makes it print its version, the first number with a dot in it, and the exit code it does so with. */
+  /** Arguments that print the version, which is the first number with a dot. `versionExitCode` is 0 by default. */
   versionArgs: readonly string[]
   versionExitCode?: number
   minimum?: string
-  /** What it must list among its abilities; the first group of the pattern is shown. */
+  /** A feature that the output of `args` must list; the first group of `pattern` is shown. */
   offers?: { args: readonly string[]; pattern: RegExp; what: string }
-  /** When installing the package is not the whole answer. */
+  /** For tools whose fix is not only to install the package. */
   fix?: (machine: Machine) => string
 }
 
@@ -25,12 +25,12 @@ export const TOOLS: readonly Tool[] = [
     debianPackage: 'qemu-system-x86',
     inEverySandbox: true,
     versionArgs: ['--version'],
-    minimum: '7.2', // the oldest that was tried
+    minimum: '7.2', // The oldest version that is tested.
     offers: { args: ['-machine', 'help'], pattern: /^q35 .*\(alias of (pc-q35-[\d.]+)\)/m, what: 'q35' },
   },
   { name: 'qemu-img', debianPackage: 'qemu-utils', inEverySandbox: true, versionArgs: ['--version'] },
   { name: 'mke2fs', debianPackage: 'e2fsprogs', inEverySandbox: true, versionArgs: ['-V'] },
-  // Without a disk it prints its version and its usage.
+  // Without arguments it prints its version and usage, and fails.
   { name: 'resize2fs', debianPackage: 'e2fsprogs', inEverySandbox: true, versionArgs: [], versionExitCode: 1 },
   { name: 'ip', debianPackage: 'iproute2', inEverySandbox: true, versionArgs: ['-V'] },
   { name: 'nft', debianPackage: 'nftables', inEverySandbox: true, versionArgs: ['--version'] },
@@ -42,12 +42,12 @@ export const TOOLS: readonly Tool[] = [
     debianPackage: 'cargo',
     inEverySandbox: false,
     versionArgs: ['--version'],
-    minimum: '1.85', // the first that knows edition 2024
+    minimum: '1.85', // The first version with edition 2024.
     fix: installCargo,
   },
 ]
 
-/** As root on Debian `npm start` installs what is missing, so there no tool keeps it from starting. */
+/** As root on Debian, `npm start` installs missing tools, so there none is required. */
 export function toolChecks(machine: Machine): Check[] {
   const startInstalls = machine.isRoot && findTool(machine, 'apt-get') !== undefined
   return TOOLS.map((tool) => ({
@@ -66,7 +66,7 @@ export async function checkTool(machine: Machine, tool: Tool, signal: AbortSigna
   const { stdout, stderr, exitCode } = await runCommand(path, tool.versionArgs, { env, signal })
   const version = /\d+(\.\d+)+/.exec(stdout + stderr)?.[0]
   if (exitCode !== (tool.versionExitCode ?? 0) || version === undefined) {
-    return { ok: false, detail: `does not run: ${stderr || `exit code ${exitCode}`}`, fix }
+    return { ok: false, detail: `failed to run: ${stderr || `exit code ${exitCode}`}`, fix }
   }
   if (tool.minimum !== undefined && !isAtLeast(version, tool.minimum)) {
     return { ok: false, detail: `${version} is older than ${tool.minimum}`, fix }
@@ -79,7 +79,7 @@ export async function checkTool(machine: Machine, tool: Tool, signal: AbortSigna
   return { ok: true, detail: `${version} with ${offered}` }
 }
 
-/** Debian 12 calls its current Rust cargo-web and has an old one as cargo; from 13 on cargo is the one. */
+/** Debian 12 has a current Rust as cargo-web and an old one as cargo; in Debian 13 cargo is current. */
 function installCargo(machine: Machine): string {
   if (findTool(machine, 'apt-get') === undefined) return installCommand(machine, 'cargo')
   const sudo = asRoot(machine)

@@ -1,4 +1,4 @@
-/** Compares by numbers, part by part, so 2.38.1 is at least 2.38 and 10.0 at least 7.2. */
+/** Compares the parts of two versions as numbers: 2.38.1 is at least 2.38, and 10.0 is at least 7.2. */
 export function isAtLeast(version: string, minimum: string): boolean {
   const parts = version.split('.').map(Number)
   for (const [index, wanted] of minimum.split('.').map(Number).entries()) {
