@@ -10,10 +10,18 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { controlPlanePid, kill, postmasterPid } from './box.ts'
-import { checkChainOnDisk, startChain } from './hash-chain.ts'
-import { call, create, destroy, must, pause, resume, view } from './lifecycle.ts'
-import { cannotRunVms, qemuOf, SOAK, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { checkChainOnDisk, startChain } from './support/hash-chain.ts'
+import { getControlPlanePid, getPostmasterPid, kill } from './support/instance.ts'
+import {
+  createSandbox,
+  destroySandbox,
+  getSandbox,
+  pauseSandbox,
+  request,
+  requestOk,
+  resumeSandbox,
+} from './support/sandboxes.ts'
+import { cannotRunVms, findQemuPid, SOAK, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const POINTS = {
   pause: ['closed', 'stopped', 'saved', 'committed', 'recorded'],
@@ -34,9 +42,9 @@ const SETTLE_LIMIT_MS = 60_000
 
 const folder = mkdtempSync(path.join(tmpdir(), 'warren-points-'))
 after(() => rmSync(folder, { recursive: true }))
-const it = cannotRunVms
+const warren = cannotRunVms
   ? (undefined as never)
-  : await startVmBox({ WARREN_CRASH_POINTS: folder, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
+  : await startVmInstance({ WARREN_CRASH_POINTS: folder, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
 
 describe('killed at', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   for (const operation of Object.keys(POINTS) as Operation[]) {
@@ -52,20 +60,20 @@ describe('killed at', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () =
   test('and nothing is left over', async () => {
     await until(() => qemus() === 0, 'every QEMU is gone')
     for (const name of ['bodies', 'vms', 'snapshots/objects', 'snapshots/sandboxes']) {
-      await until(() => readdirSync(path.join(it.box.dataDir, name)).length === 0, `${name} is empty`)
+      await until(() => readdirSync(path.join(warren.instance.dataDir, name)).length === 0, `${name} is empty`)
     }
   })
 })
 
 async function story(operation: Operation, point: string, victim: Victim): Promise<void> {
-  const { id } = await create(it)
-  await startChain(it, id)
+  const { id } = await createSandbox(warren)
+  await startChain(warren, id)
   // One generation that is acknowledged, so that there is something to go back to.
-  const acknowledged = await checkChainOnDisk(it, id, 1)
-  await pause(it, id)
-  if (operation !== 'resume' && operation !== 'fork') await resume(it, id)
+  const acknowledged = await checkChainOnDisk(warren, id, 1)
+  await pauseSandbox(warren, id)
+  if (operation !== 'resume' && operation !== 'fork') await resumeSandbox(warren, id)
   const seen =
-    operation === 'resume' || operation === 'fork' ? acknowledged : await checkChainOnDisk(it, id, acknowledged)
+    operation === 'resume' || operation === 'fork' ? acknowledged : await checkChainOnDisk(warren, id, acknowledged)
 
   writeFileSync(path.join(folder, point), victim === 'host agent' ? 'kill' : 'hold')
   const asked = ask(operation, id)
@@ -77,19 +85,19 @@ async function story(operation: Operation, point: string, victim: Victim): Promi
 
   await until(isReady, 'Warren is back', SETTLE_LIMIT_MS)
   const children = await settleAll(id)
-  for (const child of children) await destroy(it, child)
-  if ((await view(it, id)).status === 'destroyed') return
+  for (const child of children) await destroySandbox(warren, child)
+  if ((await getSandbox(warren, id)).status === 'destroyed') return
   await makeRun(id)
   // A body that was killed goes back to what was acknowledged; nothing else does.
-  await checkChainOnDisk(it, id, victim === 'QEMU' ? acknowledged : seen)
+  await checkChainOnDisk(warren, id, victim === 'QEMU' ? acknowledged : seen)
   assert.ok(qemus() <= 1, 'no QEMU without a sandbox')
-  await destroy(it, id)
+  await destroySandbox(warren, id)
 }
 
 /** Whatever the answer: the process that would give it may be the one that dies. */
 async function ask(operation: Operation, id: string): Promise<void> {
   const send = (method: string, what: string, body?: object) =>
-    call(it, method, `/sandboxes/${id}${what}`, body).catch(() => undefined)
+    request(warren, method, `/sandboxes/${id}${what}`, body).catch(() => undefined)
   if (operation === 'pause' || operation === 'resume') await send('POST', `/${operation}`)
   else if (operation === 'fork') await send('POST', '/fork', { start_paused: true })
   else if (operation === 'live fork') await send('POST', '/fork', { start_paused: true, live: true })
@@ -97,21 +105,21 @@ async function ask(operation: Operation, id: string): Promise<void> {
 }
 
 async function strike(victim: Exclude<Victim, 'host agent'>, id: string): Promise<void> {
-  const recorded = qemuOf(it, id)
-  if (victim === 'PostgreSQL') kill(postmasterPid(it.box.dataDir))
-  else if (victim === 'control plane') kill(await controlPlanePid(it.box.dataDir))
+  const recorded = findQemuPid(warren, id)
+  if (victim === 'PostgreSQL') kill(getPostmasterPid(warren.instance.dataDir))
+  else if (victim === 'control plane') kill(await getControlPlanePid(warren.instance.dataDir))
   // One that is being made is in no record yet.
   else for (const pid of recorded === undefined ? listQemus() : [recorded]) kill(pid)
 }
 
-const isReady = async () => (await fetch(`${it.box.baseUrl}/readyz`).catch(() => undefined))?.ok ?? false
+const isReady = async () => (await fetch(`${warren.instance.baseUrl}/readyz`).catch(() => undefined))?.ok ?? false
 
 /** The sandbox and its children; gives the children. */
 async function settleAll(id: string): Promise<string[]> {
   let children: string[] = []
   await until(
     async () => {
-      const { data } = await must(it, 'GET', '/sandboxes?limit=500').catch(() => ({ data: undefined }))
+      const { data } = await requestOk(warren, 'GET', '/sandboxes?limit=500').catch(() => ({ data: undefined }))
       const mine = (data as { id: string; status: string; forked_from?: string }[] | undefined)?.filter(
         (one) => one.id === id || (one.forked_from === id && one.status !== 'failed'),
       )
@@ -128,10 +136,10 @@ async function settleAll(id: string): Promise<string[]> {
 async function makeRun(id: string): Promise<void> {
   await until(
     async () => {
-      const { status } = await view(it, id)
-      if (status === 'paused' || status === 'error') await call(it, 'POST', `/sandboxes/${id}/resume`)
+      const { status } = await getSandbox(warren, id)
+      if (status === 'paused' || status === 'error') await request(warren, 'POST', `/sandboxes/${id}/resume`)
       if (status !== 'running') return false
-      return (await call(it, 'POST', `/sandboxes/${id}/exec`, { cmd: 'true' })).status === 200
+      return (await request(warren, 'POST', `/sandboxes/${id}/exec`, { cmd: 'true' })).status === 200
     },
     'it runs again',
     SETTLE_LIMIT_MS,
@@ -156,5 +164,5 @@ function listQemus(): number[] {
 
 /** As the host agent names what is its own: after its data directory. */
 function readInstance(): string {
-  return createHash('sha256').update(it.box.dataDir).digest('hex').slice(0, 8)
+  return createHash('sha256').update(warren.instance.dataDir).digest('hex').slice(0, 8)
 }

@@ -8,9 +8,18 @@ import path from 'node:path'
 import { after, describe, test } from 'node:test'
 import { startTestPostgres } from '@warren/kit/postgres/testing'
 import { until } from '@warren/kit/testing/until'
-import { checkChain, checkChainOnDisk, startChain } from './hash-chain.ts'
-import { create, destroy, must, pause, resume, settle, sh, view } from './lifecycle.ts'
-import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { checkChain, checkChainOnDisk, startChain } from './support/hash-chain.ts'
+import {
+  createSandbox,
+  destroySandbox,
+  getSandbox,
+  pauseSandbox,
+  requestOk,
+  resumeSandbox,
+  runShell,
+  waitForStatus,
+} from './support/sandboxes.ts'
+import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const MIB = 1024 * 1024
 /** Room for the image, one base and a few sandboxes. */
@@ -45,55 +54,55 @@ async function start() {
   const postgres = await startTestPostgres()
   const disk = await mountSmallDisk()
   const env = { DATABASE_URL: postgres.url, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }
-  const box = await startVmBox(env, path.join(disk, 'data'))
+  const instance = await startVmInstance(env, path.join(disk, 'data'))
   // Hooks run in the order they are made: first the box ends, then what it stands on.
   after(async () => {
     await until(() => spawnSync('umount', [disk]).status === 0, 'the small disk is unmounted')
     await rm(path.dirname(disk), { recursive: true })
     await postgres.stop()
   })
-  return { disk, box }
+  return { disk, instance }
 }
 
-const { disk, box: it } = skip ? (undefined as never) : await start()
+const { disk, instance: warren } = skip ? (undefined as never) : await start()
 
 describe('on a full disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('a pause fails with the reason, the sandbox goes on, and what was saved before is still there', async () => {
-    const [one, two] = [await create(it), await create(it)]
-    for (const { id } of [one, two]) await startChain(it, id)
-    await pause(it, one.id)
-    await pause(it, two.id)
-    await resume(it, one.id)
-    const seen = await checkChain(it, one.id, 1)
+    const [one, two] = [await createSandbox(warren), await createSandbox(warren)]
+    for (const { id } of [one, two]) await startChain(warren, id)
+    await pauseSandbox(warren, one.id)
+    await pauseSandbox(warren, two.id)
+    await resumeSandbox(warren, one.id)
+    const seen = await checkChain(warren, one.id, 1)
     const ballast = fill(disk)
 
-    await must(it, 'POST', `/sandboxes/${one.id}/pause`)
-    const after = await settle(it, one.id, 'running')
+    await requestOk(warren, 'POST', `/sandboxes/${one.id}/pause`)
+    const after = await waitForStatus(warren, one.id, 'running')
     assert.match(after.status_reason ?? '', /no space/i)
     rmSync(ballast)
 
-    await checkChainOnDisk(it, one.id, seen)
-    await pause(it, one.id)
-    for (const { id } of [one, two]) await resume(it, id)
-    for (const { id } of [one, two]) await checkChainOnDisk(it, id, 1)
-    await destroy(it, two.id)
-    await destroy(it, one.id)
+    await checkChainOnDisk(warren, one.id, seen)
+    await pauseSandbox(warren, one.id)
+    for (const { id } of [one, two]) await resumeSandbox(warren, id)
+    for (const { id } of [one, two]) await checkChainOnDisk(warren, id, 1)
+    await destroySandbox(warren, two.id)
+    await destroySandbox(warren, one.id)
   })
 
   test('a guest that writes waits for room instead of losing what it wrote', async () => {
-    const { id } = await create(it)
-    await sh(it, id, 'head -c 1000000 /dev/urandom > /root/noise; sync')
+    const { id } = await createSandbox(warren)
+    await runShell(warren, id, 'head -c 1000000 /dev/urandom > /root/noise; sync')
     const ballast = fill(disk)
     const write = 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done > /root/more; sync; sha256sum < /root/more'
-    const written = sh(it, id, write)
-    await until(() => it.box.output().includes('out of room'), 'it stands still')
+    const written = runShell(warren, id, write)
+    await until(() => warren.instance.output().includes('out of room'), 'it stands still')
 
     rmSync(ballast)
 
-    const direct = await sh(it, id, 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done | sha256sum')
+    const direct = await runShell(warren, id, 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done | sha256sum')
     assert.equal(await written, direct)
-    assert.equal((await view(it, id)).status, 'running')
-    await destroy(it, id)
+    assert.equal((await getSandbox(warren, id)).status, 'running')
+    await destroySandbox(warren, id)
   })
 })
 

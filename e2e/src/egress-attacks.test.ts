@@ -5,10 +5,18 @@
 import assert from 'node:assert/strict'
 import { before, describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { attack, frames, NO_ANSWER, question } from './attacker.ts'
-import { ADDRESSES, judge, NAMES, RULES, toSandbox, toThisHost, WEB } from './egress-table.ts'
-import { create, must, sh, type View } from './lifecycle.ts'
-import { Internet, moveToOwnMachine, PRIVATE_HOSTS, PUBLIC_HOST, RULED, run, SHOP, UPLINK } from './own-machine.ts'
+import { attack, dnsQuery, frames, NO_RESPONSE } from './support/attacker.ts'
+import { ADDRESSES, checkOutcome, NAMES, RULES, toSandbox, toThisHost, WEB } from './support/egress-attempts.ts'
+import {
+  Internet,
+  moveToIsolatedMachine,
+  PRIVATE_HOSTS,
+  PUBLIC_HOST,
+  RULED,
+  runCommand,
+  SHOP,
+  UPLINK,
+} from './support/isolated-machine.ts'
 import {
   arpClaim,
   type Cable,
@@ -22,45 +30,48 @@ import {
   pongBytes,
   pongsIn,
   udp,
-} from './packets.ts'
-import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+} from './support/packets.ts'
+import { createSandbox, requestOk, runShell, type SandboxView } from './support/sandboxes.ts'
+import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-if (!cannotRunVms) moveToOwnMachine()
+if (!cannotRunVms) moveToIsolatedMachine()
 const internet = cannotRunVms ? (undefined as never) : await Internet.start()
 const API_PORT = 8080
-const it = cannotRunVms
+const warren = cannotRunVms
   ? (undefined as never)
-  : await startVmBox({
+  : await startVmInstance({
       WARREN_HOST: '0.0.0.0',
       WARREN_PORT: String(API_PORT),
       WARREN_BASE_URL: `http://127.0.0.1:${API_PORT}`,
       WARREN_EGRESS_PRIVATE_CIDRS: '172.20.0.0/16',
     })
 
-let anna: View
-let berta: View
+let anna: SandboxView
+let berta: SandboxView
 let cable: Cable
 
 describe('a guest with an allowlist', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   before(async () => {
-    anna = await create(it, { egress: RULES })
-    berta = await create(it)
+    anna = await createSandbox(warren, { egress: RULES })
+    berta = await createSandbox(warren)
     // Whoever asks for a name has asked for its gateway first.
-    await attack(it, anna.id, [question('shop.example')])
-    const mac = /172\.30\.0\.1 .*?((?:[0-9a-f]{2}:){5}[0-9a-f]{2})/.exec(await sh(it, anna.id, 'cat /proc/net/arp'))
-    cable = { gateway: mac![1]!, own: await sh(it, anna.id, 'cat /sys/class/net/eth0/address') }
+    await attack(warren, anna.id, [dnsQuery('shop.example')])
+    const mac = /172\.30\.0\.1 .*?((?:[0-9a-f]{2}:){5}[0-9a-f]{2})/.exec(
+      await runShell(warren, anna.id, 'cat /proc/net/arp'),
+    )
+    cable = { gateway: mac![1]!, own: await runShell(warren, anna.id, 'cat /sys/class/net/eth0/address') }
   })
 
   test('every way out that was tried, and what got through', async (t) => {
     const rows = [...WEB, ...ADDRESSES, ...NAMES, ...toThisHost(API_PORT), ...toSandbox(berta.ip!)]
 
     const outcomes = await attack(
-      it,
+      warren,
       anna.id,
       rows.map(([, attempt]) => attempt),
     )
 
-    const judged = rows.map((row, index) => judge(row, outcomes[index]!))
+    const judged = rows.map((row, index) => checkOutcome(row, outcomes[index]!))
     for (const { line } of judged) t.diagnostic(line)
     assert.deepEqual(
       judged.filter(({ passes }) => !passes).map(({ line }) => line),
@@ -157,12 +168,12 @@ describe('a guest with an allowlist', { skip: cannotRunVms, timeout: VM_STORIES_
       echo(RULED[0], 99),
     ]
 
-    const [came] = await attack(it, anna.id, [frames(sent, pongBytes(99))])
+    const [came] = await attack(warren, anna.id, [frames(sent, pongBytes(99))])
 
     assert.deepEqual(pongsIn(came!), [`${RULED[0]} 99`])
     assert.doesNotMatch(came!, /(^|,)[0-9a-f]{24}86dd/)
     assert.ok(!(await internet.seen()).some((one) => one.startsWith('six')))
-    const { decisions } = (await must(it, 'GET', `/sandboxes/${anna.id}/egress/decisions`)) as {
+    const { decisions } = (await requestOk(warren, 'GET', `/sandboxes/${anna.id}/egress/decisions`)) as {
       decisions: { protocol: string; destination: string }[]
     }
     const told = decisions.map(({ protocol, destination }) => `${protocol} ${destination}`)
@@ -185,8 +196,8 @@ describe('a guest with an allowlist', { skip: cannotRunVms, timeout: VM_STORIES_
       texts.filter((text) => text.startsWith('mac-')),
       ['mac-good'],
     )
-    assert.doesNotMatch(run('ip neigh'), /de:ad:be:ef/)
-    assert.match(await sh(it, berta.id, `curl -s -m 5 --http0.9 http://${PUBLIC_HOST}/`), /^hello/)
+    assert.doesNotMatch(runCommand('ip neigh'), /de:ad:be:ef/)
+    assert.match(await runShell(warren, berta.id, `curl -s -m 5 --http0.9 http://${PUBLIC_HOST}/`), /^hello/)
   })
 })
 
@@ -196,8 +207,8 @@ async function arrived(sent: readonly Buffer[]): Promise<string[]> {
     cable,
     ipv4({ from: '172.30.0.2', to: RULED[0], protocol: PROTOCOL.ICMP, body: ping(lastNumber) }),
   )
-  const [came] = await attack(it, anna.id, [frames([...sent, last], pongBytes(lastNumber++))])
-  assert.notEqual(came, NO_ANSWER)
+  const [came] = await attack(warren, anna.id, [frames([...sent, last], pongBytes(lastNumber++))])
+  assert.notEqual(came, NO_RESPONSE)
   return (await internet.seen()).map((one) => one.split(' from ')[0]!)
 }
 let lastNumber = 1_000

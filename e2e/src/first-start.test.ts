@@ -8,43 +8,50 @@ import {
   CreateosSandboxClient,
   CreateosSandboxNotFoundError,
 } from '@nodeops-createos/sandbox'
-import { type Box, findInstance, get, makeDataDir, startBox, warren } from './box.ts'
+import {
+  createDataDir,
+  fetchPath,
+  findInstanceFile,
+  type Instance,
+  runWarren,
+  startInstance,
+} from './support/instance.ts'
 
 const run = promisify(execFile)
-const dataDir = await makeDataDir({ after })
-let box: Box
+const dataDir = await createDataDir({ after })
+let instance: Instance
 
 before(async () => {
-  box = await startBox(dataDir)
+  instance = await startInstance(dataDir)
 })
 
 test('the first start says where it listens and with which key', async () => {
-  assert.match(box.output(), /^Warren is ready after \d+\.\d s\.$/m)
-  assert.match(box.baseUrl, /^http:\/\/127\.0\.0\.1:\d+$/)
-  assert.match(box.key, /^skp_[0-9a-f]{64}$/)
+  assert.match(instance.output(), /^Warren is ready after \d+\.\d s\.$/m)
+  assert.match(instance.baseUrl, /^http:\/\/127\.0\.0\.1:\d+$/)
+  assert.match(instance.key, /^skp_[0-9a-f]{64}$/)
 })
 
 test('what it prints is for people: no JSON, no warnings, no stack', () => {
-  for (const line of box.output().split('\n')) {
+  for (const line of instance.output().split('\n')) {
     assert.match(line, /^$|^ {2}\S.* … \d+\.\d s$|^ {2}[\w ]+ {3}\S+$|^ {2}curl |^Warren is ready|^Ctrl-C stops it\.$/)
   }
 })
 
 test('the curl line works when pasted', async () => {
-  const line = /^ +(curl .*)$/m.exec(box.output())![1]!
+  const line = /^ +(curl .*)$/m.exec(instance.output())![1]!
 
   const { stdout } = await run('sh', ['-c', line])
 
   const { status, data } = JSON.parse(stdout)
   assert.equal(status, 'success')
-  assert.equal(data.user_id, (await whoami(box.key)).user_id)
+  assert.equal(data.user_id, (await whoami(instance.key)).user_id)
 })
 
 test('warren env prints two lines that a shell understands', async () => {
-  const { code, stdout, stderr } = await warren(dataDir, 'env')
+  const { code, stdout, stderr } = await runWarren(dataDir, 'env')
 
   assert.equal(code, 0)
-  assert.equal(stdout, `WARREN_BASE_URL=${box.baseUrl}\nWARREN_API_KEY=${box.key}\n`)
+  assert.equal(stdout, `WARREN_BASE_URL=${instance.baseUrl}\nWARREN_API_KEY=${instance.key}\n`)
   assert.equal(stderr, '')
 })
 
@@ -64,13 +71,13 @@ test('an operator makes a user, changes the plan and adds credit while it runs',
 test('a key is revoked and worthless at once', async () => {
   const user = await admin('user', 'create', 'grace')
   const key = await admin('key', 'create', 'grace', '--name', 'laptop')
-  assert.equal((await get(box, '/v1/whoami', key.api_key)).status, 200)
+  assert.equal((await fetchPath(instance, '/v1/whoami', key.api_key)).status, 200)
 
   await admin('key', 'revoke', key.id)
-  const refused = await get(box, '/v1/whoami', key.api_key)
+  const refused = await fetchPath(instance, '/v1/whoami', key.api_key)
 
   assert.equal(refused.status, 401)
-  assert.equal((await get(box, '/v1/whoami', user.api_key)).status, 200)
+  assert.equal((await fetchPath(instance, '/v1/whoami', user.api_key)).status, 200)
   const listed = await admin('key', 'list', 'grace')
   assert.deepEqual(
     listed.map((one: { name: string; revoked_at: string | null }) => [one.name, one.revoked_at !== null]),
@@ -94,7 +101,7 @@ const MISTAKES = [
 describe('a mistake is refused in words', { concurrency: true }, () => {
   for (const { args, says } of MISTAKES) {
     test(`warren ${args.join(' ')}`, async () => {
-      const { code, stdout, stderr } = await warren(dataDir, ...args)
+      const { code, stdout, stderr } = await runWarren(dataDir, ...args)
 
       assert.equal(code, 1)
       assert.match(stderr, says)
@@ -105,10 +112,10 @@ describe('a mistake is refused in words', { concurrency: true }, () => {
 })
 
 test('where nothing runs, env and admin say so', async (t) => {
-  const empty = await makeDataDir(t)
+  const empty = await createDataDir(t)
 
-  const env = await warren(empty, 'env')
-  const users = await warren(empty, 'admin', 'user', 'list')
+  const env = await runWarren(empty, 'env')
+  const users = await runWarren(empty, 'admin', 'user', 'list')
 
   for (const { code, stdout, stderr } of [env, users]) {
     assert.equal(code, 1)
@@ -118,11 +125,11 @@ test('where nothing runs, env and admin say so', async (t) => {
 })
 
 test('the public client works unmodified', async () => {
-  const client = new CreateosSandboxClient({ baseUrl: box.baseUrl, apiKey: box.key })
+  const client = new CreateosSandboxClient({ baseUrl: instance.baseUrl, apiKey: instance.key })
 
   assert.equal((await client.healthz()).up, true)
   assert.equal((await client.readyz()).ready, true)
-  assert.equal((await client.whoami()).user_id, (await whoami(box.key)).user_id)
+  assert.equal((await client.whoami()).user_id, (await whoami(instance.key)).user_id)
   assert.ok((await client.listShapes()).some((shape) => shape.id === 's-1vcpu-1gb'))
   const rootfs = await client.listRootfs()
   assert.ok(rootfs.rootfs.includes(rootfs.default))
@@ -132,7 +139,7 @@ test('the public client works unmodified', async () => {
 })
 
 test('a wrong key is an auth error to the public client', async () => {
-  const client = new CreateosSandboxClient({ baseUrl: box.baseUrl, apiKey: `skp_${'0'.repeat(64)}` })
+  const client = new CreateosSandboxClient({ baseUrl: instance.baseUrl, apiKey: `skp_${'0'.repeat(64)}` })
 
   await assert.rejects(client.whoami(), (error) => {
     assert.ok(error instanceof CreateosSandboxAuthError)
@@ -146,16 +153,16 @@ test('the instance file is readable by its owner only, like all in the data dire
   const { stdout } = await run('find', [dataDir, '-perm', '/077', '-not', '-type', 'l', '-not', '-type', 's'])
 
   assert.equal(stdout, '')
-  assert.equal((await findInstance(dataDir))!.pid, box.pid)
+  assert.equal((await findInstanceFile(dataDir))!.pid, instance.pid)
 })
 
 async function whoami(key: string): Promise<{ user_id: string }> {
-  const body = (await (await get(box, '/v1/whoami', key)).json()) as { data: { user_id: string } }
+  const body = (await (await fetchPath(instance, '/v1/whoami', key)).json()) as { data: { user_id: string } }
   return body.data
 }
 
 async function admin(...args: string[]) {
-  const { code, stdout, stderr } = await warren(dataDir, 'admin', '--json', ...args)
+  const { code, stdout, stderr } = await runWarren(dataDir, 'admin', '--json', ...args)
   assert.equal(code, 0, stderr)
   return JSON.parse(stdout)
 }

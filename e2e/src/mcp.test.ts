@@ -3,16 +3,16 @@ import assert from 'node:assert/strict'
 import { after, describe, test } from 'node:test'
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
 import { until } from '@warren/kit/testing/until'
-import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const it = cannotRunVms ? (undefined as never) : await startVmBox()
+const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
 
 describe('MCP with a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   async function connect() {
     const client = new Client({ name: 'story', version: '1' })
-    const headers = { Authorization: `Bearer ${it.box.key}` }
+    const headers = { Authorization: `Bearer ${warren.instance.key}` }
     await client.connect(
-      new StreamableHTTPClientTransport(new URL(`${it.box.baseUrl}/mcp`), { requestInit: { headers } }),
+      new StreamableHTTPClientTransport(new URL(`${warren.instance.baseUrl}/mcp`), { requestInit: { headers } }),
     )
     after(() => client.close())
     return async (name: string, args: Record<string, unknown>) => {

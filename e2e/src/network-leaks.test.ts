@@ -3,15 +3,17 @@ import assert from 'node:assert/strict'
 import { globSync, readdirSync, readFileSync } from 'node:fs'
 import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { processesOf } from './box.ts'
-import { create, destroy, must, pause, resume } from './lifecycle.ts'
-import { Internet, moveToOwnMachine, run } from './own-machine.ts'
-import { cannotRunVms, deleteAll, SOAK, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { listProcesses } from './support/instance.ts'
+import { Internet, moveToIsolatedMachine, runCommand } from './support/isolated-machine.ts'
+import { createSandbox, destroySandbox, pauseSandbox, requestOk, resumeSandbox } from './support/sandboxes.ts'
+import { cannotRunVms, deleteAllSandboxes, SOAK, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-if (!cannotRunVms) moveToOwnMachine()
+if (!cannotRunVms) moveToIsolatedMachine()
 if (!cannotRunVms) await Internet.start()
 // Nothing waits for the next create or resume: whatever is left belongs to nobody.
-const it = cannotRunVms ? (undefined as never) : await startVmBox({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
+const warren = cannotRunVms
+  ? (undefined as never)
+  : await startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
 
 const SANDBOXES = SOAK ? 200 : 18
 const AT_ONCE = 6
@@ -21,16 +23,16 @@ describe('what sandboxes leave behind', { skip: cannotRunVms, timeout: VM_STORIE
   test(`after ${SANDBOXES} of them with networks and rules the machine is as before`, {
     timeout: VM_STORIES_LIMIT_MS,
   }, async () => {
-    for (const name of ['front', 'back']) await must(it, 'POST', '/networks', { name })
+    for (const name of ['front', 'back']) await requestOk(warren, 'POST', '/networks', { name })
     await oneBatch(1)
-    await deleteAll(it)
+    await deleteAllSandboxes(warren)
     const clean = await settledTraces()
 
     for (let done = 0; done < SANDBOXES; done += AT_ONCE) await oneBatch(Math.min(AT_ONCE, SANDBOXES - done))
-    await deleteAll(it)
+    await deleteAllSandboxes(warren)
 
     assert.deepEqual(await settledTraces(), clean)
-    for (const name of ['front', 'back']) await must(it, 'DELETE', `/networks/${name}`)
+    for (const name of ['front', 'back']) await requestOk(warren, 'DELETE', `/networks/${name}`)
   })
 })
 
@@ -38,14 +40,14 @@ describe('what sandboxes leave behind', { skip: cannotRunVms, timeout: VM_STORIE
 async function oneBatch(count: number): Promise<void> {
   const networks = [{ id: 'front' }, { id: 'back' }]
   const ids = await Promise.all(
-    Array.from({ length: count }, async () => (await create(it, { networks, egress: RULES })).id),
+    Array.from({ length: count }, async () => (await createSandbox(warren, { networks, egress: RULES })).id),
   )
-  await Promise.all(ids.map((id) => must(it, 'PUT', `/sandboxes/${id}/egress`, { egress: ['none'] })))
-  await must(it, 'DELETE', `/sandboxes/${ids[0]}/networks/front`)
-  await pause(it, ids[0]!)
-  await resume(it, ids[0]!)
-  await pause(it, ids.at(-1)!)
-  await Promise.all(ids.map((id) => destroy(it, id)))
+  await Promise.all(ids.map((id) => requestOk(warren, 'PUT', `/sandboxes/${id}/egress`, { egress: ['none'] })))
+  await requestOk(warren, 'DELETE', `/sandboxes/${ids[0]}/networks/front`)
+  await pauseSandbox(warren, ids[0]!)
+  await resumeSandbox(warren, ids[0]!)
+  await pauseSandbox(warren, ids.at(-1)!)
+  await Promise.all(ids.map((id) => destroySandbox(warren, id)))
 }
 
 /** When the slots that wait for the next create are full again, and two looks agree. */
@@ -63,26 +65,26 @@ const READY_SLOTS = 8
 
 function traces() {
   const lines = (text: string) => text.split('\n').filter(Boolean)
-  const instance = /warren_([0-9a-f]{8})/.exec(run('nft list tables'))![1]!
+  const instance = /warren_([0-9a-f]{8})/.exec(runCommand('nft list tables'))![1]!
   const isSlot = (line: string) => line.includes(`w${instance}`)
   const isOfBase = (path: string) => /\/(base|proof)-/.test(path)
   return {
     slots: readdirSync('/run/netns').filter((name) => name.includes(instance)).length,
     mounts: lines(readFileSync('/proc/mounts', 'utf8')).filter((line) => line.includes(instance)).length,
     // Ready slots have an interface each, with the host's address, and numbers that depend on who came before.
-    slotLinks: lines(run('ip -o link')).filter(isSlot).length,
-    links: lines(run('ip -o link')).filter((line) => !isSlot(line)),
-    addresses: lines(run('ip -o addr')).filter((line) => !isSlot(line)),
-    routes: lines(run('ip route show table all')).filter(
+    slotLinks: lines(runCommand('ip -o link')).filter(isSlot).length,
+    links: lines(runCommand('ip -o link')).filter((line) => !isSlot(line)),
+    addresses: lines(runCommand('ip -o addr')).filter((line) => !isSlot(line)),
+    routes: lines(runCommand('ip route show table all')).filter(
       (line) => !(isSlot(line) && line.startsWith('local 169.254.1.1')),
     ),
-    rules: run('nft list ruleset'),
+    rules: runCommand('nft list ruleset'),
     cgroups: globSync(`/sys/fs/cgroup/{,*/}warren-${instance}/*/`).filter((path) => !isOfBase(path)),
     // Bases of other shapes may still be made in the background.
     files: globSync(`/run/warren-${instance}/{*,network/*}`)
       .filter((path) => !isOfBase(path))
       .sort(),
-    qemus: processesOf(it.box.dataDir).filter((pid) => isQemu(pid) && !isOfBase(commandOf(pid))).length,
+    qemus: listProcesses(warren.instance.dataDir).filter((pid) => isQemu(pid) && !isOfBase(commandOf(pid))).length,
   }
 }
 

@@ -6,13 +6,13 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { describe, test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
-import { findInstance } from './box.ts'
-import { create, sh } from './lifecycle.ts'
-import { type Followed, processClient, readEvents, readOutput } from './process-client.ts'
-import { cannotRunVms, qemuOf, SOAK, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { findInstanceFile } from './support/instance.ts'
+import { type Followed, processClient, readEvents, readOutput } from './support/process-client.ts'
+import { createSandbox, runShell } from './support/sandboxes.ts'
+import { cannotRunVms, findQemuPid, SOAK, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const it = cannotRunVms ? (undefined as never) : await startVmBox()
-const sandbox = cannotRunVms ? (undefined as never) : await create(it)
+const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
+const sandbox = cannotRunVms ? (undefined as never) : await createSandbox(warren)
 
 const SECONDS = SOAK ? 30 : 5
 const MIB = 1024 * 1024
@@ -27,12 +27,12 @@ const AGENT = 'agent in the guest'
 const LOOK_MS = 50
 
 describe('a flood of output', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  const processes = processClient(it, sandbox?.id)
+  const processes = processClient(warren, sandbox?.id)
   const flood = () => processes.start({ cmd: 'sh', args: ['-c', `timeout ${SECONDS} seq 1 1000000000; echo; exit 3`] })
 
   async function rssMib(): Promise<Record<string, number>> {
-    const { children } = (await findInstance(it.box.dataDir))!
-    const pids = [...children.map(({ pid }) => pid), qemuOf(it, sandbox.id)!]
+    const { children } = (await findInstanceFile(warren.instance.dataDir))!
+    const pids = [...children.map(({ pid }) => pid), findQemuPid(warren, sandbox.id)!]
     const entries = pids.map((pid) => {
       const status = readFileSync(`/proc/${pid}/status`, 'utf8')
       return [`${/^Name:\s*(.*)$/m.exec(status)![1]} ${pid}`, Number(/^VmRSS:\s*(\d+)/m.exec(status)![1]) / 1024]
@@ -41,7 +41,7 @@ describe('a flood of output', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
   }
 
   const agentMib = async (field: 'VmRSS' | 'VmHWM') =>
-    Number(await sh(it, sandbox.id, `awk '/^${field}/ { print $2 }' /proc/1/status`)) / 1024
+    Number(await runShell(warren, sandbox.id, `awk '/^${field}/ { print $2 }' /proc/1/status`)) / 1024
 
   async function untilExited(id: string): Promise<void> {
     while ((await processes.call('GET', `/${id}/wait`)).status === 408);
@@ -49,7 +49,7 @@ describe('a flood of output', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
 
   /** How much each part grew at most while a flood, and the work on it, went on. */
   async function growthDuring(start: () => Promise<unknown>): Promise<Record<string, number>> {
-    await sh(it, sandbox.id, 'echo 5 > /proc/1/clear_refs') // Its peak begins anew.
+    await runShell(warren, sandbox.id, 'echo 5 > /proc/1/clear_refs') // Its peak begins anew.
     const agentBefore = await agentMib('VmRSS')
     const before = await rssMib()
     const work = start()

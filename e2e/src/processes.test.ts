@@ -2,18 +2,18 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { NdjsonDecoder, type ProcessFrame, type ProcessView } from '@warren/protocol'
-import { create, sh } from './lifecycle.ts'
-import { processClient } from './process-client.ts'
-import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { processClient } from './support/process-client.ts'
+import { createSandbox, runShell } from './support/sandboxes.ts'
+import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const it = cannotRunVms ? (undefined as never) : await startVmBox()
-const sandbox = cannotRunVms ? (undefined as never) : await create(it, { envs: { GREETING: 'hello' } })
+const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
+const sandbox = cannotRunVms ? (undefined as never) : await createSandbox(warren, { envs: { GREETING: 'hello' } })
 
 const ALL_BYTES = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte))
 const LIVE_MAX = 64
 
 describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  const processes = processClient(it, sandbox?.id)
+  const processes = processClient(warren, sandbox?.id)
 
   test('every byte goes in and comes out of a pipe', async () => {
     const { process_id } = await processes.start({ cmd: 'cat' })
@@ -115,7 +115,7 @@ describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: V
 
     assert.deepEqual([before.leader_exited, before.tree_exited], [true, false])
     assert.deepEqual([ended.tree_exited, ended.exit_code], [true, 0])
-    assert.equal(await sh(it, sandbox.id, `kill -0 ${daemon} 2>/dev/null && echo alive || echo gone`), 'gone')
+    assert.equal(await runShell(warren, sandbox.id, `kill -0 ${daemon} 2>/dev/null && echo alive || echo gone`), 'gone')
   })
 
   test('daemons that ignore every polite signal are ended too', async () => {
@@ -133,12 +133,12 @@ sleep 1000`
     assert.deepEqual([unmoved.status, unmoved.data.code], [408, 'wait_timeout'])
     assert.deepEqual([ended.state, ended.tree_exited, ended.exit_code, ended.signal], ['exited', true, null, 'SIGKILL'])
     for (const one of [pid, ...daemons]) {
-      assert.equal(await sh(it, sandbox.id, `kill -0 ${one} 2>/dev/null && echo alive || echo gone`), 'gone')
+      assert.equal(await runShell(warren, sandbox.id, `kill -0 ${one} 2>/dev/null && echo alive || echo gone`), 'gone')
     }
   })
 
   test('a process that fills the disk fails by itself, and others start on a full one', async () => {
-    await sh(it, sandbox.id, 'fallocate -l $(($(stat -f -c "%a * %S" /) - 8388608)) /root/almost')
+    await runShell(warren, sandbox.id, 'fallocate -l $(($(stat -f -c "%a * %S" /) - 8388608)) /root/almost')
     const fill = await processes.start({ cmd: 'dd', args: ['if=/dev/zero', 'of=/root/rest', 'bs=64k'] })
 
     const filled = await processes.follow(fill.process_id, 0)
@@ -149,7 +149,7 @@ sleep 1000`
     assert.match(filled.bytes.toString(), /No space left on device/)
     assert.match(refused.bytes.toString(), /^alive\n.*error/s)
     assert.deepEqual(refused.end, { type: 'exit', exit_code: 1 })
-    await sh(it, sandbox.id, 'rm /root/almost /root/rest /root/more; echo room > /root/room')
+    await runShell(warren, sandbox.id, 'rm /root/almost /root/rest /root/more; echo room > /root/room')
   })
 
   test(`${LIVE_MAX} processes at once, each with its own bytes; one more is too many until one has ended`, async () => {

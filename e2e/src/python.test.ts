@@ -8,9 +8,15 @@ import path from 'node:path'
 import { describe, test } from 'node:test'
 import { promisify } from 'node:util'
 import { until } from '@warren/kit/testing/until'
-import { ROOT } from './box.ts'
-import { call } from './lifecycle.ts'
-import { cannotRunVms, deleteAll, startVmBox, VM_READY_LIMIT_MS, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { ROOT } from './support/instance.ts'
+import { request } from './support/sandboxes.ts'
+import {
+  cannotRunVms,
+  deleteAllSandboxes,
+  startVmInstance,
+  VM_READY_LIMIT_MS,
+  VM_STORIES_LIMIT_MS,
+} from './support/vm-instance.ts'
 
 const FOLDER = path.join(ROOT, 'e2e/python')
 /** Nothing of the story hangs; emulated machines on a busy one take their time. */
@@ -19,17 +25,18 @@ const INSTALL_LIMIT_MS = 120_000
 
 const python = cannotRunVms ? undefined : installClient()
 const cannotRun = cannotRunVms || (python === undefined ? 'the Python client could not be installed here' : false)
-const it = cannotRun ? (undefined as never) : await startVmBox()
+const warren = cannotRun ? (undefined as never) : await startVmInstance()
 
 describe('the public Python client', { skip: cannotRun, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('does all that it can', async () => {
     // The first create boots the base, longer than a create may take on a busy machine; the client gives up at a 502.
-    const firstCreate = async () => (await call(it, 'POST', '/sandboxes', { shape: 's-1vcpu-256mb' })).status === 200
+    const firstCreate = async () =>
+      (await request(warren, 'POST', '/sandboxes', { shape: 's-1vcpu-256mb' })).status === 200
     await until(firstCreate, 'the base has booted', VM_READY_LIMIT_MS)
-    await deleteAll(it)
-    const env = { CREATEOS_SANDBOX_BASE_URL: it.box.baseUrl, CREATEOS_API_KEY: it.box.key }
+    await deleteAllSandboxes(warren)
+    const env = { CREATEOS_SANDBOX_BASE_URL: warren.instance.baseUrl, CREATEOS_API_KEY: warren.instance.key }
 
-    const story = promisify(execFile)(python!, [path.join(FOLDER, 'story.py')], { env, timeout: STORY_LIMIT_MS })
+    const story = promisify(execFile)(python!, [path.join(FOLDER, 'client_story.py')], { env, timeout: STORY_LIMIT_MS })
 
     const { stdout } = await story.catch((error) => assert.fail(`${error.stdout}\n${error.stderr}`))
     assert.match(stdout, /^probes\n.*\na host that is none\n$/s)

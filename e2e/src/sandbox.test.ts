@@ -8,18 +8,18 @@ import { release } from 'node:os'
 import { describe, test } from 'node:test'
 import { CreateosSandboxNotFoundError, type Sandbox } from '@nodeops-createos/sandbox'
 import { until } from '@warren/kit/testing/until'
-import { findInstance, kill } from './box.ts'
-import { cannotRunVms, qemuOf, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { findInstanceFile, kill } from './support/instance.ts'
+import { cannotRunVms, findQemuPid, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const SHAPE = 's-1vcpu-256mb'
 const MIB = 1024 * 1024
 /** An emulated machine on a busy one takes its time. */
 const PATIENT = { timeoutMs: 240_000 }
 
-const it = cannotRunVms ? (undefined as never) : await startVmBox()
+const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
 const sandbox: Sandbox = cannotRunVms
   ? (undefined as never)
-  : await it.client.createSandbox({ shape: SHAPE, envs: { GREETING: 'hello' } })
+  : await warren.client.createSandbox({ shape: SHAPE, envs: { GREETING: 'hello' } })
 
 describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   const sh = async (script: string, where = sandbox) => {
@@ -75,8 +75,8 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
   })
 
   test('an upload that is cut leaves nothing at its place', async () => {
-    const url = new URL(`/v1/sandboxes/${sandbox.id}/files?path=/root/cut.bin`, it.box.baseUrl)
-    const upload = request(url, { method: 'PUT', headers: { 'x-api-key': it.box.key } })
+    const url = new URL(`/v1/sandboxes/${sandbox.id}/files?path=/root/cut.bin`, warren.instance.baseUrl)
+    const upload = request(url, { method: 'PUT', headers: { 'x-api-key': warren.instance.key } })
     upload.on('error', () => {}) // We are the one who cuts it.
     upload.write(Buffer.alloc(8 * MIB))
     await once(upload, 'drain')
@@ -89,8 +89,8 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
   })
 
   test('a command whose caller is gone is killed', async () => {
-    const url = new URL(`/v1/sandboxes/${sandbox.id}/exec`, it.box.baseUrl)
-    const call = request(url, { method: 'POST', headers: { 'x-api-key': it.box.key } })
+    const url = new URL(`/v1/sandboxes/${sandbox.id}/exec`, warren.instance.baseUrl)
+    const call = request(url, { method: 'POST', headers: { 'x-api-key': warren.instance.key } })
     call.on('error', () => {})
     call.end(JSON.stringify({ cmd: 'sleep', args: ['54321'] }))
     // Written so that the search does not find itself.
@@ -107,13 +107,13 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     const reach = (where: string) => sh(`curl -s -o /dev/null -m 5 -w '%{http_code}' ${where} || true`)
 
     assert.match(await sh(`curl -sL -o /dev/null -m 20 -w '%{http_code}' $(${source})`), /^[234]\d\d$/)
-    for (const closed of ['http://172.30.0.1', 'http://169.254.1.1:8080', 'http://10.0.0.1', it.box.baseUrl]) {
+    for (const closed of ['http://172.30.0.1', 'http://169.254.1.1:8080', 'http://10.0.0.1', warren.instance.baseUrl]) {
       assert.equal(await reach(closed), '000', closed)
     }
   })
 
   test('two of them have nothing in common: names, addresses, machine ids, random numbers', async () => {
-    const other = await it.client.createSandbox({ shape: SHAPE })
+    const other = await warren.client.createSandbox({ shape: SHAPE })
     const facts =
       'cat /etc/machine-id; hostname; head -c 16 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/uuid'
 
@@ -132,7 +132,7 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
   })
 
   test('the disk has the size asked for', async () => {
-    const other = await it.client.createSandbox({ shape: SHAPE, disk_mib: 20_480 })
+    const other = await warren.client.createSandbox({ shape: SHAPE, disk_mib: 20_480 })
 
     const mib = Number(await sh("df -m / | awk 'NR == 2 { print $2 }'", other))
 
@@ -141,7 +141,7 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
   })
 
   test("another user's sandbox is absent, and a plan's cap holds", async () => {
-    const eve = it.clientOf(await it.user('eve', 'free'))
+    const eve = warren.clientOf(await warren.createUser('eve', 'free'))
 
     await assert.rejects(eve.getSandbox(sandbox.id), CreateosSandboxNotFoundError)
     const own = await eve.createSandbox({ shape: SHAPE })
@@ -154,9 +154,9 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
   })
 
   test('twenty creates at once against a cap of five give five', async () => {
-    const key = await it.user('mallory', 'beginner')
+    const key = await warren.createUser('mallory', 'beginner')
     const create = () =>
-      fetch(`${it.box.baseUrl}/v1/sandboxes`, {
+      fetch(`${warren.instance.baseUrl}/v1/sandboxes`, {
         method: 'POST',
         headers: { 'x-api-key': key },
         body: JSON.stringify({ shape: SHAPE }),
@@ -166,7 +166,7 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
 
     assert.deepEqual(statuses.filter((status) => status === 200).length, 5)
     assert.deepEqual(statuses.filter((status) => status === 429).length, 15)
-    for (const one of await it.clientOf(key).listSandboxes()) await one.destroy()
+    for (const one of await warren.clientOf(key).listSandboxes()) await one.destroy()
   })
 
   test('bad input of every kind is refused with the name of what is wrong', async () => {
@@ -183,9 +183,9 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
       [{ shape: SHAPE, auto_pause_after_seconds: 5 }, 'auto_pause_after_seconds'],
     ]
     for (const [body, field] of wrong) {
-      const response = await fetch(`${it.box.baseUrl}/v1/sandboxes`, {
+      const response = await fetch(`${warren.instance.baseUrl}/v1/sandboxes`, {
         method: 'POST',
-        headers: { 'x-api-key': it.box.key },
+        headers: { 'x-api-key': warren.instance.key },
         body: JSON.stringify(body),
       })
       const { data } = (await response.json()) as { data: Record<string, string> }
@@ -196,11 +196,14 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
 
   test('goes on untouched when host agent and control plane are killed', async () => {
     await sh("nohup sh -c 'while :; do date +%s%N > /root/beat; sleep 0.2; done' >/dev/null 2>&1 & echo $! > /root/pid")
-    const { children } = (await findInstance(it.box.dataDir))!
+    const { children } = (await findInstanceFile(warren.instance.dataDir))!
 
     for (const child of children) kill(child.pid)
 
-    await until(async () => (await fetch(`${it.box.baseUrl}/readyz`).catch(() => undefined))?.ok ?? false, 'it is back')
+    await until(
+      async () => (await fetch(`${warren.instance.baseUrl}/readyz`).catch(() => undefined))?.ok ?? false,
+      'it is back',
+    )
     await until(async () => (await sandbox.runCommand('true').catch(() => undefined)) !== undefined, 'exec works again')
     assert.equal(await sh('test -d /proc/$(cat /root/pid) && echo alive'), 'alive')
     const before = await sh('cat /root/beat')
@@ -209,10 +212,10 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
 
   test('a QEMU that dies turns its sandbox into error, with a reason, and it is resumed from its disk', async () => {
     // From the pool, as most are.
-    const doomed = await it.client.createSandbox({ shape: SHAPE, name: 'doomed' })
+    const doomed = await warren.client.createSandbox({ shape: SHAPE, name: 'doomed' })
     await sh('echo still here > /root/note; sync', doomed)
 
-    kill(qemuOf(it, doomed.id)!)
+    kill(findQemuPid(warren, doomed.id)!)
 
     await until(async () => (await doomed.refresh()).status === 'error', 'it is in error', 15_000)
     assert.match(String((doomed.toJSON() as { status_reason?: string }).status_reason), /QEMU ended/)
@@ -224,13 +227,13 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
   })
 
   test('destroyed means gone: no process, no record, no files', async () => {
-    const qemu = qemuOf(it, sandbox.id)!
+    const qemu = findQemuPid(warren, sandbox.id)!
 
     await sandbox.destroy()
     await sandbox.waitUntilDestroyed()
 
     await until(async () => !existsSync(`/proc/${qemu}`), 'its QEMU is gone')
-    assert.equal(qemuOf(it, sandbox.id), undefined)
-    assert.equal((await it.client.getSandbox(sandbox.id)).status, 'destroyed')
+    assert.equal(findQemuPid(warren, sandbox.id), undefined)
+    assert.equal((await warren.client.getSandbox(sandbox.id)).status, 'destroyed')
   })
 })

@@ -9,15 +9,24 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { warren } from './box.ts'
-import { create, destroy, fork, must, pause, resume, sh, type View } from './lifecycle.ts'
-import { cannotRunVms, imageMissing, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { runWarren } from './support/instance.ts'
+import {
+  createSandbox,
+  destroySandbox,
+  forkSandbox,
+  pauseSandbox,
+  requestOk,
+  resumeSandbox,
+  runShell,
+  type SandboxView,
+} from './support/sandboxes.ts'
+import { cannotRunVms, skipWithoutImage, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const IMAGE = 'devbox:1'
 const cannotSsh =
-  cannotRunVms || (spawnSync('ssh', ['-V']).status === 0 ? false : 'no OpenSSH client here') || imageMissing(IMAGE)
+  cannotRunVms || (spawnSync('ssh', ['-V']).status === 0 ? false : 'no OpenSSH client here') || skipWithoutImage(IMAGE)
 
-const it = cannotSsh ? (undefined as never) : await startVmBox()
+const warren = cannotSsh ? (undefined as never) : await startVmInstance()
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-ssh-'))
 after(() => rm(folder, { recursive: true }))
 const at = (name: string) => path.join(folder, name)
@@ -26,7 +35,7 @@ const at = (name: string) => path.join(folder, name)
 const SSH_LIMIT_MS = 120_000
 
 describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORIES_LIMIT_MS }, () => {
-  let sandbox: View
+  let sandbox: SandboxView
 
   async function makeKey(name: string): Promise<string> {
     spawnSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-C', name, '-f', at(name)])
@@ -36,11 +45,15 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
   /** Nothing of whoever runs the test: their keys must not open the door, nor their settings close it. */
   const only = (key: string) => ['-F', 'none', '-i', at(key), '-o', 'IdentitiesOnly=yes', '-o', 'BatchMode=yes']
   const ssh = (name: string, key: string, ...command: string[]) =>
-    warren(it.box.dataDir, 'ssh', name, ...only(key), ...command)
+    runWarren(warren.instance.dataDir, 'ssh', name, ...only(key), ...command)
 
   /** scp and sftp by the lines that `warren ssh --config` prints, as from ~/.ssh/config. */
   async function run(command: string, ...args: string[]): Promise<void> {
-    const env = { PATH: process.env.PATH, WARREN_BASE_URL: it.box.baseUrl, WARREN_API_KEY: it.box.key }
+    const env = {
+      PATH: process.env.PATH,
+      WARREN_BASE_URL: warren.instance.baseUrl,
+      WARREN_API_KEY: warren.instance.key,
+    }
     const child = spawn(command, ['-F', at('config'), ...args], { env, timeout: SSH_LIMIT_MS })
     let said = ''
     for (const stream of [child.stdout, child.stderr]) stream.on('data', (text) => (said += text))
@@ -49,7 +62,11 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
   }
 
   test('the key of the create opens the door; output and exit code come out', async () => {
-    sandbox = await create(it, { rootfs: IMAGE, shape: 's-1vcpu-1gb', ssh_pubkeys: [await makeKey('first')] })
+    sandbox = await createSandbox(warren, {
+      rootfs: IMAGE,
+      shape: 's-1vcpu-1gb',
+      ssh_pubkeys: [await makeKey('first')],
+    })
 
     const { code, stdout, stderr } = await ssh(sandbox.name, 'first', 'echo $USER at $(hostname); exit 7')
 
@@ -60,8 +77,8 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
     await makeKey('second')
 
     const refused = await ssh(sandbox.name, 'second', 'true')
-    const added = await warren(
-      ...([it.box.dataDir, 'ssh', '--add-key', at('second.pub'), sandbox.id] as const),
+    const added = await runWarren(
+      ...([warren.instance.dataDir, 'ssh', '--add-key', at('second.pub'), sandbox.id] as const),
       ...only('second'),
       'echo in',
     )
@@ -74,7 +91,7 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
   test('scp and sftp carry files there and back', async () => {
     const bytes = randomBytes(3 * 1024 * 1024 + 1)
     await writeFile(at('there'), bytes)
-    const { stdout } = await warren(it.box.dataDir, 'ssh', '--config')
+    const { stdout } = await runWarren(warren.instance.dataDir, 'ssh', '--config')
     const keys = `  IdentityFile ${at('first')}\n  IdentitiesOnly yes\n  BatchMode yes\n`
     await writeFile(at('config'), stdout + keys)
     await writeFile(at('batch'), `get /root/there ${at('back')}\n`)
@@ -86,13 +103,17 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
   })
 
   test('a forwarded port reaches a server inside', async () => {
-    await must(it, 'POST', `/sandboxes/${sandbox.id}/processes`, {
+    await requestOk(warren, 'POST', `/sandboxes/${sandbox.id}/processes`, {
       cmd: 'python3',
       args: ['-m', 'http.server', '-b', '127.0.0.1', '-d', '/etc', '8077'],
     })
-    await sh(it, sandbox.id, 'until curl -s -o /dev/null 127.0.0.1:8077; do sleep 0.1; done')
+    await runShell(warren, sandbox.id, 'until curl -s -o /dev/null 127.0.0.1:8077; do sleep 0.1; done')
     const port = await freePort()
-    const env = { PATH: process.env.PATH, WARREN_BASE_URL: it.box.baseUrl, WARREN_API_KEY: it.box.key }
+    const env = {
+      PATH: process.env.PATH,
+      WARREN_BASE_URL: warren.instance.baseUrl,
+      WARREN_API_KEY: warren.instance.key,
+    }
     const args = ['-F', at('config'), '-N', '-L', `127.0.0.1:${port}:127.0.0.1:8077`, `${sandbox.name}.warren`]
     const forwarding = spawn('ssh', args, { env, stdio: 'ignore' })
     try {
@@ -108,12 +129,12 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
   })
 
   test('the keys are kept through pause and fork; a fork is another host', async () => {
-    const hostKey = (id: string) => sh(it, id, 'cat /etc/ssh/ssh_host_ed25519_key.pub')
+    const hostKey = (id: string) => runShell(warren, id, 'cat /etc/ssh/ssh_host_ed25519_key.pub')
     const before = await hostKey(sandbox.id)
 
-    await pause(it, sandbox.id)
-    const child = await fork(it, sandbox.id)
-    await resume(it, sandbox.id)
+    await pauseSandbox(warren, sandbox.id)
+    const child = await forkSandbox(warren, sandbox.id)
+    await resumeSandbox(warren, sandbox.id)
 
     for (const { name } of [sandbox, child]) {
       for (const key of ['first', 'second']) {
@@ -123,35 +144,35 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
     }
     assert.equal(await hostKey(sandbox.id), before)
     assert.notEqual(await hostKey(child.id), before)
-    await destroy(it, child.id)
+    await destroySandbox(warren, child.id)
   })
 
   test('a key that is uploaded as a file, and a server that is started by hand, as the public CLI does it', async () => {
-    const own = await create(it, { rootfs: IMAGE, shape: 's-1vcpu-1gb' })
+    const own = await createSandbox(warren, { rootfs: IMAGE, shape: 's-1vcpu-1gb' })
     const listening = 'grep -q :0016 /proc/net/tcp /proc/net/tcp6'
-    const file = new URL(`/v1/sandboxes/${own.id}/files?path=/root/.ssh/authorized_keys`, it.box.baseUrl)
+    const file = new URL(`/v1/sandboxes/${own.id}/files?path=/root/.ssh/authorized_keys`, warren.instance.baseUrl)
 
-    await fetch(file, { method: 'PUT', headers: { 'x-api-key': it.box.key }, body: await makeKey('third') })
-    await sh(it, own.id, `chmod 700 /root/.ssh && chmod 600 /root/.ssh/authorized_keys && mkdir -p /run/sshd`)
-    await sh(it, own.id, `/usr/sbin/sshd && until ${listening}; do sleep 0.1; done`)
+    await fetch(file, { method: 'PUT', headers: { 'x-api-key': warren.instance.key }, body: await makeKey('third') })
+    await runShell(warren, own.id, `chmod 700 /root/.ssh && chmod 600 /root/.ssh/authorized_keys && mkdir -p /run/sshd`)
+    await runShell(warren, own.id, `/usr/sbin/sshd && until ${listening}; do sleep 0.1; done`)
 
     const { code, stdout, stderr } = await ssh(own.name, 'third', 'hostname')
     assert.deepEqual([stdout.trim(), code], [own.name, 0], stderr)
-    await destroy(it, own.id)
+    await destroySandbox(warren, own.id)
   })
 
   test('what does not work is said in words', async () => {
-    const bare = await create(it)
+    const bare = await createSandbox(warren)
 
-    const noServer = await warren(it.box.dataDir, 'tunnel', bare.name, '22')
-    const noSandbox = await warren(it.box.dataDir, 'ssh', 'nobody')
-    const noPort = await warren(it.box.dataDir, 'tunnel', bare.name, 'http')
+    const noServer = await runWarren(warren.instance.dataDir, 'tunnel', bare.name, '22')
+    const noSandbox = await runWarren(warren.instance.dataDir, 'ssh', 'nobody')
+    const noPort = await runWarren(warren.instance.dataDir, 'tunnel', bare.name, 'http')
 
     assert.match(noServer.stderr, /^warren: .*port 22.*openssh-server\n$/)
     assert.equal(noSandbox.stderr, 'warren: you have no sandbox named nobody\n')
     assert.equal(noPort.stderr, 'warren: http is not a port number\n')
     for (const { code, stdout } of [noServer, noSandbox, noPort]) assert.deepEqual([code, stdout], [1, ''])
-    await destroy(it, bare.id)
+    await destroySandbox(warren, bare.id)
   })
 })
 

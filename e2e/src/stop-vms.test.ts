@@ -5,25 +5,29 @@ import { createHash } from 'node:crypto'
 import { globSync } from 'node:fs'
 import { test } from 'node:test'
 import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
-import { makeDataDir, processesOf, startBox, stop } from './box.ts'
-import { cannotRunVms, deleteAll, VM_ENV, VM_READY_LIMIT_MS } from './vm-box.ts'
+import { createDataDir, listProcesses, startInstance, stop } from './support/instance.ts'
+import { cannotRunVms, deleteAllSandboxes, VM_ENV, VM_READY_LIMIT_MS } from './support/vm-instance.ts'
 
 test('a stop with no sandbox left leaves nothing on the machine', { skip: cannotRunVms }, async (t) => {
-  const dataDir = await makeDataDir(t)
-  const box = await startBox(dataDir, { env: VM_ENV, readyLimitMs: VM_READY_LIMIT_MS })
-  const client = new CreateosSandboxClient({ baseUrl: box.baseUrl, apiKey: box.key })
+  const dataDir = await createDataDir(t)
+  const instance = await startInstance(dataDir, { env: VM_ENV, readyLimitMs: VM_READY_LIMIT_MS })
+  const client = new CreateosSandboxClient({ baseUrl: instance.baseUrl, apiKey: instance.key })
   // Not by the client, which asks again after a 503: whoever is told that it is ready finds it so.
   const body = JSON.stringify({ shape: 's-1vcpu-256mb' })
-  const first = await fetch(`${box.baseUrl}/v1/sandboxes`, { method: 'POST', headers: { 'x-api-key': box.key }, body })
+  const first = await fetch(`${instance.baseUrl}/v1/sandboxes`, {
+    method: 'POST',
+    headers: { 'x-api-key': instance.key },
+    body,
+  })
   assert.equal(first.status, 200, await first.text())
   const kinds = new Set(tracesOf(dataDir).map(({ kind }) => kind))
-  await deleteAll({ box, client })
+  await deleteAllSandboxes({ instance, client })
 
-  assert.equal(await stop(box), 0)
+  assert.equal(await stop(instance), 0)
 
   assert.deepEqual(kinds, new Set(['folder', 'cgroup', 'namespace', 'interface', 'table']))
   assert.deepEqual(tracesOf(dataDir), [])
-  assert.deepEqual(processesOf(dataDir), [])
+  assert.deepEqual(listProcesses(dataDir), [])
 })
 
 /** Everything outside its data directory that carries the name of the instance (host-agent/src/config.ts). */

@@ -8,86 +8,86 @@ import { type TestContext, test } from 'node:test'
 import { within } from '@warren/kit/stop'
 import { until } from '@warren/kit/testing/until'
 import {
-  findInstance,
-  get,
+  createDataDir,
+  fetchPath,
+  findInstanceFile,
+  getPostmasterPid,
   kill,
   launch,
-  makeDataDir,
-  postmasterPid,
-  processesOf,
-  startBox,
+  listProcesses,
+  runWarren,
+  startInstance,
   stop,
-  warren,
-} from './box.ts'
+} from './support/instance.ts'
 
 test('SIGTERM stops all of it while clients hold on, and the next start has the same key and data', async (t) => {
-  const dataDir = await makeDataDir(t)
-  const box = await startBox(dataDir)
-  assert.equal((await warren(dataDir, 'admin', 'user', 'create', 'ada')).code, 0)
-  const { hostname, port } = new URL(box.baseUrl)
+  const dataDir = await createDataDir(t)
+  const instance = await startInstance(dataDir)
+  assert.equal((await runWarren(dataDir, 'admin', 'user', 'create', 'ada')).code, 0)
+  const { hostname, port } = new URL(instance.baseUrl)
   await keepAlive(t, hostname, Number(port))
   await sayHalf(t, hostname, Number(port))
-  const load = askAllTheTime(box)
+  const load = askAllTheTime(instance)
   await until(() => load.answers.length >= 20, 'requests are being answered')
 
-  assert.equal(await stop(box), 0)
+  assert.equal(await stop(instance), 0)
 
-  assert.deepEqual(processesOf(dataDir), [])
+  assert.deepEqual(listProcesses(dataDir), [])
   await load.ended
   assert.deepEqual(new Set(load.answers), new Set([200]))
-  assert.match(box.output(), /Stopping \(SIGTERM\) …\n$/)
-  const again = await startBox(dataDir)
-  assert.equal(again.key, box.key)
-  assert.match((await warren(dataDir, 'admin', 'user', 'list')).stdout, /\bada\b/)
+  assert.match(instance.output(), /Stopping \(SIGTERM\) …\n$/)
+  const again = await startInstance(dataDir)
+  assert.equal(again.key, instance.key)
+  assert.match((await runWarren(dataDir, 'admin', 'user', 'list')).stdout, /\bada\b/)
   assert.equal(await stop(again, 'SIGHUP'), 0)
-  assert.deepEqual(processesOf(dataDir), [])
+  assert.deepEqual(listProcesses(dataDir), [])
 })
 
 test('Ctrl-C, which npm repeats to us, stops what npm start started', async (t) => {
-  const dataDir = await makeDataDir(t)
-  const npm = await startBox(dataDir, { command: ['npm', 'start'] })
+  const dataDir = await createDataDir(t)
+  const npm = await startInstance(dataDir, { command: ['npm', 'start'] })
 
   kill(-npm.pid, 'SIGINT') // The whole group, as a terminal does.
   const { code } = await within(10_000, npm.exited, 'stopping')
 
   assert.equal(code, 0)
-  assert.deepEqual(processesOf(dataDir), [])
+  assert.deepEqual(listProcesses(dataDir), [])
   assert.doesNotMatch(npm.output(), /npm err/i)
 })
 
 test('when npm is killed, what it started stops by itself', async (t) => {
-  const dataDir = await makeDataDir(t)
-  const npm = await startBox(dataDir, { command: ['npm', 'start'] })
+  const dataDir = await createDataDir(t)
+  const npm = await startInstance(dataDir, { command: ['npm', 'start'] })
 
   kill(npm.pid, 'SIGKILL')
 
-  await until(() => processesOf(dataDir).length === 0, 'all is stopped', 12_000)
+  await until(() => listProcesses(dataDir).length === 0, 'all is stopped', 12_000)
 })
 
 const MOMENTS = {
   'while the database is made': async (dataDir: string) =>
     (await readdir(dataDir)).some((name) => name.startsWith('postgres.new-')),
-  'while the database starts': async (dataDir: string) => postmasterPid(dataDir) > 0,
-  'while the control plane starts': async (dataDir: string) => (await findInstance(dataDir))!.children.length > 0,
+  'while the database starts': async (dataDir: string) => getPostmasterPid(dataDir) > 0,
+  'while the control plane starts': async (dataDir: string) => (await findInstanceFile(dataDir))!.children.length > 0,
 }
 
 for (const [moment, hasCome] of Object.entries(MOMENTS)) {
   test(`Ctrl-C ${moment} leaves nothing behind, and the next start works`, async (t) => {
-    const dataDir = await makeDataDir(t)
+    const dataDir = await createDataDir(t)
     const run = launch(dataDir)
     await until(() => hasCome(dataDir).catch(() => false), 'the moment has come')
 
     assert.equal(await stop(run, 'SIGINT'), 0)
 
     // What initdb had started notices by its closed pipes that nobody is there.
-    await until(() => processesOf(dataDir).length === 0, 'all of it is gone', 5_000)
+    await until(() => listProcesses(dataDir).length === 0, 'all of it is gone', 5_000)
     assert.doesNotMatch(run.output(), /warren:|failed|error/)
     assert.deepEqual(
       (await readdir(dataDir)).filter((name) => name !== 'local.key'),
       (await readdir(path.join(dataDir, 'postgres')).catch(() => undefined)) ? ['log', 'postgres'] : ['log'],
     )
-    const box = await startBox(dataDir)
-    assert.equal((await get(box, '/v1/whoami')).status, 200)
+    const instance = await startInstance(dataDir)
+    assert.equal((await fetchPath(instance, '/v1/whoami')).status, 200)
   })
 }
 
@@ -112,12 +112,12 @@ async function sayHalf(t: TestContext, host: string, port: number): Promise<void
 }
 
 /** Requests one after the other until there is nobody to answer. */
-function askAllTheTime(box: { baseUrl: string; key: string }): { answers: number[]; ended: Promise<void> } {
+function askAllTheTime(instance: { baseUrl: string; key: string }): { answers: number[]; ended: Promise<void> } {
   const answers: number[] = []
   const ask = async (): Promise<void> => {
     for (let response: Response; ; answers.push(response.status)) {
       try {
-        response = await get(box, '/v1/whoami')
+        response = await fetchPath(instance, '/v1/whoami')
       } catch {
         return
       }

@@ -8,23 +8,23 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { buffer } from 'node:stream/consumers'
 import { after, describe, test } from 'node:test'
-import { ended, spawnWarren } from './box.ts'
-import { create, must, sh } from './lifecycle.ts'
-import { startTlsProxy } from './tls-proxy.ts'
-import { cannotRunVms, imageMissing, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { spawnWarren, waitForExit } from './support/instance.ts'
+import { createSandbox, requestOk, runShell } from './support/sandboxes.ts'
+import { startTlsProxy } from './support/tls-proxy.ts'
+import { cannotRunVms, skipWithoutImage, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const IMAGE = 'devbox:1'
 const missing = ['openssl', 'ssh', 'ssh-keygen'].find((tool) => spawnSync('which', [tool]).status !== 0)
-const skip = cannotRunVms || (missing ? `no ${missing} here` : false) || imageMissing(IMAGE)
+const skip = cannotRunVms || (missing ? `no ${missing} here` : false) || skipWithoutImage(IMAGE)
 
-const it = skip ? (undefined as never) : await startVmBox()
+const warren = skip ? (undefined as never) : await startVmInstance()
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-tls-'))
 after(() => rm(folder, { recursive: true }))
 const key = path.join(folder, 'id')
 if (!skip) spawnSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-f', key])
 const sandbox = skip
   ? (undefined as never)
-  : await create(it, {
+  : await createSandbox(warren, {
       rootfs: IMAGE,
       shape: 's-1vcpu-1gb',
       ssh_pubkeys: [(await readFile(`${key}.pub`, 'utf8')).trim()],
@@ -46,11 +46,11 @@ describe('through https', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   ] as const
 
   async function envBehind(address: string, name: string, prefix = ''): Promise<Record<string, string>> {
-    const proxy = await startTlsProxy(folder, address, it.box.baseUrl)
+    const proxy = await startTlsProxy(folder, address, warren.instance.baseUrl)
     after(() => proxy.close())
     return {
       WARREN_BASE_URL: `https://${name}:${proxy.port}${prefix}`,
-      WARREN_API_KEY: it.box.key,
+      WARREN_API_KEY: warren.instance.key,
       NODE_EXTRA_CA_CERTS: proxy.caFile,
     }
   }
@@ -60,7 +60,7 @@ describe('through https', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
       await startEcho()
       const bytes = randomBytes(1024 * 1024)
       const tunnel = spawnWarren(
-        it.box.dataDir,
+        warren.instance.dataDir,
         ['tunnel', sandbox.name, String(ECHO_PORT)],
         await envBehind(address, name),
       )
@@ -78,8 +78,8 @@ describe('through https', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     const settings = ['-F', 'none', '-i', key, '-o', 'IdentitiesOnly=yes', '-o', 'BatchMode=yes']
     const args = ['ssh', sandbox.name, ...settings, 'hostname; exit 7']
 
-    const { code, stdout, stderr } = await ended(
-      spawnWarren(it.box.dataDir, args, await envBehind('127.0.0.1', 'localhost')),
+    const { code, stdout, stderr } = await waitForExit(
+      spawnWarren(warren.instance.dataDir, args, await envBehind('127.0.0.1', 'localhost')),
     )
 
     assert.deepEqual([code, stdout, stderr], [7, `${sandbox.name}\n`, ''])
@@ -88,7 +88,9 @@ describe('through https', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('an authority that nobody knows is not believed, and that is said', async () => {
     const { NODE_EXTRA_CA_CERTS, ...env } = await envBehind('127.0.0.1', 'localhost')
     for (const target of [sandbox.name, sandbox.id]) {
-      const { code, stdout, stderr } = await ended(spawnWarren(it.box.dataDir, ['tunnel', target, '22'], env))
+      const { code, stdout, stderr } = await waitForExit(
+        spawnWarren(warren.instance.dataDir, ['tunnel', target, '22'], env),
+      )
 
       assert.deepEqual([code, stdout], [1, ''])
       assert.match(stderr, /^warren: cannot reach https:\/\/localhost:\d+: .*certificate.*\n$/)
@@ -98,8 +100,8 @@ describe('through https', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   let echoes = false
   async function startEcho(): Promise<void> {
     if (echoes) return
-    await must(it, 'POST', `/sandboxes/${sandbox.id}/processes`, { cmd: 'python3', args: ['-c', ECHO_SERVER] })
-    await sh(it, sandbox.id, `until nc -z 127.0.0.1 ${ECHO_PORT}; do sleep 0.1; done`)
+    await requestOk(warren, 'POST', `/sandboxes/${sandbox.id}/processes`, { cmd: 'python3', args: ['-c', ECHO_SERVER] })
+    await runShell(warren, sandbox.id, `until nc -z 127.0.0.1 ${ECHO_PORT}; do sleep 0.1; done`)
     echoes = true
   }
 })

@@ -2,19 +2,27 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Sandbox } from '@nodeops-createos/sandbox'
-import { create, destroy, must, pause, resume, sh, view } from './lifecycle.ts'
-import { cannotRunVms, imageMissing, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import {
+  createSandbox,
+  destroySandbox,
+  getSandbox,
+  pauseSandbox,
+  requestOk,
+  resumeSandbox,
+  runShell,
+} from './support/sandboxes.ts'
+import { cannotRunVms, skipWithoutImage, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const SHAPE = 's-1vcpu-1gb'
 const PATIENT = { timeoutMs: 240_000 }
 const DEVBOX = 'devbox:1'
-const noDevbox = imageMissing(DEVBOX)
+const noDevbox = skipWithoutImage(DEVBOX)
 
-const it = cannotRunVms ? (undefined as never) : await startVmBox()
+const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
 
 describe('clones', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('two of them never draw the same random numbers, whatever draws them', { skip: noDevbox }, async () => {
-    const pair = await Promise.all([0, 1].map(() => it.client.createSandbox({ shape: SHAPE, rootfs: DEVBOX })))
+    const pair = await Promise.all([0, 1].map(() => warren.client.createSandbox({ shape: SHAPE, rootfs: DEVBOX })))
 
     const [mine, its] = await Promise.all(pair.map(draw))
 
@@ -28,38 +36,38 @@ describe('clones', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
     skip: noDevbox,
     timeout: VM_STORIES_LIMIT_MS,
   }, async () => {
-    const { id } = await create(it, { shape: SHAPE, rootfs: DEVBOX })
-    await sh(it, id, 'ssh-keygen -A >/dev/null; python3 -c "import random, ssl"')
-    await pause(it, id)
+    const { id } = await createSandbox(warren, { shape: SHAPE, rootfs: DEVBOX })
+    await runShell(warren, id, 'ssh-keygen -A >/dev/null; python3 -c "import random, ssl"')
+    await pauseSandbox(warren, id)
     const body = { count: 10, start_paused: true }
-    const children = (await must(it, 'POST', `/sandboxes/${id}/fork`, body)) as unknown as { id: string }[]
+    const children = (await requestOk(warren, 'POST', `/sandboxes/${id}/fork`, body)) as unknown as { id: string }[]
 
     const said: string[][] = []
     for (const child of children) {
-      await resume(it, child.id)
-      const { name, ip } = await view(it, child.id)
+      await resumeSandbox(warren, child.id)
+      const { name, ip } = await getSandbox(warren, child.id)
       const keys = 'ssh-keygen -A >/dev/null; ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key | cut -d" " -f2'
       const identity = `cat /etc/machine-id; hostname; ${keys}`
-      said.push([name, ip!, ...(await sh(it, child.id, `${identity}; ${DRAW}`)).split('\n')])
+      said.push([name, ip!, ...(await runShell(warren, child.id, `${identity}; ${DRAW}`)).split('\n')])
       const before = Date.now()
-      const guest = Number(await sh(it, child.id, 'date +%s%3N'))
+      const guest = Number(await runShell(warren, child.id, 'date +%s%3N'))
       assert.ok(guest > before - 100 && guest < Date.now() + 100, `the clock says ${guest} at ${before}`)
-      await destroy(it, child.id)
+      await destroySandbox(warren, child.id)
     }
 
     for (let i = 0; i < 12; i++)
       assert.equal(new Set(said.map((facts) => facts[i])).size, 10, `fact ${i}: ${said[0]![i]}`)
-    await destroy(it, id)
+    await destroySandbox(warren, id)
   })
 
   test('one that uses all of its memory goes on running', async () => {
-    const sandbox = await it.client.createSandbox({ shape: SHAPE })
+    const sandbox = await warren.client.createSandbox({ shape: SHAPE })
 
     const fill = 'mount -t tmpfs -o size=95% none /mnt && head -c 850M /dev/zero >/mnt/file'
     const { result } = await sandbox.runCommand('sh', ['-c', fill], PATIENT)
 
     assert.equal(result.exit_code, 0, result.stderr)
-    assert.equal((await it.client.getSandbox(sandbox.id)).status, 'running')
+    assert.equal((await warren.client.getSandbox(sandbox.id)).status, 'running')
     await sandbox.destroy()
   })
 })

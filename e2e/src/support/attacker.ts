@@ -2,8 +2,8 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
-import { must } from './lifecycle.ts'
-import type { VmBox } from './vm-box.ts'
+import { requestOk } from './sandboxes.ts'
+import type { VmInstance } from './vm-instance.ts'
 
 const PROGRAM = readFileSync(path.join(import.meta.dirname, 'attacker.pl'), 'utf8')
 const RESOLVER = '169.254.1.1'
@@ -15,18 +15,18 @@ const A_RECORD_BYTES = 16
 export type Attempt = { line: string; read: (outcome: Buffer) => string }
 
 /** Nothing came within the attacker's patience. */
-export const NO_ANSWER = 'no answer'
+export const NO_RESPONSE = 'no answer'
 
 /** All at the same time. */
-export async function attack(it: VmBox, id: string, attempts: readonly Attempt[]): Promise<string[]> {
+export async function attack(warren: VmInstance, id: string, attempts: readonly Attempt[]): Promise<string[]> {
   const args = ['-e', PROGRAM, ...attempts.map(({ line }) => line)]
-  const data = await must(it, 'POST', `/sandboxes/${id}/exec`, { cmd: 'perl', args })
+  const data = await requestOk(warren, 'POST', `/sandboxes/${id}/exec`, { cmd: 'perl', args })
   const { stdout, stderr, exit_code } = data.result as { stdout: string; stderr: string; exit_code: number }
   assert.equal(exit_code, 0, stderr)
   const outcomes = new Map(stdout.split('\n').map((line) => line.split(' ') as [string, string]))
   return attempts.map(({ read }, number) => {
     const bytes = Buffer.from(outcomes.get(String(number)) ?? '', 'hex')
-    return bytes.toString() === NO_ANSWER ? NO_ANSWER : read(bytes)
+    return bytes.toString() === NO_RESPONSE ? NO_RESPONSE : read(bytes)
   })
 }
 
@@ -34,7 +34,7 @@ const asText = (bytes: Buffer): string => bytes.toString('latin1')
 const hex = (part: Buffer | string): string => Buffer.from(part as string, 'latin1').toString('hex')
 
 /** Each part is a segment of its own. */
-export const talk = (to: string, port: number, ...parts: (Buffer | string)[]): Attempt => ({
+export const tcpExchange = (to: string, port: number, ...parts: (Buffer | string)[]): Attempt => ({
   line: ['talk', to, port, ...parts.map(hex)].join(' '),
   read: asText,
 })
@@ -45,13 +45,14 @@ export const datagram = (to: string, port: number, text: string): Attempt => ({
 })
 
 /** The outcome is the code of the answer and its addresses. */
-export function question(name: string, type = 1, { server = RESOLVER, overTcp = false } = {}): Attempt {
+export function dnsQuery(name: string, type = 1, { server = RESOLVER, overTcp = false } = {}): Attempt {
   const bytes = renderQuestion(name, type)
-  if (!overTcp) return { line: `ask ${server} ${DNS_PORT} ${hex(bytes)}`, read: (got) => readAnswer(got, bytes.length) }
+  if (!overTcp)
+    return { line: `ask ${server} ${DNS_PORT} ${hex(bytes)}`, read: (got) => readDnsResponse(got, bytes.length) }
   const length = Buffer.from([bytes.length >> 8, bytes.length & 255])
   return {
     line: `talk ${server} ${DNS_PORT} ${hex(Buffer.concat([length, bytes]))}`,
-    read: (got) => readAnswer(got.subarray(2), bytes.length),
+    read: (got) => readDnsResponse(got.subarray(2), bytes.length),
   }
 }
 
@@ -68,7 +69,7 @@ function renderQuestion(name: string, type: number): Buffer {
 }
 
 /** Our resolver repeats the question, and every record names it by its place. */
-export function readAnswer(answer: Buffer, questionBytes: number): string {
+export function readDnsResponse(answer: Buffer, questionBytes: number): string {
   if (answer.length < questionBytes) return asText(answer)
   const addresses = Array.from({ length: answer.readUInt16BE(6) }, (_, record) => {
     const end = questionBytes + (record + 1) * A_RECORD_BYTES

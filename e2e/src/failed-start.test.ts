@@ -7,38 +7,50 @@ import { createServer } from 'node:net'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { failToStart, get, kill, launch, makeDataDir, postmasterPid, processesOf, ROOT, startBox, stop } from './box.ts'
+import {
+  createDataDir,
+  fetchPath,
+  getPostmasterPid,
+  kill,
+  launch,
+  listProcesses,
+  ROOT,
+  startExpectingFailure,
+  startInstance,
+  stop,
+} from './support/instance.ts'
 
 const MAIN = path.join(ROOT, 'warren/src/main.ts')
 const isRoot = process.getuid?.() === 0
 
 test('a second start on the same data directory says who is there and harms nobody', async (t) => {
-  const dataDir = await makeDataDir(t)
-  const box = await startBox(dataDir)
+  const dataDir = await createDataDir(t)
+  const instance = await startInstance(dataDir)
 
-  const { code, output } = await failToStart(dataDir)
+  const { code, output } = await startExpectingFailure(dataDir)
 
   assert.equal(code, 1)
-  assert.equal(output.trim(), `warren: Warren already runs on ${dataDir} (pid ${box.pid}, ${box.baseUrl})`)
-  assert.equal((await get(box, '/v1/whoami')).status, 200)
-  assert.doesNotMatch(box.output(), /starting it again/)
+  assert.equal(output.trim(), `warren: Warren already runs on ${dataDir} (pid ${instance.pid}, ${instance.baseUrl})`)
+  assert.equal((await fetchPath(instance, '/v1/whoami')).status, 200)
+  assert.doesNotMatch(instance.output(), /starting it again/)
 
   await t.test('and a reader that goes away does not stop it either', async () => {
-    const killed = postmasterPid(dataDir)
-    box.child.stdout!.destroy()
-    box.child.stderr!.destroy()
+    const killed = getPostmasterPid(dataDir)
+    instance.child.stdout!.destroy()
+    instance.child.stderr!.destroy()
 
     // It has something to say about that, and nobody to say it to.
     kill(killed)
 
-    const isBack = async () => postmasterPid(dataDir) !== killed && (await get(box, '/readyz')).status === 200
+    const isBack = async () =>
+      getPostmasterPid(dataDir) !== killed && (await fetchPath(instance, '/readyz')).status === 200
     await until(() => isBack().catch(() => false), 'it is ready again')
-    assert.equal(await stop(box), 0)
+    assert.equal(await stop(instance), 0)
   })
 })
 
 test('of several starts at the same moment one wins', async (t) => {
-  const dataDir = await makeDataDir(t)
+  const dataDir = await createDataDir(t)
 
   const runs = Array.from({ length: 4 }, () => launch(dataDir))
   const losers = await Promise.race([
@@ -56,24 +68,26 @@ test('of several starts at the same moment one wins', async (t) => {
 
 for (const name of ['WARREN_PORT', 'WARREN_METRICS_PORT', 'WARREN_INGRESS_PORT']) {
   test(`a port that is taken is named, and so is ${name}`, async (t) => {
-    const dataDir = await makeDataDir(t)
+    const dataDir = await createDataDir(t)
     const port = await takePort(t)
 
-    const { code, output } = await failToStart(dataDir, { env: { [name]: String(port) } })
+    const { code, output } = await startExpectingFailure(dataDir, { env: { [name]: String(port) } })
 
     assert.equal(code, 1)
     assert.equal(
       output.trim(),
       `warren: another program listens on port ${port} of 127.0.0.1. Stop it, or choose another port: ${name}=${port + 1} npm start`,
     )
-    assert.deepEqual(processesOf(dataDir), [])
+    assert.deepEqual(listProcesses(dataDir), [])
   })
 }
 
 test('settings that make no sense are all named at once', async (t) => {
-  const dataDir = await makeDataDir(t)
+  const dataDir = await createDataDir(t)
 
-  const { code, output } = await failToStart(dataDir, { env: { WARREN_PORT: 'http', WARREN_METRICS_PORT: '70000' } })
+  const { code, output } = await startExpectingFailure(dataDir, {
+    env: { WARREN_PORT: 'http', WARREN_METRICS_PORT: '70000' },
+  })
 
   assert.equal(code, 1)
   assert.equal(
@@ -85,21 +99,21 @@ test('settings that make no sense are all named at once', async (t) => {
 })
 
 test('a setting that only the control plane knows is named as well', async (t) => {
-  const dataDir = await makeDataDir(t)
+  const dataDir = await createDataDir(t)
 
-  const { code, output } = await failToStart(dataDir, { env: { WARREN_RATE_LIMIT: 'lots' } })
+  const { code, output } = await startExpectingFailure(dataDir, { env: { WARREN_RATE_LIMIT: 'lots' } })
 
   assert.equal(code, 1)
   assert.match(output, /control plane … failed\n\nwarren: the control plane did not start/)
   assert.match(output, /WARREN_RATE_LIMIT must be a whole number from 0 to 10000000, not "lots"/)
-  assert.deepEqual(processesOf(dataDir), [])
+  assert.deepEqual(listProcesses(dataDir), [])
 })
 
 test('a data directory that is a file is refused in words', async (t) => {
-  const dataDir = await makeDataDir(t)
+  const dataDir = await createDataDir(t)
   await writeFile(dataDir, '')
 
-  const { code, output } = await failToStart(path.join(dataDir, 'below'))
+  const { code, output } = await startExpectingFailure(path.join(dataDir, 'below'))
 
   assert.equal(code, 1)
   assert.match(
@@ -109,12 +123,12 @@ test('a data directory that is a file is refused in words', async (t) => {
 })
 
 test('a data directory that may not be written is refused in words', { skip: !isRoot && 'needs root' }, async (t) => {
-  const dataDir = await makeDataDir(t)
+  const dataDir = await createDataDir(t)
   await mkdir(dataDir)
   await chmod(path.dirname(dataDir), 0o755)
 
   // An ordinary user, for whom modes count.
-  const { code, output } = await failToStart(dataDir, {
+  const { code, output } = await startExpectingFailure(dataDir, {
     command: [...asOrdinaryUser, process.execPath, MAIN, 'start'],
   })
 
@@ -123,10 +137,10 @@ test('a data directory that may not be written is refused in words', { skip: !is
 })
 
 test('a full disk is named', { skip: !canMount() && 'needs a mount namespace' }, async (t) => {
-  const dataDir = await makeDataDir(t)
+  const dataDir = await createDataDir(t)
   await mkdir(dataDir)
 
-  const { code, output } = await failToStart(dataDir, {
+  const { code, output } = await startExpectingFailure(dataDir, {
     command: [
       ...['unshare', '--mount', 'sh', '-c'],
       `mount -t tmpfs -o size=20m full '${dataDir}' && exec '${process.execPath}' '${MAIN}' start`,
@@ -136,11 +150,11 @@ test('a full disk is named', { skip: !canMount() && 'needs a mount namespace' },
   assert.equal(code, 1)
   assert.match(output, /PostgreSQL … failed\n/)
   assert.match(output, /The disk of \S+ is full \(\d+ MiB free\)\. Free some space and start again\.\n/)
-  assert.deepEqual(processesOf(dataDir), [])
+  assert.deepEqual(listProcesses(dataDir), [])
 })
 
 test('a machine that forbids user namespaces to root is told so', { skip: !isRoot && 'needs root' }, async (t) => {
-  const dataDir = await makeDataDir(t)
+  const dataDir = await createDataDir(t)
   const bin = path.join(path.dirname(dataDir), 'bin')
   await mkdir(bin)
   await writeFile(
@@ -149,7 +163,7 @@ test('a machine that forbids user namespaces to root is told so', { skip: !isRoo
   )
   await chmod(path.join(bin, 'unshare'), 0o755)
 
-  const { code, output } = await failToStart(dataDir, { env: { PATH: `${bin}:${process.env.PATH}` } })
+  const { code, output } = await startExpectingFailure(dataDir, { env: { PATH: `${bin}:${process.env.PATH}` } })
 
   assert.equal(code, 1)
   assert.match(output, /\(unshare: unshare failed: Operation not permitted\)/)
@@ -157,8 +171,8 @@ test('a machine that forbids user namespaces to root is told so', { skip: !isRoo
 })
 
 test("a pid file that names somebody else's process does not keep PostgreSQL from starting", async (t) => {
-  const dataDir = await makeDataDir(t)
-  assert.equal(await stop(await startBox(dataDir)), 0)
+  const dataDir = await createDataDir(t)
+  assert.equal(await stop(await startInstance(dataDir)), 0)
   const other = spawn('sleep', ['1000'])
   t.after(() => kill(other.pid!))
   const lines = [
@@ -175,9 +189,9 @@ test("a pid file that names somebody else's process does not keep PostgreSQL fro
   await writeFile(path.join(dataDir, 'postgres/postmaster.pid'), lines.join('\n'))
   await writeFile(path.join(dataDir, 'postgres/.s.PGSQL.5432.lock'), lines.join('\n'))
 
-  const box = await startBox(dataDir)
+  const instance = await startInstance(dataDir)
 
-  assert.equal((await get(box, '/v1/whoami')).status, 200)
+  assert.equal((await fetchPath(instance, '/v1/whoami')).status, 200)
   assert.equal(other.exitCode, null)
 })
 
@@ -186,24 +200,24 @@ for (const [what, name] of Object.entries({
   'longer than a socket may be': 'deep/'.repeat(30),
 })) {
   test(`a data directory whose name is ${what} works`, async (t) => {
-    const dataDir = await makeDataDir(t, name)
+    const dataDir = await createDataDir(t, name)
 
-    const box = await startBox(dataDir)
+    const instance = await startInstance(dataDir)
 
-    assert.equal((await get(box, '/v1/whoami')).status, 200)
-    assert.equal(await stop(box), 0)
-    assert.deepEqual(processesOf(dataDir), [])
+    assert.equal((await fetchPath(instance, '/v1/whoami')).status, 200)
+    assert.equal(await stop(instance), 0)
+    assert.deepEqual(listProcesses(dataDir), [])
   })
 }
 
 test("what the environment says about another PostgreSQL does not reach Warren's", async (t) => {
-  const dataDir = await makeDataDir(t)
+  const dataDir = await createDataDir(t)
 
-  const box = await startBox(dataDir, {
+  const instance = await startInstance(dataDir, {
     env: { PGPORT: '6543', PGHOST: 'elsewhere', PGDATABASE: 'other', PGSSLMODE: 'require', PGDATA: '/nowhere' },
   })
 
-  assert.equal((await get(box, '/v1/whoami')).status, 200)
+  assert.equal((await fetchPath(instance, '/v1/whoami')).status, 200)
 })
 
 const asOrdinaryUser = ['setpriv', '--reuid', '65534', '--regid', '65534', '--clear-groups']

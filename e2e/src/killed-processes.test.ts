@@ -6,90 +6,90 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { until } from '@warren/kit/testing/until'
 import pg from 'pg'
 import {
-  type Box,
-  controlPlanePid,
-  databaseUrl,
-  findInstance,
-  get,
+  createDataDir,
+  fetchPath,
+  findInstanceFile,
+  getControlPlanePid,
+  getDatabaseUrl,
+  getPostmasterPid,
+  type Instance,
   kill,
   launch,
-  makeDataDir,
-  postmasterPid,
-  processesOf,
-  startBox,
+  listProcesses,
+  startInstance,
   stop,
-} from './box.ts'
+} from './support/instance.ts'
 
-const oneDataDir = await makeDataDir({ after })
+const oneDataDir = await createDataDir({ after })
 
 describe('killed part by part, on one box', () => {
   const dataDir = oneDataDir
-  let box: Box
+  let instance: Instance
 
   before(async () => {
-    box = await startBox(dataDir)
+    instance = await startInstance(dataDir)
   })
 
   test('the control plane is started again at the same address', async () => {
-    const killed = await controlPlanePid(dataDir)
+    const killed = await getControlPlanePid(dataDir)
 
     kill(killed)
 
-    await until(() => answers(box), 'it answers again')
-    assert.notEqual(await controlPlanePid(dataDir), killed)
-    assert.equal((await findInstance(dataDir))!.baseUrl, box.baseUrl)
-    assert.match(box.output(), /^the control plane ended \(ended by SIGKILL\), starting it again$/m)
+    await until(() => answers(instance), 'it answers again')
+    assert.notEqual(await getControlPlanePid(dataDir), killed)
+    assert.equal((await findInstanceFile(dataDir))!.baseUrl, instance.baseUrl)
+    assert.match(instance.output(), /^the control plane ended \(ended by SIGKILL\), starting it again$/m)
   })
 
   test('the postmaster is started again, also when one of its children is busy', async () => {
-    const busy = await connect(await databaseUrl(dataDir))
+    const busy = await connect(await getDatabaseUrl(dataDir))
     const { rows } = await busy.query<{ pid: number }>('select pg_backend_pid() as pid')
     // It computes and looks at nothing else; PostgreSQL does not start beside it.
     busy.query('select count(*) from generate_series(1, 1e12::bigint) g where g % 7 = 1').catch(() => {})
-    const killed = postmasterPid(dataDir)
+    const killed = getPostmasterPid(dataDir)
     await until(async () => (await statusOf(dataDir, rows[0]!.pid)) === 'active', 'it computes')
 
     kill(killed)
 
-    await until(() => box.output().includes('PostgreSQL ended, starting it again'), 'the launcher noticed')
-    await until(() => answers(box), 'it answers again')
-    assert.notEqual(postmasterPid(dataDir), killed)
-    assert.ok(!processesOf(dataDir).includes(rows[0]!.pid))
-    assert.doesNotMatch(box.output(), /does not start/)
+    await until(() => instance.output().includes('PostgreSQL ended, starting it again'), 'the launcher noticed')
+    await until(() => answers(instance), 'it answers again')
+    assert.notEqual(getPostmasterPid(dataDir), killed)
+    assert.ok(!listProcesses(dataDir).includes(rows[0]!.pid))
+    assert.doesNotMatch(instance.output(), /does not start/)
   })
 
   test('with the launcher all the others go, and the next start works at once', async () => {
-    kill(box.pid)
-    const again = await startBox(dataDir)
+    kill(instance.pid)
+    const again = await startInstance(dataDir)
 
-    assert.equal(again.key, box.key)
+    assert.equal(again.key, instance.key)
     assert.ok(await answers(again))
-    assert.ok(!processesOf(dataDir).includes(box.pid))
+    assert.ok(!listProcesses(dataDir).includes(instance.pid))
     kill(again.pid)
-    await until(() => processesOf(dataDir).length === 0, 'what it started has ended by itself')
+    await until(() => listProcesses(dataDir).length === 0, 'what it started has ended by itself')
   })
 })
 
 test('what was acknowledged is there after everything was killed at once, again and again', async (t) => {
-  const dataDir = await makeDataDir(t)
+  const dataDir = await createDataDir(t)
   const acknowledged: number[] = []
 
   for (let round = 1; round <= 3; round++) {
-    const box = await startBox(dataDir)
+    const instance = await startInstance(dataDir)
     assert.deepEqual(await stored(dataDir, acknowledged), acknowledged)
     const enough = acknowledged.length + 50 + Math.random() * 500
-    const writers = [1, 2, 3].map(async () => writeAllTheTime(await databaseUrl(dataDir), acknowledged))
+    const writers = [1, 2, 3].map(async () => writeAllTheTime(await getDatabaseUrl(dataDir), acknowledged))
     await until(() => acknowledged.length > enough, 'enough is written')
 
-    for (const pid of [box.pid, await controlPlanePid(dataDir), postmasterPid(dataDir)]) kill(pid)
+    for (const pid of [instance.pid, await getControlPlanePid(dataDir), getPostmasterPid(dataDir)]) kill(pid)
     await Promise.all(writers)
   }
 
-  const box = await startBox(dataDir)
+  const instance = await startInstance(dataDir)
   assert.deepEqual(await stored(dataDir, acknowledged), acknowledged)
-  assert.ok(await answers(box))
-  assert.equal(await stop(box), 0)
-  assert.deepEqual(processesOf(dataDir), [])
+  assert.ok(await answers(instance))
+  assert.equal(await stop(instance), 0)
+  assert.deepEqual(listProcesses(dataDir), [])
 })
 
 const MOMENTS = {
@@ -100,19 +100,19 @@ const MOMENTS = {
 
 for (const [moment, hasCome] of Object.entries(MOMENTS)) {
   test(`a first start that is killed ${moment} does not spoil the next`, async (t) => {
-    const dataDir = await makeDataDir(t)
+    const dataDir = await createDataDir(t)
     const run = launch(dataDir)
     await until(() => hasCome(dataDir).catch(() => false), 'the moment has come')
 
-    for (const pid of processesOf(dataDir)) kill(pid)
+    for (const pid of listProcesses(dataDir)) kill(pid)
     await run.exited
 
-    assert.ok(await answers(await startBox(dataDir)))
+    assert.ok(await answers(await startInstance(dataDir)))
   })
 }
 
 test('a start that is killed at any moment does not spoil the next', async (t) => {
-  const dataDir = await makeDataDir(t)
+  const dataDir = await createDataDir(t)
 
   // Only the launcher: what it has begun by then is for the next start to find.
   for (let round = 1; round <= 6; round++) {
@@ -122,14 +122,14 @@ test('a start that is killed at any moment does not spoil the next', async (t) =
     await run.exited
   }
 
-  const box = await startBox(dataDir)
-  assert.ok(await answers(box))
-  assert.equal(await stop(box), 0)
-  assert.deepEqual(processesOf(dataDir), [])
+  const instance = await startInstance(dataDir)
+  assert.ok(await answers(instance))
+  assert.equal(await stop(instance), 0)
+  assert.deepEqual(listProcesses(dataDir), [])
 })
 
-const answers = async (box: { baseUrl: string; key: string }): Promise<boolean> =>
-  (await get(box, '/v1/whoami').catch(() => undefined))?.status === 200
+const answers = async (instance: { baseUrl: string; key: string }): Promise<boolean> =>
+  (await fetchPath(instance, '/v1/whoami').catch(() => undefined))?.status === 200
 
 async function connect(url: string): Promise<pg.Client> {
   const client = new pg.Client({ connectionString: url })
@@ -139,7 +139,7 @@ async function connect(url: string): Promise<pg.Client> {
 }
 
 async function ask<Row extends pg.QueryResultRow>(dataDir: string, text: string, values: unknown[] = []) {
-  const client = await connect(await databaseUrl(dataDir))
+  const client = await connect(await getDatabaseUrl(dataDir))
   try {
     return (await client.query<Row>(text, values)).rows
   } finally {

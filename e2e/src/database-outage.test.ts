@@ -3,22 +3,30 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { after, before, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { type Box, controlPlanePid, get, kill, makeDataDir, postmasterPid, startBox } from './box.ts'
+import {
+  createDataDir,
+  fetchPath,
+  getControlPlanePid,
+  getPostmasterPid,
+  type Instance,
+  kill,
+  startInstance,
+} from './support/instance.ts'
 
-const dataDir = await makeDataDir({ after })
-let box: Box
+const dataDir = await createDataDir({ after })
+let instance: Instance
 let controlPlane: number
 
 before(async () => {
-  box = await startBox(dataDir)
-  controlPlane = await controlPlanePid(dataDir)
+  instance = await startInstance(dataDir)
+  controlPlane = await getControlPlanePid(dataDir)
 })
 
 test('when PostgreSQL restarts under load, requests are refused with 503 and recover by themselves', async () => {
   const load = startLoad(8)
   await until(() => load.answers.length >= 100, 'requests are being answered')
 
-  kill(postmasterPid(dataDir), 'SIGQUIT')
+  kill(getPostmasterPid(dataDir), 'SIGQUIT')
   await until(() => load.answers.some(({ status }) => status === 503), 'the loss is felt')
   await until(() => load.answers.slice(-200).every(({ status }) => status === 200), 'all is well again')
   await load.stop()
@@ -31,7 +39,7 @@ test('when PostgreSQL restarts under load, requests are refused with 503 and rec
 })
 
 test('readyz says 503 within 2 seconds while PostgreSQL is halted, healthz stays 200, and it recovers', async () => {
-  const halted = [...childrenOf(postmasterPid(dataDir)), postmasterPid(dataDir)]
+  const halted = [...childrenOf(getPostmasterPid(dataDir)), getPostmasterPid(dataDir)]
   for (const pid of halted) kill(pid, 'SIGSTOP')
   try {
     await expectNotReady()
@@ -43,25 +51,25 @@ test('readyz says 503 within 2 seconds while PostgreSQL is halted, healthz stays
 })
 
 test('readyz says 503 within 2 seconds while PostgreSQL is gone, healthz stays 200, and it recovers', async () => {
-  const killed = postmasterPid(dataDir)
+  const killed = getPostmasterPid(dataDir)
   // Halted, the launcher cannot bring it back at once.
-  kill(box.pid, 'SIGSTOP')
+  kill(instance.pid, 'SIGSTOP')
   try {
     kill(killed, 'SIGKILL')
     await until(async () => (await probe('/readyz')).status === 503, 'the loss is noticed')
     await expectNotReady()
   } finally {
-    kill(box.pid, 'SIGCONT')
+    kill(instance.pid, 'SIGCONT')
   }
 
   await until(async () => (await probe('/readyz')).status === 200, 'it is ready again')
-  assert.notEqual(postmasterPid(dataDir), killed)
-  assert.equal((await get(box, '/v1/whoami')).status, 200)
+  assert.notEqual(getPostmasterPid(dataDir), killed)
+  assert.equal((await fetchPath(instance, '/v1/whoami')).status, 200)
 })
 
 test('the control plane lived through all of it', async () => {
-  assert.equal(await controlPlanePid(dataDir), controlPlane)
-  assert.doesNotMatch(box.output(), /control plane ended/)
+  assert.equal(await getControlPlanePid(dataDir), controlPlane)
+  assert.doesNotMatch(instance.output(), /control plane ended/)
 })
 
 async function expectNotReady(): Promise<void> {
@@ -77,7 +85,7 @@ type Answer = { status: number; body: unknown; retryAfter: string | null; tookMs
 
 async function probe(route: string): Promise<Answer> {
   const startedAt = performance.now()
-  const response = await get(box, route)
+  const response = await fetchPath(instance, route)
   const body = await response.json()
   return {
     status: response.status,

@@ -2,11 +2,20 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { checkChainOnDisk, startChain } from './hash-chain.ts'
-import { call, create, destroy, resume, type View, view } from './lifecycle.ts'
-import { cannotRunVms, SOAK, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { checkChainOnDisk, startChain } from './support/hash-chain.ts'
+import {
+  createSandbox,
+  destroySandbox,
+  getSandbox,
+  request,
+  resumeSandbox,
+  type SandboxView,
+} from './support/sandboxes.ts'
+import { cannotRunVms, SOAK, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const it = cannotRunVms ? (undefined as never) : await startVmBox({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '120' })
+const warren = cannotRunVms
+  ? (undefined as never)
+  : await startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '120' })
 const CLIENTS = 8
 const SECONDS = SOAK ? 120 : 20
 const CHILDREN_MAX = 6
@@ -24,9 +33,9 @@ type Operation = keyof typeof ALLOWED
 
 describe('many hands on one sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   test(`${CLIENTS} clients for ${SECONDS} s: every answer is one the spec allows, and all of it settles`, async () => {
-    const { id } = await create(it)
-    await startChain(it, id)
-    const seen = await checkChainOnDisk(it, id, 1)
+    const { id } = await createSandbox(warren)
+    await startChain(warren, id)
+    const seen = await checkChainOnDisk(warren, id, 1)
     const children: string[] = []
     const answers = new Map<string, number>()
     const end = Date.now() + SECONDS * 1000
@@ -45,37 +54,38 @@ describe('many hands on one sandbox', { skip: cannotRunVms, timeout: VM_STORIES_
 
     for (const one of [id, ...children]) await settled(one)
     for (const child of children) {
-      const { status } = await view(it, child)
+      const { status } = await getSandbox(warren, child)
       assert.ok(['running', 'paused', 'destroyed', 'error'].includes(status), status)
-      if (status !== 'destroyed') await destroy(it, child)
+      if (status !== 'destroyed') await destroySandbox(warren, child)
     }
-    const { status, status_reason } = await view(it, id)
+    const { status, status_reason } = await getSandbox(warren, id)
     assert.ok(['running', 'paused'].includes(status), `${status}: ${status_reason}`)
-    if (status === 'paused') await resume(it, id)
-    await checkChainOnDisk(it, id, seen)
+    if (status === 'paused') await resumeSandbox(warren, id)
+    await checkChainOnDisk(warren, id, seen)
     assert.ok((answers.get('pause 202') ?? 0) > 1 && (answers.get('resume 202') ?? 0) > 1, JSON.stringify([...answers]))
-    await destroy(it, id)
+    await destroySandbox(warren, id)
   })
 })
 
 async function throwOne(id: string, children: string[]): Promise<[Operation, { status: number; data: object }]> {
   const dice = Math.random()
-  if (dice < 0.35) return ['pause', await call(it, 'POST', `/sandboxes/${id}/pause`)]
-  if (dice < 0.7) return ['resume', await call(it, 'POST', `/sandboxes/${id}/resume`)]
+  if (dice < 0.35) return ['pause', await request(warren, 'POST', `/sandboxes/${id}/pause`)]
+  if (dice < 0.7) return ['resume', await request(warren, 'POST', `/sandboxes/${id}/resume`)]
   if (dice < 0.8 && children.length < CHILDREN_MAX) {
     const live = Math.random() < 0.5
-    const answer = await call(it, 'POST', `/sandboxes/${id}/fork`, { start_paused: true, live })
-    if (answer.status === 202) children.push((answer.data as View).id)
+    const answer = await request(warren, 'POST', `/sandboxes/${id}/fork`, { start_paused: true, live })
+    if (answer.status === 202) children.push((answer.data as SandboxView).id)
     return [live ? 'live fork' : 'fork', answer]
   }
   const child = children[Math.floor(Math.random() * children.length)]
-  if (dice < 0.9 && child !== undefined) return ['delete', await call(it, 'DELETE', `/sandboxes/${child}`)]
-  return ['get', await call(it, 'GET', `/sandboxes/${id}`)]
+  if (dice < 0.9 && child !== undefined) return ['delete', await request(warren, 'DELETE', `/sandboxes/${child}`)]
+  return ['get', await request(warren, 'GET', `/sandboxes/${id}`)]
 }
 
 async function settled(id: string): Promise<void> {
   await until(
-    async () => !['creating', 'pausing', 'resuming', 'forking', 'destroying'].includes((await view(it, id)).status),
+    async () =>
+      !['creating', 'pausing', 'resuming', 'forking', 'destroying'].includes((await getSandbox(warren, id)).status),
     `${id} is settled`,
     30_000,
   )

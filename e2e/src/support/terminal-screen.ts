@@ -4,7 +4,7 @@ const ESCAPE =
   /^\x1b(?:\[([?>=!]?)([\d;:]*)[ "$'*]?([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|P[^\x1b]*\x1b\\|[()][A-Z0-9]|([7-9=>A-Z]))/
 const TAB = 8
 
-export function drawScreen(text: string, rows: number, cols: number): string[] {
+export function renderScreen(text: string, rows: number, cols: number): string[] {
   const blank = () => Array.from({ length: cols }, () => ' ')
   const screen = Array.from({ length: rows }, blank)
   let [row, col, top, bottom] = [0, 0, 0, rows - 1]

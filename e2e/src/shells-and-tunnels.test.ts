@@ -6,12 +6,12 @@ import net from 'node:net'
 import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { encodeShellFrame } from '@warren/protocol'
-import { create, must, sh } from './lifecycle.ts'
-import { processClient } from './process-client.ts'
-import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { processClient } from './support/process-client.ts'
+import { createSandbox, requestOk, runShell } from './support/sandboxes.ts'
+import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const it = cannotRunVms ? (undefined as never) : await startVmBox()
-const sandbox = cannotRunVms ? (undefined as never) : await create(it)
+const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
+const sandbox = cannotRunVms ? (undefined as never) : await createSandbox(warren)
 
 /** Spec: what a token has open ends within so long. */
 const CUT_LIMIT_MS = 5_000
@@ -20,11 +20,11 @@ const ECHO_SERVER = `my $server = IO::Socket::INET->new(Listen => 128, LocalAddr
 while (my $peer = $server->accept) { next if fork; syswrite($peer, $_) while sysread($peer, $_, 65536); exit }`
 
 describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  const processes = processClient(it, sandbox?.id)
+  const processes = processClient(warren, sandbox?.id)
 
   /** An upgraded connection, its head read. */
-  async function upgrade(path: string, early: Uint8Array | string = '', key = it.box.key) {
-    const { hostname, port } = new URL(it.box.baseUrl)
+  async function upgrade(path: string, early: Uint8Array | string = '', key = warren.instance.key) {
+    const { hostname, port } = new URL(warren.instance.baseUrl)
     const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true })
     socket.on('error', () => {})
     let received = Buffer.alloc(0)
@@ -74,7 +74,7 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
   })
 
   test('a browser gets the same shell by WebSocket, with its credential in the query', async () => {
-    const url = `${it.box.baseUrl.replace('http', 'ws')}/v1/sandboxes/${sandbox.id}/shell-ws?token=${it.box.key}`
+    const url = `${warren.instance.baseUrl.replace('http', 'ws')}/v1/sandboxes/${sandbox.id}/shell-ws?token=${warren.instance.key}`
     const ws = new WebSocket(url)
     ws.binaryType = 'arraybuffer'
     let screen = ''
@@ -91,7 +91,7 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
   })
 
   test('a tunnel reaches what listens on loopback inside; a port where nothing does is 502', async () => {
-    await sh(it, sandbox.id, 'printf "from inside" > /root/index.html')
+    await runShell(warren, sandbox.id, 'printf "from inside" > /root/index.html')
     await processes.start({ cmd: 'busybox', args: ['httpd', '-f', '-p', '127.0.0.1:8099', '-h', '/root'] })
     await untilListens(8099)
 
@@ -116,7 +116,7 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
   })
 
   test('a token that is rotated loses its shell and its tunnel; those of the owner stay', async () => {
-    const { token } = await must(it, 'POST', `/sandboxes/${sandbox.id}/access-token`)
+    const { token } = await requestOk(warren, 'POST', `/sandboxes/${sandbox.id}/access-token`)
     const mine = await upgrade('/shell')
     const theirs = await Promise.all(['/shell', '/tunnel/8098'].map((path) => upgrade(path, '', String(token))))
     assert.deepEqual(
@@ -124,7 +124,7 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
       ['101', '101'],
     )
 
-    await must(it, 'POST', `/sandboxes/${sandbox.id}/access-token/rotate`)
+    await requestOk(warren, 'POST', `/sandboxes/${sandbox.id}/access-token/rotate`)
 
     await until(
       () => theirs.every(({ socket }) => socket.destroyed || socket.readableEnded),
@@ -139,6 +139,6 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
 
   const untilListens = (port: number) => {
     const listening = `grep -qi ":${port.toString(16).padStart(4, '0')} .* 0A " /proc/net/tcp`
-    return sh(it, sandbox.id, `for try in $(seq 300); do ${listening} && exit; sleep 0.1; done; exit 1`)
+    return runShell(warren, sandbox.id, `for try in $(seq 300); do ${listening} && exit; sleep 0.1; done; exit 1`)
   }
 })

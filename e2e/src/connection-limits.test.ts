@@ -4,14 +4,14 @@ import { readFileSync } from 'node:fs'
 import net from 'node:net'
 import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { findInstance } from './box.ts'
-import { call, create, must, sh } from './lifecycle.ts'
-import { processClient } from './process-client.ts'
-import { cannotRunVms, SOAK, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { findInstanceFile } from './support/instance.ts'
+import { processClient } from './support/process-client.ts'
+import { createSandbox, request, requestOk, runShell } from './support/sandboxes.ts'
+import { cannotRunVms, SOAK, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const it = cannotRunVms ? (undefined as never) : await startVmBox()
-const crowded = cannotRunVms ? (undefined as never) : await create(it, { ingress_enabled: true })
-const other = cannotRunVms ? (undefined as never) : await create(it)
+const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
+const crowded = cannotRunVms ? (undefined as never) : await createSandbox(warren, { ingress_enabled: true })
+const other = cannotRunVms ? (undefined as never) : await createSandbox(warren)
 
 /** What one sandbox may have open: readers, shells and tunnels together, and connections from outside. */
 const STAYING_MAX = 512
@@ -27,7 +27,7 @@ $| = 1; print "ready"; sleep 100000`
 type Opened = { socket: net.Socket; status: number }
 
 describe('a crowd', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  const processes = processClient(it, crowded?.id)
+  const processes = processClient(warren, crowded?.id)
 
   /** Reads the head of the answer and from then on nothing. No answer counts as open when nothing ever answers. */
   function open(to: URL, head: string, answers: boolean, localAddress = '127.0.0.1'): Promise<Opened> {
@@ -54,8 +54,8 @@ describe('a crowd', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => 
 
   const api = (line: string, more = '') =>
     open(
-      new URL(it.box.baseUrl),
-      `${line.replace(' ', ` /v1/sandboxes/${crowded.id}`)} HTTP/1.1\r\nHost: x\r\nX-Api-Key: ${it.box.key}${more}`,
+      new URL(warren.instance.baseUrl),
+      `${line.replace(' ', ` /v1/sandboxes/${crowded.id}`)} HTTP/1.1\r\nHost: x\r\nX-Api-Key: ${warren.instance.key}${more}`,
       true,
     )
   const upgrade = '\r\nConnection: Upgrade\r\nUpgrade: tcp-tunnel'
@@ -82,8 +82,8 @@ describe('a crowd', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => 
     ]
 
     assert.deepEqual([countOf(readers, 200), countOf(two, 101), countOf(more, 429)], [STAYING_MAX - 2, 2, 3])
-    assert.equal(await sh(it, crowded.id, 'echo here'), 'here')
-    assert.equal(await sh(it, other.id, 'echo there'), 'there')
+    assert.equal(await runShell(warren, crowded.id, 'echo here'), 'here')
+    assert.equal(await runShell(warren, other.id, 'echo there'), 'there')
     close([...readers, ...two, ...more])
     await until(async () => {
       const again = await api('POST /shell', upgrade)
@@ -93,7 +93,7 @@ describe('a crowd', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => 
   })
 
   test('of visitors from outside: the last are turned away, the sandbox and others are reached', async () => {
-    const { ingress_url_template } = await must(it, 'GET', `/sandboxes/${crowded.id}`)
+    const { ingress_url_template } = await requestOk(warren, 'GET', `/sandboxes/${crowded.id}`)
     const url = new URL(String(ingress_url_template).replace('<port>', String(DEAF_PORT)))
     const head = `GET / HTTP/1.1\r\nHost: ${url.host}`
     const inside = `grep -ci ":${DEAF_PORT.toString(16)} .* 01 " /proc/net/tcp || true`
@@ -101,12 +101,12 @@ describe('a crowd', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => 
     // One address alone may not come as often.
     let came = 0
     const visitors = await openMany(CONNECTIONS_MAX, () => open(url, head, false, `127.0.0.${2 + (came++ % 4)}`))
-    await until(async () => Number(await sh(it, crowded.id, inside)) === CONNECTIONS_MAX, 'all are inside')
+    await until(async () => Number(await runShell(warren, crowded.id, inside)) === CONNECTIONS_MAX, 'all are inside')
     const oneMore = await open(url, head, true)
 
     assert.equal(oneMore.status, 503)
-    assert.equal(await sh(it, other.id, 'echo there'), 'there')
-    assert.equal((await call(it, 'GET', `/sandboxes/${crowded.id}/processes`)).status, 200)
+    assert.equal(await runShell(warren, other.id, 'echo there'), 'there')
+    assert.equal((await request(warren, 'GET', `/sandboxes/${crowded.id}/processes`)).status, 200)
     close([...visitors, oneMore])
   })
 
@@ -131,7 +131,7 @@ describe('a crowd', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => 
 
   /** Of the control plane and the host agent. */
   async function rssMib(): Promise<number[]> {
-    const { children } = (await findInstance(it.box.dataDir))!
+    const { children } = (await findInstanceFile(warren.instance.dataDir))!
     const statuses = children.map(({ pid }) => readFileSync(`/proc/${pid}/status`, 'utf8'))
     return statuses.map((status) => Number(/^VmRSS:\s*(\d+)/m.exec(status)![1]) / 1024)
   }

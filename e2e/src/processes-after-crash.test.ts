@@ -2,12 +2,21 @@
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { controlPlanePid, hostAgentPid, kill } from './box.ts'
-import { create, destroy, fork, pause, resume, settle, sh, view } from './lifecycle.ts'
-import { checkCount, type Followed, processClient, readOutput } from './process-client.ts'
-import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { getControlPlanePid, getHostAgentPid, kill } from './support/instance.ts'
+import { checkCount, type Followed, processClient, readOutput } from './support/process-client.ts'
+import {
+  createSandbox,
+  destroySandbox,
+  forkSandbox,
+  getSandbox,
+  pauseSandbox,
+  resumeSandbox,
+  runShell,
+  waitForStatus,
+} from './support/sandboxes.ts'
+import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const it = cannotRunVms ? (undefined as never) : await startVmBox()
+const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
 
 const COUNT = ['-c', 'n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done']
 const BACK_LIMIT_MS = 60_000
@@ -18,7 +27,7 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
     until(
       async () =>
         (
-          await processClient(it, sandboxId)
+          await processClient(warren, sandboxId)
             .call('GET', '')
             .catch(() => undefined)
         )?.status === 200,
@@ -28,56 +37,57 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
 
   /** Ten more of what it counts, from where a reader left off. */
   async function readOn(sandboxId: string, id: string, before: Followed): Promise<Followed> {
-    const more = await processClient(it, sandboxId).follow(id, before.seq, (text) => lines(text) > 10)
+    const more = await processClient(warren, sandboxId).follow(id, before.seq, (text) => lines(text) > 10)
     return { ...more, bytes: Buffer.concat([before.bytes, more.bytes]) }
   }
 
   test('a count in a terminal goes on through pause, killed host agents, resume and fork', async () => {
-    const { id } = await create(it)
-    const processes = processClient(it, id)
+    const { id } = await createSandbox(warren)
+    const processes = processClient(warren, id)
     const { process_id } = await processes.start({ cmd: 'sh', args: COUNT, pty: {} })
     let read = await processes.follow(process_id, 0, (text) => lines(text) > 5)
 
-    await pause(it, id)
-    kill(await hostAgentPid(it.box.dataDir))
+    await pauseSandbox(warren, id)
+    kill(await getHostAgentPid(warren.instance.dataDir))
     await until(async () => (await call202(id)) === 202, 'it can be resumed', BACK_LIMIT_MS)
-    await settle(it, id, 'running')
+    await waitForStatus(warren, id, 'running')
     read = await readOn(id, process_id, read)
-    kill(await hostAgentPid(it.box.dataDir))
+    kill(await getHostAgentPid(warren.instance.dataDir))
     await untilAnswers(id)
     read = await readOn(id, process_id, read)
-    await pause(it, id)
-    const child = await fork(it, id)
+    await pauseSandbox(warren, id)
+    const child = await forkSandbox(warren, id)
     const ofChild = await readOn(child.id, process_id, read)
-    await resume(it, id)
+    await resumeSandbox(warren, id)
     const ofParent = await readOn(id, process_id, read)
 
     for (const [sandboxId, { bytes, seq }] of [[child.id, ofChild] as const, [id, ofParent] as const]) {
       const counted = checkCount(bytes.toString(), 1)
-      const again = await processClient(it, sandboxId).follow(process_id, 0, (text) => lines(text) > counted.length)
+      const again = await processClient(warren, sandboxId).follow(process_id, 0, (text) => lines(text) > counted.length)
       assert.ok(again.seq >= seq)
       checkCount(again.bytes.toString(), 1)
-      const { exit_code, signal } = await processClient(it, sandboxId).delete(process_id)
+      const { exit_code, signal } = await processClient(warren, sandboxId).delete(process_id)
       assert.deepEqual([exit_code, signal], [null, 'SIGTERM'])
     }
-    await destroy(it, child.id)
-    await destroy(it, id)
+    await destroySandbox(warren, child.id)
+    await destroySandbox(warren, id)
   })
 
   const call202 = async (id: string) => {
-    const url = `${it.box.baseUrl}/v1/sandboxes/${id}/resume`
-    return (await fetch(url, { method: 'POST', headers: { 'x-api-key': it.box.key } }).catch(() => undefined))?.status
+    const url = `${warren.instance.baseUrl}/v1/sandboxes/${id}/resume`
+    return (await fetch(url, { method: 'POST', headers: { 'x-api-key': warren.instance.key } }).catch(() => undefined))
+      ?.status
   }
 
   const VICTIMS = {
-    'control plane': () => controlPlanePid(it.box.dataDir),
-    'host agent': () => hostAgentPid(it.box.dataDir),
+    'control plane': () => getControlPlanePid(warren.instance.dataDir),
+    'host agent': () => getHostAgentPid(warren.instance.dataDir),
   }
 
   for (const [victim, pidOf] of Object.entries(VICTIMS)) {
     test(`a ${victim} that is killed in the middle of a connect cuts it; it goes on where it was`, async () => {
-      const { id } = await create(it)
-      const processes = processClient(it, id)
+      const { id } = await createSandbox(warren)
+      const processes = processClient(warren, id)
       const { process_id } = await processes.start({ cmd: 'sh', args: COUNT })
       const pid = await pidOf()
       let killed = false
@@ -94,12 +104,12 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
       assert.notEqual(read.end?.type, 'exit')
       checkCount(all.bytes.toString(), 1)
       assert.equal((await processes.get(process_id)).state, 'running')
-      await destroy(it, id)
+      await destroySandbox(warren, id)
     })
 
     test(`a process that ends while the ${victim} is dead has its real end, and who waited is told of no other`, async () => {
-      const { id } = await create(it)
-      const processes = processClient(it, id)
+      const { id } = await createSandbox(warren)
+      const processes = processClient(warren, id)
       const { process_id } = await processes.start({ cmd: 'sh', args: ['-c', 'echo waits; sleep 1; exit 9'] })
       await processes.follow(process_id, 0, (text) => text === 'waits\n')
       const waiting = processes.call('GET', `/${process_id}/wait?timeout_ms=30000`).catch(() => undefined)
@@ -112,26 +122,26 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
       const { bytes, end } = await processes.follow(process_id, 0)
       assert.deepEqual([bytes.toString(), end], ['waits\n', { type: 'exit', exit_code: 9 }])
       assert.equal((await processes.get(process_id)).exit_code, 9)
-      await destroy(it, id)
+      await destroySandbox(warren, id)
     })
   }
 
   test('the agent in the guest cannot be killed from inside', async () => {
-    const { id } = await create(it)
-    const processes = processClient(it, id)
+    const { id } = await createSandbox(warren)
+    const processes = processClient(warren, id)
     const { process_id } = await processes.start({ cmd: 'sh', args: COUNT })
     const before = await processes.follow(process_id, 0, (text) => lines(text) > 3)
 
     // Not SIGTERM, SIGUSR1 and SIGUSR2, by which `poweroff` asks: these end the machine in good order.
-    await sh(it, id, 'for s in KILL INT QUIT HUP SEGV SEGV BUS ILL FPE ABRT; do kill -$s 1; done')
+    await runShell(warren, id, 'for s in KILL INT QUIT HUP SEGV SEGV BUS ILL FPE ABRT; do kill -$s 1; done')
 
     checkCount((await readOn(id, process_id, before)).bytes.toString(), 1)
-    await destroy(it, id)
+    await destroySandbox(warren, id)
   })
 
   test('an agent that dies ends the machine: its readers get an error, and no process an exit', async () => {
-    const { id } = await create(it)
-    const processes = processClient(it, id)
+    const { id } = await createSandbox(warren)
+    const processes = processClient(warren, id)
     const { process_id } = await processes.start({ cmd: 'sh', args: COUNT })
     const stream = await processes.connect(process_id, 0)
     const reading = readOutput(stream, 0)
@@ -139,14 +149,14 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
     // Only root of the guest can, and only by writing into its memory: traps instead of code.
     await processes.call('POST', '', { cmd: 'perl', args: ['-e', BREAK_PID_1] })
     const read = await reading
-    await until(async () => (await view(it, id)).status === 'error', 'the loss is told', BACK_LIMIT_MS)
+    await until(async () => (await getSandbox(warren, id)).status === 'error', 'the loss is told', BACK_LIMIT_MS)
 
     checkCount(read.bytes.toString(), 1)
     assert.equal(read.end?.type, 'error')
-    assert.match((await view(it, id)).status_reason ?? '', /the VM ended/)
+    assert.match((await getSandbox(warren, id)).status_reason ?? '', /the VM ended/)
     const after = await processes.call('GET', `/${process_id}`)
     assert.equal(after.status, 409)
-    await destroy(it, id)
+    await destroySandbox(warren, id)
   })
 })
 

@@ -5,34 +5,34 @@ import { writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import { promisify } from 'node:util'
-import { type Box, makeDataDir, startBox, stop, warren } from './box.ts'
+import { createDataDir, type Instance, runWarren, startInstance, stop } from './support/instance.ts'
 
 const run = promisify(execFile)
 /** Nobody's, so the ingress itself answers; that it may is what TLS is about. */
 const NAME = '01arz3ndektsv4rrffq69g5fav-8080.localhost'
 
-const dataDir = await makeDataDir({ after })
+const dataDir = await createDataDir({ after })
 
 test('before the first start there is none, and it says how to get one', async () => {
-  const { code, stderr } = await warren(dataDir, 'ca')
+  const { code, stderr } = await runWarren(dataDir, 'ca')
 
   assert.notEqual(code, 0)
   assert.match(stderr, /no local authority .* npm start makes it/)
 })
 
 test('curl trusts the ingress with it and not without, for names below the domain alone, and after a restart', async () => {
-  const box = await startBox(dataDir)
-  const { code, stdout: pem } = await warren(dataDir, 'ca')
+  const instance = await startInstance(dataDir)
+  const { code, stdout: pem } = await runWarren(dataDir, 'ca')
   const file = path.join(path.dirname(dataDir), 'ca.pem')
   await writeFile(file, pem)
-  const portOf = ({ output }: Box) => /localhost:(\d+)$/m.exec(output())![1]! // It says where sandboxes are reached.
+  const portOf = ({ output }: Instance) => /localhost:(\d+)$/m.exec(output())![1]! // It says where sandboxes are reached.
   const curl = (...args: string[]) =>
     run('curl', ['-s', '-o', '/dev/null', '-w', '%{http_code}', '--noproxy', '*', ...args]).then(
       ({ stdout }) => stdout,
       ({ code }: { code: number }) => `exit ${code}`,
     )
-  const url = `https://${NAME}:${portOf(box)}/`
-  const elsewhere = ['--connect-to', `example.com:443:127.0.0.1:${portOf(box)}`, 'https://example.com/']
+  const url = `https://${NAME}:${portOf(instance)}/`
+  const elsewhere = ['--connect-to', `example.com:443:127.0.0.1:${portOf(instance)}`, 'https://example.com/']
 
   assert.equal(code, 0)
   assert.match(pem, /^# Warren local authority for localhost\n-----BEGIN CERTIFICATE-----\n/)
@@ -40,8 +40,8 @@ test('curl trusts the ingress with it and not without, for names below the domai
   assert.equal(await curl(url), 'exit 60')
   assert.equal(await curl('--cacert', file, ...elsewhere), 'exit 60')
 
-  await stop(box)
-  const again = await startBox(dataDir)
-  assert.equal((await warren(dataDir, 'ca')).stdout, pem)
+  await stop(instance)
+  const again = await startInstance(dataDir)
+  assert.equal((await runWarren(dataDir, 'ca')).stdout, pem)
   assert.equal(await curl('--cacert', file, `https://${NAME}:${portOf(again)}/`), '404')
 })

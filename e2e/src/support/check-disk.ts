@@ -3,16 +3,16 @@ import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs'
 import path from 'node:path'
-import type { VmBox } from './vm-box.ts'
+import type { VmInstance } from './vm-instance.ts'
 
 type Manifest = { needs: { base: string }; disk: { id: string }[] }
 
 /** The newest generation's, by the host agent's own books. */
 export function readManifest(
-  { box }: VmBox,
+  { instance }: VmInstance,
   id: string,
 ): Manifest & { file: string; memory: { id: string }; state: { id: string } } {
-  const folder = path.join(box.dataDir, 'snapshots/sandboxes', id)
+  const folder = path.join(instance.dataDir, 'snapshots/sandboxes', id)
   const newest = readdirSync(folder)
     .filter((name) => name.endsWith('.json'))
     .sort()
@@ -20,21 +20,22 @@ export function readManifest(
   return { ...JSON.parse(readFileSync(path.join(folder, newest), 'utf8')), file: path.join(folder, newest) }
 }
 
-export const objectFile = ({ box }: VmBox, id: string): string => path.join(box.dataDir, 'snapshots/objects', id)
+export const objectFile = ({ instance }: VmInstance, id: string): string =>
+  path.join(instance.dataDir, 'snapshots/objects', id)
 
-export async function checkDisk(it: VmBox, id: string): Promise<void> {
-  for (let tries = 0; tries < 5; tries++) if (checkOnce(it, id)) return
+export async function checkDisk(warren: VmInstance, id: string): Promise<void> {
+  for (let tries = 0; tries < 5; tries++) if (checkOnce(warren, id)) return
   assert.fail('its layers are merged faster than they can be read')
 }
 
 /** False when the layers were merged while they were being read. */
-function checkOnce(it: VmBox, id: string): boolean {
-  const { needs, disk } = readManifest(it, id)
-  const base = path.join(it.box.dataDir, 'bases', needs.base)
-  const layers = [path.join(base, 'disk.qcow2'), ...disk.map((layer) => objectFile(it, layer.id))]
+function checkOnce(warren: VmInstance, id: string): boolean {
+  const { needs, disk } = readManifest(warren, id)
+  const base = path.join(warren.instance.dataDir, 'bases', needs.base)
+  const layers = [path.join(base, 'disk.qcow2'), ...disk.map((layer) => objectFile(warren, layer.id))]
   let chain: object = { driver: 'raw', file: { driver: 'file', filename: path.join(base, 'root.ext4') } }
   for (const filename of layers) chain = { driver: 'qcow2', file: { driver: 'file', filename }, backing: chain }
-  const copy = path.join(it.box.dataDir, `check-${id}.raw`)
+  const copy = path.join(warren.instance.dataDir, `check-${id}.raw`)
   try {
     // Not cached: the whole of it is read once.
     const convert = spawnSync('qemu-img', ['convert', '-U', '-O', 'raw', `json:${JSON.stringify(chain)}`, copy])

@@ -6,14 +6,14 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { call, create, destroy, sh } from './lifecycle.ts'
-import { cannotRunVms, startVmBox, VM_STORIES_LIMIT_MS } from './vm-box.ts'
+import { createSandbox, destroySandbox, request, runShell } from './support/sandboxes.ts'
+import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const points = await mkdtemp(path.join(tmpdir(), 'warren-points-'))
 after(() => rm(points, { recursive: true }))
 const LIMIT_S = 20
 const env = { WARREN_CRASH_POINTS: points, WARREN_BOOT_LIMIT_SECONDS: String(LIMIT_S) }
-const it = cannotRunVms ? (undefined as never) : await startVmBox(env)
+const warren = cannotRunVms ? (undefined as never) : await startVmInstance(env)
 
 describe('the first of a shape', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('that is not ready in time is told to come again, and then it is', async () => {
@@ -21,13 +21,13 @@ describe('the first of a shape', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT
     const small = { disk_mib: 4096 } // Smaller than usual: a machine of its own.
     await writeFile(hold, 'hold')
 
-    const early = await call(it, 'POST', '/sandboxes', { shape: 's-1vcpu-256mb', ...small })
+    const early = await request(warren, 'POST', '/sandboxes', { shape: 's-1vcpu-256mb', ...small })
     await until(() => existsSync(`${hold}.reached`), 'it is booted')
     await rm(hold)
-    const { id } = await create(it, small)
+    const { id } = await createSandbox(warren, small)
 
     assert.deepEqual([early.status, early.data.message], [503, 'rootfs debian:13 is not ready'])
-    assert.equal(await sh(it, id, 'echo here'), 'here')
-    await destroy(it, id)
+    assert.equal(await runShell(warren, id, 'echo here'), 'here')
+    await destroySandbox(warren, id)
   })
 })

@@ -4,8 +4,8 @@
  * wrong it writes into a file and ends.
  */
 import assert from 'node:assert/strict'
-import { sh } from './lifecycle.ts'
-import type { VmBox } from './vm-box.ts'
+import { runShell } from './sandboxes.ts'
+import type { VmInstance } from './vm-instance.ts'
 
 const STEP = '($h * 1103515245 + $n * 12345 + 7) % 2147483648'
 
@@ -34,31 +34,31 @@ while (my $line = <$in>) { $n++; $h = ${STEP}; die "record $n is $line" if $line
 print $n;
 `
 
-export async function startChain(it: VmBox, id: string): Promise<void> {
-  await upload(it, id, '/root/writer.pl', WRITER)
-  await upload(it, id, '/root/checker.pl', CHECKER)
+export async function startChain(warren: VmInstance, id: string): Promise<void> {
+  await upload(warren, id, '/root/writer.pl', WRITER)
+  await upload(warren, id, '/root/checker.pl', CHECKER)
   const start = 'setsid perl /root/writer.pl >/root/writer.log 2>&1 </dev/null & echo $! > /root/writer.pid'
-  await sh(it, id, `${start}; until test -s /root/chain -o -e /root/broken; do sleep 0.05; done`)
+  await runShell(warren, id, `${start}; until test -s /root/chain -o -e /root/broken; do sleep 0.05; done`)
 }
 
 /** How far it has come by now. What was acknowledged before must still be there, and the writer must still write. */
-export async function checkChain(it: VmBox, id: string, atLeast: number): Promise<number> {
+export async function checkChain(warren: VmInstance, id: string, atLeast: number): Promise<number> {
   const script = `test ! -e /root/broken || { cat /root/broken; exit 1; }
 kill -0 $(cat /root/writer.pid) || { cat /root/writer.log; exit 1; }
 perl /root/checker.pl`
-  const n = Number(await sh(it, id, script))
+  const n = Number(await runShell(warren, id, script))
   assert.ok(n >= atLeast, `${n} records, and ${atLeast} were there before`)
   return n
 }
 
 /** The same after the page cache was emptied: what the disk says. */
-export async function checkChainOnDisk(it: VmBox, id: string, atLeast: number): Promise<number> {
-  await sh(it, id, 'sync; echo 3 > /proc/sys/vm/drop_caches')
-  return checkChain(it, id, atLeast)
+export async function checkChainOnDisk(warren: VmInstance, id: string, atLeast: number): Promise<number> {
+  await runShell(warren, id, 'sync; echo 3 > /proc/sys/vm/drop_caches')
+  return checkChain(warren, id, atLeast)
 }
 
-async function upload({ box }: VmBox, id: string, path: string, content: string): Promise<void> {
-  const url = `${box.baseUrl}/v1/sandboxes/${id}/files?path=${encodeURIComponent(path)}`
-  const response = await fetch(url, { method: 'PUT', headers: { 'x-api-key': box.key }, body: content })
+async function upload({ instance }: VmInstance, id: string, path: string, content: string): Promise<void> {
+  const url = `${instance.baseUrl}/v1/sandboxes/${id}/files?path=${encodeURIComponent(path)}`
+  const response = await fetch(url, { method: 'PUT', headers: { 'x-api-key': instance.key }, body: content })
   assert.equal(response.status, 200, await response.text())
 }

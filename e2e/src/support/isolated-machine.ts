@@ -13,7 +13,7 @@ import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
-import { ROOT } from './box.ts'
+import { ROOT } from './instance.ts'
 
 const INTERNET = path.join(ROOT, 'host-agent/src/net/testing/internet.ts')
 const MOVED = 'WARREN_E2E_OWN_MACHINE'
@@ -32,17 +32,17 @@ export const EVIL = '198.18.6.66'
 export const RULED = ['198.18.9.9', '198.18.9.10', '198.18.10.1', '198.18.10.2'] as const
 
 /** At the top of a test file, before anything else: this process begins again in the namespaces. */
-export function moveToOwnMachine(): void {
+export function moveToIsolatedMachine(): void {
   if (process.env[MOVED] === undefined) {
     const namespaces = ['unshare', '--net', '--mount', '--propagation', 'slave']
     const again = [process.execPath, ...process.execArgv, process.argv[1]!]
     // Typed as absent where a platform has none; this is Linux.
     process.execve!('/usr/bin/env', ['env', ...namespaces, ...again], { ...process.env, [MOVED]: 'yes' })
   }
-  run('ip link set lo up')
+  runCommand('ip link set lo up')
   // Names of namespaces that a killed box leaves go with this mount, and those of others are not seen.
   mkdirSync('/run/netns', { recursive: true })
-  run('mount -t tmpfs -o mode=755 names /run/netns')
+  runCommand('mount -t tmpfs -o mode=755 names /run/netns')
 }
 
 export class Internet {
@@ -58,21 +58,21 @@ export class Internet {
     after(() => void child.kill('SIGKILL'))
     await once(child, 'message')
     const there = `nsenter -t ${child.pid} -n`
-    run(`ip link add up0 mtu ${UPLINK.mtu} type veth peer name up1 mtu ${UPLINK.mtu} netns ${child.pid}`)
-    run(`ip addr add ${UPLINK.address}/24 dev up0`)
-    run('ip link set up0 up')
-    run(`${there} ip addr add ${NAME_SERVER}/24 dev up1`)
-    run(`${there} ip link set up1 up`)
-    run(`${there} ip link set lo up`)
+    runCommand(`ip link add up0 mtu ${UPLINK.mtu} type veth peer name up1 mtu ${UPLINK.mtu} netns ${child.pid}`)
+    runCommand(`ip addr add ${UPLINK.address}/24 dev up0`)
+    runCommand('ip link set up0 up')
+    runCommand(`${there} ip addr add ${NAME_SERVER}/24 dev up1`)
+    runCommand(`${there} ip link set up1 up`)
+    runCommand(`${there} ip link set lo up`)
     for (const address of [PUBLIC_HOST, ...PRIVATE_HOSTS, SHOP, WILD, EVIL, ...RULED]) {
-      run(`${there} ip addr add ${address}/32 dev lo`)
+      runCommand(`${there} ip addr add ${address}/32 dev lo`)
     }
-    run(`${there} ip route add blackhole default`)
-    run(`ip route add default via ${NAME_SERVER}`)
+    runCommand(`${there} ip route add blackhole default`)
+    runCommand(`ip route add default via ${NAME_SERVER}`)
     const folder = mkdtempSync(path.join(tmpdir(), 'warren-e2e-machine-'))
     after(() => rmSync(folder, { recursive: true }))
     writeFileSync(path.join(folder, 'resolv.conf'), `nameserver ${NAME_SERVER}\n`)
-    run(`mount --bind ${folder}/resolv.conf /etc/resolv.conf`)
+    runCommand(`mount --bind ${folder}/resolv.conf /etc/resolv.conf`)
     return new Internet(child)
   }
 
@@ -85,7 +85,7 @@ export class Internet {
 }
 
 /** A command as a test writes it: words between spaces. */
-export function run(line: string): string {
+export function runCommand(line: string): string {
   const [name, ...args] = line.split(' ')
   return execFileSync(name!, args, { encoding: 'utf8', stdio: ['ignore', 'pipe', 'pipe'] })
 }

@@ -1,8 +1,8 @@
 /** The processes of one sandbox, as the stories about them use them: plain requests and connect streams. */
 import assert from 'node:assert/strict'
 import { type ProcessFrame, type ProcessView, readNdjson } from '@warren/protocol'
-import { call, must } from './lifecycle.ts'
-import type { VmBox } from './vm-box.ts'
+import { request, requestOk } from './sandboxes.ts'
+import type { VmInstance } from './vm-instance.ts'
 
 export type Followed = {
   /** Of the last event. */
@@ -12,14 +12,14 @@ export type Followed = {
   end: Extract<ProcessFrame, { type: 'exit' | 'error' }> | undefined
 }
 
-export function processClient(it: VmBox, sandboxId: string) {
+export function processClient(warren: VmInstance, sandboxId: string) {
   const at = (path: string) => `/sandboxes/${sandboxId}/processes${path}`
   const client = {
     /** With the status, whatever it is. */
-    call: (method: string, path: string, body?: object) => call(it, method, at(path), body),
+    call: (method: string, path: string, body?: object) => request(warren, method, at(path), body),
 
     ask: async <Data = ProcessView>(method: string, path: string, body?: object): Promise<Data> =>
-      (await must(it, method, at(path), body)) as Data,
+      (await requestOk(warren, method, at(path), body)) as Data,
 
     start: (body: object): Promise<ProcessView> => client.ask('POST', '', body),
     get: (id: string): Promise<ProcessView> => client.ask('GET', `/${id}`),
@@ -31,7 +31,9 @@ export function processClient(it: VmBox, sandboxId: string) {
       }),
 
     connect: (id: string, after: number): Promise<Response> =>
-      fetch(`${it.box.baseUrl}/v1${at(`/${id}/connect?after=${after}`)}`, { headers: { 'x-api-key': it.box.key } }),
+      fetch(`${warren.instance.baseUrl}/v1${at(`/${id}/connect?after=${after}`)}`, {
+        headers: { 'x-api-key': warren.instance.key },
+      }),
 
     /** Until `enough` says so of what has come, or the end. */
     follow: async (id: string, after: number, enough: (text: string) => boolean = () => false): Promise<Followed> =>

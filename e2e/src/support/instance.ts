@@ -1,0 +1,209 @@
+/**
+ * A Warren for one test: the real launcher and everything it starts, on a temporary data directory and free ports.
+ * Processes that the test leaves running, or whose parent it kills, are killed when the test is over.
+ */
+import { type ChildProcess, type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
+import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { homedir, tmpdir } from 'node:os'
+import path from 'node:path'
+import { within } from '@warren/kit/stop'
+import { until } from '@warren/kit/testing/until'
+
+export const ROOT = path.resolve(import.meta.dirname, '../../..')
+const MAIN = path.join(ROOT, 'warren/src/main.ts')
+
+/** A test, or the hooks of a whole test file. */
+type Scope = { after(cleanUp: () => Promise<void>): void }
+type Options = {
+  env?: NodeJS.ProcessEnv
+  /** Instead of `node warren/src/main.ts`. */
+  command?: string[]
+  /** Longer than the default where the first start may build an image. */
+  readyLimitMs?: number
+}
+
+/** `warren start`, ready or not. */
+export type WarrenProcess = {
+  dataDir: string
+  pid: number
+  child: ChildProcess
+  /** Everything it has printed so far. */
+  output(): string
+  exited: Promise<{ code: number | null; signal: NodeJS.Signals | null }>
+}
+/** One that is ready. */
+export type Instance = WarrenProcess & { baseUrl: string; key: string }
+
+/** The last line of what `warren start` prints once it is ready. */
+const READY_LINE = 'Ctrl-C stops it.'
+/** On an idle machine Warren is ready within 2 to 3 s. */
+const READY_LIMIT_MS = 60_000
+/** Promised to users: a stop takes at most this long. */
+const STOP_LIMIT_MS = 10_000
+
+export async function createDataDir(scope: Scope, name = 'data'): Promise<string> {
+  const folder = await mkdtemp(path.join(tmpdir(), 'warren-e2e-'))
+  scope.after(async () => {
+    await until(() => {
+      const pids = listProcesses(folder)
+      for (const pid of pids) kill(pid, 'SIGKILL')
+      return pids.length === 0
+    }, `the processes on ${folder} are gone`)
+    await rm(folder, { recursive: true, force: true })
+  })
+  return path.join(folder, name)
+}
+
+export function launch(dataDir: string, options: Options = {}): WarrenProcess {
+  const [command, ...args] = options.command ?? [process.execPath, MAIN, 'start']
+  let output = ''
+  const child = spawn(command!, args, {
+    cwd: ROOT,
+    stdio: ['ignore', 'pipe', 'pipe'],
+    // In a separate process group, so that a test can signal the group as a terminal does on Ctrl-C.
+    detached: true,
+    env: renderEnv(dataDir, options.env),
+  })
+  for (const stream of [child.stdout, child.stderr]) {
+    stream.setEncoding('utf8').on('data', (chunk) => {
+      output += chunk
+    })
+  }
+  const exited = new Promise<{ code: number | null; signal: NodeJS.Signals | null }>((resolve, reject) => {
+    child.once('error', reject)
+    child.once('close', (code, signal) => resolve({ code, signal }))
+  })
+  return { dataDir, pid: child.pid!, child, output: () => output, exited }
+}
+
+export async function startInstance(dataDir: string, options: Options = {}): Promise<Instance> {
+  const launched = launch(dataDir, options)
+  let hasExited = false
+  void launched.exited.then(() => {
+    hasExited = true
+  })
+  await until(
+    () => hasExited || launched.output().includes(READY_LINE),
+    'Warren is ready',
+    options.readyLimitMs ?? READY_LIMIT_MS,
+  )
+  if (hasExited) throw new Error(`Warren did not start:\n${launched.output()}`)
+  const readPrinted = (name: string) => new RegExp(`^ +${name} +(\\S+)$`, 'm').exec(launched.output())![1]!
+  return { ...launched, baseUrl: readPrinted('base URL'), key: readPrinted('API key') }
+}
+
+/** Waits for a start to fail. */
+export async function startExpectingFailure(
+  dataDir: string,
+  options: Options = {},
+): Promise<{ code: number; output: string }> {
+  const launched = launch(dataDir, options)
+  const { code } = await within(READY_LIMIT_MS, launched.exited, 'failing to start')
+  return { code: code ?? -1, output: launched.output() }
+}
+
+type Exited = { code: number; stdout: string; stderr: string }
+
+/** Runs another `warren …` command on the same data directory, as a user would type it. */
+export const runWarren = (dataDir: string, ...args: string[]): Promise<Exited> =>
+  waitForExit(spawnWarren(dataDir, args))
+
+export const spawnWarren = (dataDir: string, args: string[], env: NodeJS.ProcessEnv = {}) =>
+  spawn(process.execPath, [MAIN, ...args], { cwd: ROOT, env: renderEnv(dataDir, env) })
+
+export async function waitForExit(child: ChildProcessWithoutNullStreams): Promise<Exited> {
+  let stdout = ''
+  let stderr = ''
+  child.stdout.on('data', (chunk) => {
+    stdout += chunk
+  })
+  child.stderr.on('data', (chunk) => {
+    stderr += chunk
+  })
+  const code = await new Promise<number>((resolve) => child.once('close', (status) => resolve(status ?? -1)))
+  return { code, stdout, stderr }
+}
+
+/** Sends the signal and returns the exit code. */
+export async function stop(started: WarrenProcess, signal: NodeJS.Signals = 'SIGTERM'): Promise<number | null> {
+  kill(started.pid, signal)
+  const { code } = await within(STOP_LIMIT_MS, started.exited, 'stopping')
+  return code
+}
+
+export function kill(pid: number, signal: NodeJS.Signals = 'SIGKILL'): void {
+  try {
+    process.kill(pid, signal)
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
+  }
+}
+
+/** What the launcher writes to `instance.json`. */
+type InstanceFile = { pid: number; children: { pid: number }[]; baseUrl?: string; databaseUrl?: string }
+
+export async function findInstanceFile(dataDir: string): Promise<InstanceFile | undefined> {
+  const text = await readFile(path.join(dataDir, 'instance.json'), 'utf8').catch(() => undefined)
+  return text === undefined ? undefined : JSON.parse(text)
+}
+
+export async function getControlPlanePid(dataDir: string): Promise<number> {
+  return (await findInstanceFile(dataDir))!.children[0]!.pid
+}
+
+export async function getHostAgentPid(dataDir: string): Promise<number> {
+  const { children } = (await findInstanceFile(dataDir))!
+  return children.find(({ pid }) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('host-agent/src/main'))!.pid
+}
+
+export async function getDatabaseUrl(dataDir: string): Promise<string> {
+  return (await findInstanceFile(dataDir))!.databaseUrl!
+}
+
+export const getPostmasterPid = (dataDir: string): number =>
+  Number.parseInt(readFileSync(path.join(dataDir, 'postgres/postmaster.pid'), 'utf8'), 10)
+
+/** The live processes that were started for a data directory, or whose working directory is in it. */
+export function listProcesses(dataDir: string): number[] {
+  return readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name) && Number(name) !== process.pid)
+    .filter((pid) => belongsTo(pid, dataDir))
+    .map(Number)
+}
+
+function belongsTo(pid: string, dataDir: string): boolean {
+  try {
+    if (/\) [ZX]/.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))) return false
+    return (
+      readlinkSync(`/proc/${pid}/cwd`).startsWith(dataDir) ||
+      ['cmdline', 'environ'].some((file) => readFileSync(`/proc/${pid}/${file}`, 'utf8').includes(dataDir))
+    )
+  } catch {
+    return false // It exited meanwhile.
+  }
+}
+
+export const fetchPath = (
+  instance: { baseUrl: string; key: string },
+  route: string,
+  key = instance.key,
+): Promise<Response> => fetch(`${instance.baseUrl}${route}`, { headers: { 'X-Api-Key': key } })
+
+/** The environment of the test run, npm's variables in particular, must not reach the instance. */
+function renderEnv(dataDir: string, env: NodeJS.ProcessEnv = {}): NodeJS.ProcessEnv {
+  return {
+    PATH: process.env.PATH,
+    HOME: path.dirname(dataDir),
+    // Shared for the compiled code in it, which saves each start a second.
+    XDG_CACHE_HOME: process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache'),
+    WARREN_DATA_DIR: dataDir,
+    WARREN_PORT: '0',
+    WARREN_METRICS_PORT: '0',
+    WARREN_INGRESS_PORT: '0',
+    WARREN_RATE_LIMIT: '0',
+    // Tests that need virtual machines turn them on; for the others booting them would be a waste.
+    WARREN_VMS: 'off',
+    ...env,
+  }
+}

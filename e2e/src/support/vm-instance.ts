@@ -1,0 +1,91 @@
+/**
+ * A Warren with virtual machines. After the tests every sandbox is deleted, so that the host agent has nothing to keep
+ * running and removes its network when it stops.
+ */
+import { spawnSync } from 'node:child_process'
+import { existsSync, readFileSync } from 'node:fs'
+import { homedir } from 'node:os'
+import path from 'node:path'
+import { after } from 'node:test'
+import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
+import { until } from '@warren/kit/testing/until'
+import { createDataDir, type Instance, runWarren, startInstance, stop } from './instance.ts'
+
+/** The reason to skip, or false. */
+export const cannotRunVms: string | false =
+  process.getuid?.() !== 0 ? 'virtual machines need root' : hasNoQemu() ? 'QEMU is not installed' : false
+
+function hasNoQemu(): boolean {
+  return spawnSync('qemu-system-x86_64', ['--version']).status !== 0
+}
+
+/** Some images take minutes to build; tests use them only where `npm start` has built them. Returns the reason to skip. */
+export function skipWithoutImage(name: string): string | false {
+  const cache = process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache')
+  return existsSync(path.join(cache, 'warren/images/names', name)) ? false : `${name} is not built on this machine`
+}
+
+export const VM_ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
+/** The first start on a machine builds the image. */
+export const VM_READY_LIMIT_MS = 10 * 60_000
+
+/** `npm run soak` runs the same tests for longer and at every crash point. */
+export const SOAK = process.env.WARREN_TEST_SOAK !== undefined
+
+/** For all tests of a file together. Generous: emulated VMs on a busy machine are slow. */
+export const VM_STORIES_LIMIT_MS = (SOAK ? 240 : 30) * 60_000
+
+export type VmInstance = {
+  instance: Instance
+  client: CreateosSandboxClient
+  clientOf(key: string): CreateosSandboxClient
+  /** Creates a user on a plan and returns its API key. */
+  createUser(name: string, plan: string): Promise<string>
+  /** Starts it again on the same data directory, after it was stopped or killed. */
+  restart(): Promise<void>
+}
+
+/** Called at the top of a test file, for all of its tests. */
+export async function startVmInstance(env: NodeJS.ProcessEnv = {}, existingDataDir?: string): Promise<VmInstance> {
+  let started: VmInstance | undefined
+  // Hooks run in the order of their registration: this one before the one of createDataDir, which kills what remains.
+  after(async () => {
+    if (!started) return
+    await deleteAllSandboxes(started)
+    await stop(started.instance)
+  })
+  const dataDir = existingDataDir ?? (await createDataDir({ after }))
+  const start = () => startInstance(dataDir, { env: { ...VM_ENV, ...env }, readyLimitMs: VM_READY_LIMIT_MS })
+  const warren: VmInstance = {
+    instance: await start(),
+    get client() {
+      return warren.clientOf(warren.instance.key)
+    },
+    clientOf: (apiKey) => new CreateosSandboxClient({ baseUrl: warren.instance.baseUrl, apiKey }),
+    async createUser(name, plan) {
+      const { stdout } = await runWarren(dataDir, 'admin', '--json', 'user', 'create', name, '--plan', plan)
+      return JSON.parse(stdout).api_key
+    },
+    async restart() {
+      warren.instance = await start()
+    },
+  }
+  started = warren
+  return warren
+}
+
+/** The QEMU process of a running sandbox, from the host agent's record. */
+export function findQemuPid({ instance }: VmInstance, id: string): number | undefined {
+  const file = path.join(instance.dataDir, 'vms', `${id}.json`)
+  return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')).body?.qemu.pid : undefined
+}
+
+/** Returns when the host agent has no VM any more. */
+export async function deleteAllSandboxes({ instance, client }: Pick<VmInstance, 'instance' | 'client'>): Promise<void> {
+  for (const sandbox of await client.listSandboxes()) await sandbox.destroy()
+  await until(async () => {
+    const response = await fetch(`${instance.baseUrl}/v1/hosts`, { headers: { 'x-api-key': instance.key } })
+    const body = (await response.json()) as { data: { data: { vm_count: number }[] } }
+    return body.data.data.every((host) => host.vm_count === 0)
+  }, 'every VM is deleted')
+}
