@@ -1,6 +1,7 @@
 /**
- * Connections of clients: how many there are, how many of one address, what passed through them, and that each of them
- * says what it wants in time. (Node's own limits on heads are for servers that listen themselves.)
+ * Connections of clients to the ingress: limits how many one address may have, closes those that do not send their
+ * request in time, and counts their bytes. (Node enforces its timeouts for request heads only on servers that listen
+ * themselves; here a plain TCP server listens and hands the sockets over.)
  */
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
@@ -8,10 +9,10 @@ import type { IngressMetrics } from '../observe/ingress-metrics.ts'
 import { IngressError } from './error.ts'
 
 export type IngressLimits = {
-  /** A client that says nothing is not kept. */
+  /** From connecting to the first byte. */
   firstByteMs: number
   handshakeMs: number
-  /** From the first byte of a request, or from the end of the last answer and the time a client may be idle. */
+  /** For a request head: from the start of the connection, or from the end of the allowed idle time between requests. */
   headMs: number
   keepAliveMs: number
   connectionsPerAddress: number
@@ -22,10 +23,11 @@ export const INGRESS_LIMITS: IngressLimits = {
   handshakeMs: 10_000,
   headMs: 20_000,
   keepAliveMs: 75_000,
-  /** Many people can share an address; a proxy of ours is not counted. */
+  /** High, because many people can share an address. Trusted proxies are exempt. */
   connectionsPerAddress: 1_000,
 }
 
+/** `busy` is the number of responses in progress, `counted` the bytes that the metrics already contain. */
 type Client = { busy: number; timer: NodeJS.Timeout | undefined; counted: { in: number; out: number } }
 
 export class ClientConnections {
@@ -43,46 +45,48 @@ export class ClientConnections {
     return this.#clients.size
   }
 
-  /** False when there are too many of this address already. */
-  enter(socket: Socket, address: string): boolean {
+  /** Counts a new connection. Returns false if its address has too many already. */
+  admit(socket: Socket, address: string): boolean {
     const before = this.#perAddress.get(address) ?? 0
     if (before >= this.#limits.connectionsPerAddress) return false
     this.#perAddress.set(address, before + 1)
     socket.once('close', () => {
-      const left = this.#perAddress.get(address)! - 1 // Counted above.
-      if (left === 0) this.#perAddress.delete(address)
-      else this.#perAddress.set(address, left)
+      const remaining = this.#perAddress.get(address)! - 1 // Counted above.
+      if (remaining === 0) this.#perAddress.delete(address)
+      else this.#perAddress.set(address, remaining)
     })
     return true
   }
 
-  /** From here on it speaks HTTP, within TLS or without. */
+  /** Watches the HTTP connections of a server, with TLS (`secureConnection`) or without (`connection`). */
   watch(server: Server, event: 'connection' | 'secureConnection'): void {
     server.on(event, (socket: Socket) => this.#add(socket))
-    server.on('request', (request: IncomingMessage, response: ServerResponse) => this.#begin(request.socket, response))
-    server.on('upgrade', (request: IncomingMessage) => this.#begin(request.socket))
+    server.on('request', (request: IncomingMessage, response: ServerResponse) =>
+      this.#beginRequest(request.socket, response),
+    )
+    server.on('upgrade', (request: IncomingMessage) => this.#beginRequest(request.socket))
   }
 
-  /** Is an answer under way on it? Then nothing else can be said. */
+  /** True while a response is in progress on the connection, so nothing else may be written to it. */
   isBusy(socket: Socket): boolean {
     return (this.#clients.get(socket)?.busy ?? 0) > 0
   }
 
   countBytes(): void {
-    for (const socket of this.#clients.keys()) this.#count(socket)
+    for (const socket of this.#clients.keys()) this.#countBytesOf(socket)
   }
 
   #add(socket: Socket): void {
     this.#clients.set(socket, { busy: 0, timer: undefined, counted: { in: 0, out: 0 } })
-    this.#await(socket, this.#limits.headMs)
+    this.#expectRequest(socket, this.#limits.headMs)
     socket.once('close', () => {
-      this.#count(socket)
+      this.#countBytesOf(socket)
       clearTimeout(this.#clients.get(socket)?.timer)
       this.#clients.delete(socket)
     })
   }
 
-  #begin(socket: Socket, response?: ServerResponse): void {
+  #beginRequest(socket: Socket, response?: ServerResponse): void {
     const client = this.#clients.get(socket)
     if (client === undefined) return
     clearTimeout(client.timer)
@@ -90,23 +94,23 @@ export class ClientConnections {
     response?.once('close', () => {
       client.busy--
       if (client.busy === 0 && this.#clients.has(socket)) {
-        this.#await(socket, this.#limits.keepAliveMs + this.#limits.headMs)
+        this.#expectRequest(socket, this.#limits.keepAliveMs + this.#limits.headMs)
       }
     })
   }
 
-  #await(socket: Socket, ms: number): void {
+  #expectRequest(socket: Socket, withinMs: number): void {
     const client = this.#clients.get(socket)
     if (client === undefined) return
     clearTimeout(client.timer)
     client.timer = setTimeout(() => {
       this.#metrics.requests.inc({ outcome: 'bad_request' })
       socket.end(new IngressError(408, 'The request took too long.').render(), () => socket.destroy())
-    }, ms).unref()
+    }, withinMs).unref()
   }
 
-  #count(socket: Socket): void {
-    const { counted } = this.#clients.get(socket)! // Only those that are there are counted.
+  #countBytesOf(socket: Socket): void {
+    const { counted } = this.#clients.get(socket)! // Called only for connections in the map.
     this.#metrics.bytes.inc({ direction: 'in' }, socket.bytesRead - counted.in)
     this.#metrics.bytes.inc({ direction: 'out' }, socket.bytesWritten - counted.out)
     counted.in = socket.bytesRead

@@ -1,4 +1,4 @@
-/** As much of DER as a certificate needs. Node reads certificates but makes none. */
+/** The part of DER encoding (ITU-T X.690) that certificates need. Node can parse certificates but not create them. */
 
 const tagged = (tag: number, content: Buffer): Buffer => Buffer.concat([Buffer.from([tag]), length(content), content])
 
@@ -16,14 +16,14 @@ export const bits = (content: Buffer, unused = 0): Buffer =>
   tagged(0x03, Buffer.concat([Buffer.from([unused]), content]))
 export const TRUE = tagged(0x01, Buffer.from([0xff]))
 
-/** A positive one: a leading bit that is set would make it negative. */
+/** A positive integer. If the highest bit is set, a leading zero byte keeps it from being negative. */
 export const integer = (bytes: Buffer): Buffer =>
   tagged(0x02, bytes[0]! & 0x80 ? Buffer.concat([Buffer.from([0]), bytes]) : bytes)
 
-export const explicit = (n: number, content: Buffer): Buffer => tagged(0xa0 | n, content)
-export const implicit = (n: number, content: Buffer): Buffer => tagged(0x80 | n, content)
+export const explicit = (tag: number, content: Buffer): Buffer => tagged(0xa0 | tag, content)
+export const implicit = (tag: number, content: Buffer): Buffer => tagged(0x80 | tag, content)
 
-/** Seconds, in UTC; years from 2050 on have another form. */
+/** UTC in seconds. RFC 5280 requires UTCTime until 2049 and GeneralizedTime from 2050. */
 export function time(at: Date): Buffer {
   const digits = at.toISOString().replace(/[-:T]|\.\d+/g, '')
   return at.getUTCFullYear() < 2050 ? tagged(0x17, Buffer.from(digits.slice(2))) : tagged(0x18, Buffer.from(digits))

@@ -1,8 +1,8 @@
-/** Answers of the ingress itself: short pages that say nothing about what else is there. */
+/** Responses of the ingress itself: short pages that reveal nothing about which sandboxes exist. */
 import type { ServerResponse } from 'node:http'
 import type { IngressOutcome } from '../observe/ingress-metrics.ts'
 
-const REFUSALS = {
+const STATUSES = {
   400: { title: 'Bad request', outcome: 'bad_request' },
   404: { title: 'Not found', outcome: 'not_found' },
   408: { title: 'Request timeout', outcome: 'bad_request' },
@@ -13,38 +13,38 @@ const REFUSALS = {
   503: { title: 'Not available', outcome: 'not_available' },
 } as const satisfies Record<number, { title: string; outcome: IngressOutcome }>
 
-/** A client obeys it without a cap, and a sandbox is paused for as long as it is. */
+/** Short, because clients wait as long as it says, and a sandbox may be resumed at any moment. */
 const RETRY_AFTER_S = 2
 
 export class IngressError extends Error {
-  readonly status: keyof typeof REFUSALS
+  readonly status: keyof typeof STATUSES
   readonly retryAfterSeconds: number | undefined
 
-  constructor(status: keyof typeof REFUSALS, message: string, options?: ErrorOptions & { retryAfterSeconds?: number }) {
+  constructor(status: keyof typeof STATUSES, message: string, options?: ErrorOptions & { retryAfterSeconds?: number }) {
     super(message, options)
     this.status = status
     this.retryAfterSeconds = options?.retryAfterSeconds ?? (status === 503 ? RETRY_AFTER_S : undefined)
   }
 
   get outcome(): IngressOutcome {
-    return REFUSALS[this.status].outcome
+    return STATUSES[this.status].outcome
   }
 
-  answer(response: ServerResponse): void {
-    const { title } = REFUSALS[this.status]
+  send(response: ServerResponse): void {
+    const { title } = STATUSES[this.status]
     response.writeHead(this.status, {
       'Content-Type': 'text/html; charset=utf-8',
       'Cache-Control': 'no-store',
-      // Of a body that nobody reads the rest would be taken for the next request.
+      // The rest of a body that is not read would be parsed as the next request.
       ...(this.status === 400 || !response.req.complete ? { Connection: 'close' } : {}),
       ...(this.retryAfterSeconds === undefined ? {} : { 'Retry-After': String(this.retryAfterSeconds) }),
     })
     response.end(`<!doctype html><title>${title}</title><h1>${title}</h1><p>${this.message}</p>\n`)
   }
 
-  /** The same without a page, for a connection that has no response object. */
+  /** The response as text, without a page, for a connection that has no response object. */
   render(): string {
-    const { title } = REFUSALS[this.status]
+    const { title } = STATUSES[this.status]
     const retry = this.retryAfterSeconds === undefined ? '' : `Retry-After: ${this.retryAfterSeconds}\r\n`
     return `HTTP/1.1 ${this.status} ${title}\r\n${retry}Connection: close\r\nContent-Length: 0\r\n\r\n`
   }

@@ -1,4 +1,7 @@
-/** Headers on their way through: what belongs to one connection stays there, and the sandbox learns who asked. */
+/**
+ * Headers that the ingress forwards. Headers of one connection (hop-by-hop, RFC 9110 §7.6.1) are not forwarded, and the
+ * sandbox learns the client's address from `X-Forwarded-For`.
+ */
 import type { IncomingMessage } from 'node:http'
 import { BlockList, isIP } from 'node:net'
 
@@ -14,64 +17,66 @@ const HOP_BY_HOP = new Set([
   'upgrade',
   'http2-settings',
 ])
-/** Ours to say: from a stranger they would be a claim. `Expect` is answered here. */
+/** The ingress sets these itself, because a client could forge them. It also answers `Expect` itself. */
 const REPLACED = new Set(['x-forwarded-for', 'x-forwarded-proto', 'x-forwarded-host', 'forwarded', 'expect'])
 
-/** Without these a message would be another one, so they are nobody's to take out by naming them in `Connection`. */
-const KEPT = new Set(['host', 'content-length'])
+/** A client must not remove these by naming them in `Connection`: the message would have another meaning without them. */
+const ALWAYS_FORWARDED = new Set(['host', 'content-length'])
 
-/** As names and values in turn, in the order and the case they came in. */
-export function passedHeaders(
+/** Names and values alternate, in the order and case in which they came. */
+export function forwardedHeaders(
   raw: readonly string[],
   connection: string | undefined,
-  more = new Set<string>(),
+  excluded = new Set<string>(),
 ): string[] {
   const named = new Set((connection ?? '').split(',').map((name) => name.trim().toLowerCase()))
-  const passed: string[] = []
+  const forwarded: string[] = []
   for (let i = 0; i + 1 < raw.length; i += 2) {
     const name = raw[i]!.toLowerCase()
-    const isNamed = named.has(name) && !KEPT.has(name)
-    if (!HOP_BY_HOP.has(name) && !isNamed && !more.has(name)) passed.push(raw[i]!, raw[i + 1]!)
+    const isNamed = named.has(name) && !ALWAYS_FORWARDED.has(name)
+    if (!HOP_BY_HOP.has(name) && !isNamed && !excluded.has(name)) forwarded.push(raw[i]!, raw[i + 1]!)
   }
-  return passed
+  return forwarded
 }
 
 export function requestHeaders(
   request: IncomingMessage,
   secure: boolean,
-  isTrusted: (ip: string) => boolean,
+  isTrustedProxy: (ip: string) => boolean,
 ): string[] {
   const { headers, rawHeaders, socket } = request
-  const passed = passedHeaders(rawHeaders, headers.connection, REPLACED)
+  const forwarded = forwardedHeaders(rawHeaders, headers.connection, REPLACED)
   const address = plainAddress(socket.remoteAddress)
-  const trusted = isTrusted(address)
-  const before = trusted && headers['x-forwarded-for'] ? `${headers['x-forwarded-for']}, ` : ''
-  const told = (name: string, ours: string) => (trusted ? (headers[name] as string | undefined) : undefined) ?? ours
-  passed.push('X-Forwarded-For', before + address)
-  passed.push('X-Forwarded-Proto', told('x-forwarded-proto', secure ? 'https' : 'http'))
-  passed.push('X-Forwarded-Host', told('x-forwarded-host', headers.host ?? ''))
-  if (headers['transfer-encoding'] !== undefined) passed.push('Transfer-Encoding', 'chunked')
-  else if (headers['content-length'] === undefined && !BODILESS.has(request.method ?? '')) {
-    passed.push('Content-Length', '0')
+  const fromProxy = isTrustedProxy(address)
+  const earlierHops = fromProxy && headers['x-forwarded-for'] ? `${headers['x-forwarded-for']}, ` : ''
+  const ofProxyOr = (name: string, own: string) =>
+    (fromProxy ? (headers[name] as string | undefined) : undefined) ?? own
+  forwarded.push('X-Forwarded-For', earlierHops + address)
+  forwarded.push('X-Forwarded-Proto', ofProxyOr('x-forwarded-proto', secure ? 'https' : 'http'))
+  forwarded.push('X-Forwarded-Host', ofProxyOr('x-forwarded-host', headers.host ?? ''))
+  if (headers['transfer-encoding'] !== undefined) forwarded.push('Transfer-Encoding', 'chunked')
+  else if (headers['content-length'] === undefined && !BODILESS_METHODS.has(request.method ?? '')) {
+    forwarded.push('Content-Length', '0')
   }
-  return passed
+  return forwarded
 }
 
 const plainAddress = (address: string | undefined): string => (address ?? '').replace(/^::ffff:/, '')
 
-/** Who asks: the nearest that is no proxy of ours. */
-export function clientAddress({ headers, socket }: IncomingMessage, isTrusted: (ip: string) => boolean): string {
-  const forwarded = headers['x-forwarded-for'] // Several of them are one, joined by commas.
+/** The address of the client: the last hop that is not a trusted proxy. */
+export function clientAddress({ headers, socket }: IncomingMessage, isTrustedProxy: (ip: string) => boolean): string {
+  const forwarded = headers['x-forwarded-for'] // Node joins repeated headers with commas.
   const hops = [...String(forwarded ?? '').split(','), plainAddress(socket.remoteAddress)].map((hop) => hop.trim())
   let at = hops.length - 1
-  while (at > 0 && isTrusted(hops[at]!) && isIP(hops[at - 1]!) !== 0) at--
-  return hops[at]! // There is at least the last.
+  while (at > 0 && isTrustedProxy(hops[at]!) && isIP(hops[at - 1]!) !== 0) at--
+  return hops[at]! // `hops` is not empty: it ends with the address of the connection.
 }
 
-/** For these a server expects no body unless it is told of one. */
-const BODILESS = new Set(['GET', 'HEAD', 'DELETE', 'OPTIONS', 'TRACE', 'CONNECT'])
+/** Servers expect no body with these methods unless a header announces one. */
+const BODILESS_METHODS = new Set(['GET', 'HEAD', 'DELETE', 'OPTIONS', 'TRACE', 'CONNECT'])
 
-export function trustedBy(proxies: readonly string[]): (ip: string) => boolean {
+/** `proxies` are addresses and CIDR blocks (WARREN_TRUSTED_PROXIES). */
+export function createTrustedProxyCheck(proxies: readonly string[]): (ip: string) => boolean {
   const list = new BlockList()
   for (const proxy of proxies) {
     const [address = '', prefix] = proxy.split('/')

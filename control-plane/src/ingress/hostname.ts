@@ -1,4 +1,4 @@
-/** `<ulid>-<port>.<domain>` as browsers send it: in any case, perhaps with a port and a dot at the end. */
+/** Parses host names of the form `<ulid>-<port>.<domain>`, in any case, with an optional port and trailing dot. */
 
 export type Target = { id: string; port: number }
 

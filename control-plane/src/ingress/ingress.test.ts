@@ -11,33 +11,33 @@ import { until } from '@warren/kit/testing/until'
 import { WebSocket, WebSocketServer } from 'ws'
 import { openProvidedCertificate } from './certificates.ts'
 import { issueAuthority, issueServer, newKeys } from './issue-certificate.ts'
-import { createTestIngress, nameOf, serve } from './testing.ts'
+import { createTestIngress, hostnameOf, serve } from './testing.ts'
 
-const { host, ingress, ca, folder, owner, ask, newSandbox, reach, send } = await createTestIngress()
+const { host, ingress, ca, folder, owner, requestTo, newSandbox, waitForStatus, send } = await createTestIngress()
 
-test('the template is on the view while ingress is on, and leads to the port', async () => {
+test('with ingress on, the view has a URL template that leads to the port', async () => {
   const program = await serve((_request, response) => response.end('hello'))
   const { id, ingress_url_template } = await newSandbox()
 
   assert.equal(ingress_url_template, `https://${id.slice(3).toLowerCase()}-<port>.localhost:${ingress.port}`)
   for (const secure of [false, true]) {
-    const { status, body } = await ask(nameOf(id, program.port), { secure })
+    const { status, body } = await requestTo(hostnameOf(id, program.port), { secure })
     assert.deepEqual([status, body.toString()], [200, 'hello'])
   }
-  assert.equal((await ask(nameOf(id, program.port).toUpperCase())).status, 200)
+  assert.equal((await requestTo(hostnameOf(id, program.port).toUpperCase())).status, 200)
 })
 
-test('headers pass both ways, Authorization too; what belongs to a connection does not; who asked is told', async () => {
-  let heard: IncomingMessage | undefined
+test('headers pass both ways, hop-by-hop headers do not, and X-Forwarded-* name the client', async () => {
+  let received: IncomingMessage | undefined
   const program = await serve((request, response) => {
-    heard = request
+    received = request
     response.writeHead(207, { 'X-Mine': 'yes', 'Set-Cookie': ['a=1', 'b=2'] })
     response.end()
   })
   const { id } = await newSandbox()
-  const name = nameOf(id, program.port)
+  const name = hostnameOf(id, program.port)
 
-  const { status, headers } = await ask(name, {
+  const { status, headers } = await requestTo(name, {
     secure: true,
     path: '/a%2Fb?q=1',
     headers: {
@@ -50,8 +50,8 @@ test('headers pass both ways, Authorization too; what belongs to a connection do
 
   assert.equal(status, 207)
   assert.deepEqual([headers['x-mine'], headers['set-cookie']], ['yes', ['a=1', 'b=2']])
-  assert.equal(heard!.url, '/a%2Fb?q=1')
-  const { authorization, host, ...rest } = heard!.headers
+  assert.equal(received!.url, '/a%2Fb?q=1')
+  const { authorization, host, ...rest } = received!.headers
   assert.deepEqual([authorization, host], ['Bearer x', name])
   assert.equal(rest['x-private'], undefined)
   assert.deepEqual(
@@ -60,7 +60,7 @@ test('headers pass both ways, Authorization too; what belongs to a connection do
   )
 })
 
-test('a large body goes in and out whole', async () => {
+test('a large body passes unchanged in both directions', async () => {
   const program = await serve((request, response) => void request.pipe(response))
   const { id } = await newSandbox()
   const bytes = randomBytes(20 * 1024 * 1024)
@@ -70,19 +70,24 @@ test('a large body goes in and out whole', async () => {
     ['transfer-encoding', 'chunked'],
   ] as const) {
     const headers = { [field]: value }
-    const { body } = await ask(nameOf(id, program.port), { method: 'POST', headers, body: bytes, secure: true })
+    const { body } = await requestTo(hostnameOf(id, program.port), {
+      method: 'POST',
+      headers,
+      body: bytes,
+      secure: true,
+    })
     assert.ok(body.equals(bytes))
   }
 })
 
-test('a small body that comes with its head arrives whole, and so does the head', async () => {
+test('a small body that arrives together with the head passes unchanged', async () => {
   const program = await serve((request, response) => {
     request.toArray().then((chunks) => response.end(`${request.method} ${request.url} ${Buffer.concat(chunks)}`))
   })
   const { id } = await newSandbox()
 
   for (let round = 0; round < 20; round++) {
-    const { status, body } = await ask(nameOf(id, program.port), {
+    const { status, body } = await requestTo(hostnameOf(id, program.port), {
       method: 'POST',
       path: `/path/${round}`,
       headers: { 'content-length': '4' },
@@ -92,7 +97,7 @@ test('a small body that comes with its head arrives whole, and so does the head'
   }
 })
 
-test('an answer that goes on for ever is heard piece by piece, and ends when the reader goes', async () => {
+test('an endless response is streamed, and is aborted when the client disconnects', async () => {
   const closed = Promise.withResolvers<void>()
   const program = await serve((_request, response) => {
     response.writeHead(200, { 'Content-Type': 'text/event-stream' })
@@ -104,7 +109,7 @@ test('an answer that goes on for ever is heard piece by piece, and ends when the
   const request = http.get({
     host: '127.0.0.1',
     port: ingress.port,
-    headers: { host: nameOf(id, program.port) },
+    headers: { host: hostnameOf(id, program.port) },
     agent: false,
   })
   const [response] = (await once(request, 'response')) as [IncomingMessage]
@@ -115,7 +120,7 @@ test('an answer that goes on for ever is heard piece by piece, and ends when the
   await closed.promise
 })
 
-test('one connection serves one request after the other', async () => {
+test('one connection serves consecutive requests', async () => {
   const program = await serve((request, response) => response.end(request.url))
   const { id } = await newSandbox()
   const socket = net.connect(ingress.port, '127.0.0.1')
@@ -125,13 +130,13 @@ test('one connection serves one request after the other', async () => {
   })
 
   for (const path of ['/first', '/second']) {
-    socket.write(`GET ${path} HTTP/1.1\r\nHost: ${nameOf(id, program.port)}\r\n\r\n`)
+    socket.write(`GET ${path} HTTP/1.1\r\nHost: ${hostnameOf(id, program.port)}\r\n\r\n`)
     await until(() => text.includes(path))
   }
   socket.destroy()
 })
 
-test('a WebSocket and any other upgrade pass, over http and https; a refused one is told', async () => {
+test('WebSockets and other upgrades pass over http and https; a declined upgrade passes the response on', async () => {
   const program = await serve((_request, response) => {
     response.writeHead(403)
     response.end('no')
@@ -146,7 +151,7 @@ test('a WebSocket and any other upgrade pass, over http and https; a refused one
     sockets.handleUpgrade(request, socket, head, (ws) => ws.on('message', (data) => ws.send(`got ${data}`)))
   })
   const { id } = await newSandbox()
-  const name = nameOf(id, program.port)
+  const name = hostnameOf(id, program.port)
 
   for (const scheme of ['ws', 'wss']) {
     const options = { headers: { host: name }, ca, servername: name }
@@ -166,97 +171,97 @@ test('a WebSocket and any other upgrade pass, over http and https; a refused one
   socket.write('ping')
   assert.equal(String((await once(socket, 'data'))[0]), 'ping')
   socket.destroy()
-  const refused = await ask(name, { path: '/no', headers: { connection: 'Upgrade', upgrade: 'echo' } })
-  assert.deepEqual([refused.status, refused.body.toString()], [403, 'no'])
-  const ordinary = await ask(name, { headers: { connection: 'Upgrade, HTTP2-Settings', upgrade: 'h2c' } })
+  const declined = await requestTo(name, { path: '/no', headers: { connection: 'Upgrade', upgrade: 'echo' } })
+  assert.deepEqual([declined.status, declined.body.toString()], [403, 'no'])
+  const ordinary = await requestTo(name, { headers: { connection: 'Upgrade, HTTP2-Settings', upgrade: 'h2c' } })
   assert.equal(ordinary.status, 403)
 })
 
-test('what is not there, not allowed or not a sandbox looks the same', async () => {
+test('absent sandboxes, sandboxes without ingress and foreign names get the same response', async () => {
   const program = await serve((_request, response) => response.end('secret'))
   const { id } = await newSandbox({ ingress_enabled: false })
-  const gone = await newSandbox()
-  await send('DELETE', `/v1/sandboxes/${gone.id}`, owner)
-  await reach(gone.id, 'destroyed')
+  const destroyed = await newSandbox()
+  await send('DELETE', `/v1/sandboxes/${destroyed.id}`, owner)
+  await waitForStatus(destroyed.id, 'destroyed')
 
   const pages = new Set<string>()
   for (const name of [
-    nameOf(id, program.port),
-    nameOf(gone.id, program.port),
-    nameOf('sb-01ARZ3NDEKTSV4RRFFQ69G5FAV', 80),
+    hostnameOf(id, program.port),
+    hostnameOf(destroyed.id, program.port),
+    hostnameOf('sb-01ARZ3NDEKTSV4RRFFQ69G5FAV', 80),
     'localhost',
-    `${nameOf(id, program.port)}.example.com`,
-    nameOf(id, 99_999),
+    `${hostnameOf(id, program.port)}.example.com`,
+    hostnameOf(id, 99_999),
     'example.com',
   ]) {
-    const { status, body } = await ask(name)
+    const { status, body } = await requestTo(name)
     assert.equal(status, 404, name)
     pages.add(body.toString())
   }
   assert.equal(pages.size, 1)
 })
 
-test('a PATCH opens and closes the door at once, also for what is open', async () => {
+test('a PATCH of ingress_enabled takes effect immediately and closes open connections', async () => {
   const program = await serve((_request, response) => {
     response.writeHead(200)
     response.write('.')
   })
   const { id } = await newSandbox({ ingress_enabled: false })
-  const name = nameOf(id, program.port)
+  const name = hostnameOf(id, program.port)
 
   const on = await send('PATCH', `/v1/sandboxes/${id}`, owner, { ingress_enabled: true })
   assert.ok(on.body.data.ingress_url_template)
   const request = http.get({ host: '127.0.0.1', port: ingress.port, headers: { host: name }, agent: false })
   const [response] = (await once(request, 'response')) as [IncomingMessage]
   response.resume()
-  const cut = Promise.withResolvers<void>()
-  response.on('error', () => cut.resolve())
+  const aborted = Promise.withResolvers<void>()
+  response.on('error', () => aborted.resolve())
   const off = await send('PATCH', `/v1/sandboxes/${id}`, owner, { ingress_enabled: false })
 
   assert.equal(off.body.data.ingress_url_template, undefined)
-  assert.equal((await ask(name)).status, 404)
-  await cut.promise
+  assert.equal((await requestTo(name)).status, 404)
+  await aborted.promise
 })
 
-test('a port where nothing listens is 502; so is a program that hangs up', async () => {
+test('a port without a listener is 502, and so is a program that closes the connection', async () => {
   const program = await serve((request) => request.socket.destroy())
   const { id } = await newSandbox()
   const closed = await serve(() => {})
   closed.close()
   await once(closed, 'close')
 
-  assert.equal((await ask(nameOf(id, closed.port))).status, 502)
-  assert.equal((await ask(nameOf(id, program.port))).status, 502)
+  assert.equal((await requestTo(hostnameOf(id, closed.port))).status, 502)
+  assert.equal((await requestTo(hostnameOf(id, program.port))).status, 502)
 })
 
-test('a paused sandbox is 503 with Retry-After; with auto_resume a request wakes it', async () => {
-  const program = await serve((_request, response) => response.end('awake'))
-  const asleep = await newSandbox()
-  const wakes = await newSandbox({ auto_resume: true })
-  for (const { id } of [asleep, wakes]) {
+test('a paused sandbox is 503 with Retry-After; with auto_resume a request resumes it', async () => {
+  const program = await serve((_request, response) => response.end('resumed'))
+  const paused = await newSandbox()
+  const resumable = await newSandbox({ auto_resume: true })
+  for (const { id } of [paused, resumable]) {
     await send('POST', `/v1/sandboxes/${id}/pause`, owner)
-    await reach(id, 'paused')
+    await waitForStatus(id, 'paused')
   }
 
-  const refused = await ask(nameOf(asleep.id, program.port))
-  assert.deepEqual([refused.status, refused.headers['retry-after']], [503, '2'])
-  const woken = await ask(nameOf(wakes.id, program.port))
-  assert.deepEqual([woken.status, woken.body.toString()], [200, 'awake'])
+  const rejected = await requestTo(hostnameOf(paused.id, program.port))
+  assert.deepEqual([rejected.status, rejected.headers['retry-after']], [503, '2'])
+  const resumed = await requestTo(hostnameOf(resumable.id, program.port))
+  assert.deepEqual([resumed.status, resumed.body.toString()], [200, 'resumed'])
 })
 
-test('a host that does not answer is 503', async () => {
+test('an unreachable host is 503', async () => {
   const program = await serve((_request, response) => response.end())
   const { id } = await newSandbox()
   await host.stop()
 
-  const { status } = await ask(nameOf(id, program.port))
+  const { status } = await requestTo(hostnameOf(id, program.port))
   await host.start()
 
   assert.equal(status, 503)
 })
 
-test('the certificate is for the name that was asked for, by an authority that may vouch for nothing else', async () => {
-  const name = nameOf('sb-01ARZ3NDEKTSV4RRFFQ69G5FAV', 8080)
+test('the certificate is for the requested name, and HTTP/2 is not offered', async () => {
+  const name = hostnameOf('sb-01ARZ3NDEKTSV4RRFFQ69G5FAV', 8080)
   const socket = tls.connect({
     host: '127.0.0.1',
     port: ingress.port,
@@ -272,8 +277,8 @@ test('the certificate is for the name that was asked for, by an authority that m
   socket.destroy()
 })
 
-test('a given certificate is shown, and the next one as soon as it is there', async () => {
-  const [cert, key] = [path.join(folder, 'given.pem'), path.join(folder, 'given.key')]
+test('a provided certificate is used, and its replacement as soon as the files change', async () => {
+  const [cert, key] = [path.join(folder, 'provided.pem'), path.join(folder, 'provided.key')]
   const keys = newKeys()
   const authority = { name: 'test', key: keys.privateKey, publicKey: keys.publicKey }
   const write = async (name: string) => {
@@ -283,11 +288,11 @@ test('a given certificate is shown, and the next one as soon as it is there', as
   }
   assert.match(issueAuthority(authority, 'example.com', 1), /BEGIN CERTIFICATE/)
   await write('one.example.com')
-  const given = await openProvidedCertificate(cert, key, { warn() {}, info() {} })
-  after(() => given.close())
-  const first = given.contextFor('any')
+  const provided = await openProvidedCertificate(cert, key, { warn() {}, info() {} })
+  after(() => provided.close())
+  const first = provided.contextFor('any')
 
   await write('two.example.com')
 
-  await until(() => given.contextFor('any') !== first)
+  await until(() => provided.contextFor('any') !== first)
 })

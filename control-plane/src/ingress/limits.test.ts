@@ -1,42 +1,44 @@
-/** How much one client may ask, and what operators see of it. */
+/** Rate limits of the ingress, and its metrics. */
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import http, { type IncomingMessage } from 'node:http'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { createTestIngress, nameOf, serve } from './testing.ts'
+import { createTestIngress, hostnameOf, serve } from './testing.ts'
 
-const { ingress, ask, newSandbox, raw, metric } = await createTestIngress({
+const { ingress, requestTo, newSandbox, sendRaw, metric } = await createTestIngress({
   ingressRateLimitPerMinute: 20,
   trustedProxies: ['127.0.0.1'],
 })
 const program = await serve((_request, response) => response.end('x'.repeat(10_000)))
 const { id } = await newSandbox()
-const name = nameOf(id, program.port)
-/** Each test is another client. */
+const name = hostnameOf(id, program.port)
+/** The address of a client, as a trusted proxy reports it. Each test uses another one. */
 const from = (address: string) => ({ headers: { 'x-forwarded-for': address } })
 const outcome = (what: string) => metric(`warren_ingress_requests_total{outcome="${what}"}`)
 
-test('one address may ask so often a minute, whatever it asks for; others are not held up', async () => {
+test('an address is limited over all sandboxes, existing or not; other addresses are not affected', async () => {
   const statuses: number[] = []
   for (let i = 0; i < 25; i++) {
-    const wanted = i % 2 === 0 ? name : nameOf('sb-01ARZ3NDEKTSV4RRFFQ69G5FAV', 80 + i)
-    statuses.push((await ask(wanted, from('192.0.2.1'))).status)
+    const target = i % 2 === 0 ? name : hostnameOf('sb-01ARZ3NDEKTSV4RRFFQ69G5FAV', 80 + i)
+    statuses.push((await requestTo(target, from('192.0.2.1'))).status)
   }
-  const refused = await ask(name, from('192.0.2.1'))
-  const upgrade = await ask(name, { headers: { ...from('192.0.2.1').headers, connection: 'Upgrade', upgrade: 'x' } })
+  const rejected = await requestTo(name, from('192.0.2.1'))
+  const upgrade = await requestTo(name, {
+    headers: { ...from('192.0.2.1').headers, connection: 'Upgrade', upgrade: 'x' },
+  })
 
   assert.ok(statuses.filter((status) => status !== 429).length <= 21, `${statuses}`)
-  assert.deepEqual([refused.status, upgrade.status], [429, 429])
-  assert.match(String(refused.headers['retry-after']), /^[1-5]$/)
+  assert.deepEqual([rejected.status, upgrade.status], [429, 429])
+  assert.match(String(rejected.headers['retry-after']), /^[1-5]$/)
   assert.match(String(upgrade.headers['retry-after']), /^[1-5]$/)
-  assert.equal((await ask(name, from('192.0.2.2'))).status, 200)
-  // What stands left of an address that is no proxy of ours is its own claim.
-  assert.equal((await ask(name, from('192.0.2.3, 192.0.2.1'))).status, 429)
-  assert.equal((await ask(name, from('192.0.2.1, 192.0.2.3'))).status, 200)
+  assert.equal((await requestTo(name, from('192.0.2.2'))).status, 200)
+  // Entries to the left of an untrusted address were sent by that client and do not count.
+  assert.equal((await requestTo(name, from('192.0.2.3, 192.0.2.1'))).status, 429)
+  assert.equal((await requestTo(name, from('192.0.2.1, 192.0.2.3'))).status, 200)
 })
 
-test('requests are counted by what became of them, with their bytes and the time of the sandbox', async () => {
+test('metrics count requests by outcome, their bytes and the response time of the sandbox', async () => {
   const client = from('192.0.2.10')
   const before = {
     answered: await outcome('answered'),
@@ -46,10 +48,10 @@ test('requests are counted by what became of them, with their bytes and the time
   closed.close()
   await once(closed, 'close')
 
-  for (const secure of [false, true]) await ask(name, { ...client, secure })
-  await ask(nameOf(id, closed.port), client)
-  await ask('example.com', client)
-  await raw('nonsense\r\n\r\n')
+  for (const secure of [false, true]) await requestTo(name, { ...client, secure })
+  await requestTo(hostnameOf(id, closed.port), client)
+  await requestTo('example.com', client)
+  await sendRaw('nonsense\r\n\r\n')
 
   assert.equal(await outcome('answered'), before.answered + 2)
   assert.equal(await outcome('bad_gateway'), 1)
@@ -64,14 +66,14 @@ test('requests are counted by what became of them, with their bytes and the time
   assert.ok((await metric('warren_ingress_bytes_total{direction="in"}')) > 200)
 })
 
-test('connections are counted while they are open, and their bytes as they pass', async () => {
+test('metrics count open connections, and bytes while they are transferred', async () => {
   const endless = await serve((_request, response) => {
     response.writeHead(200)
     response.write('y'.repeat(50_000))
   })
   await until(async () => (await metric('warren_ingress_connections{side="client"}')) === 0)
   const before = await metric('warren_ingress_bytes_total{direction="out"}')
-  const headers = { host: nameOf(id, endless.port), ...from('192.0.2.11').headers }
+  const headers = { host: hostnameOf(id, endless.port), ...from('192.0.2.11').headers }
   const request = http.get({ host: '127.0.0.1', port: ingress.port, headers, agent: false })
   const [response] = (await once(request, 'response')) as [IncomingMessage]
   response.on('error', () => {}).resume()

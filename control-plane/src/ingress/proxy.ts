@@ -1,25 +1,30 @@
 /**
- * One request to a sandbox and its answer, streamed both ways: nothing is held here. What the sandbox answers is passed
- * on as it is; our own answers are short pages. What is wrong with an answer, its first line included, is the sandbox's
- * doing and ends as 502: the sandbox is not trusted to speak HTTP.
+ * Forwards one request to a sandbox and streams its response back; neither is buffered. Responses of the sandbox pass
+ * unchanged, errors of the ingress are short pages (error.ts). The sandbox is not trusted to send valid HTTP: whatever is
+ * wrong with its response, the status line included, becomes a 502.
  */
 import { type ClientRequest, type IncomingMessage, request as newRequest, type ServerResponse } from 'node:http'
 import type { Duplex } from 'node:stream'
 import type { Deps } from '../deps.ts'
 import { IngressError } from './error.ts'
-import { passedHeaders, requestHeaders } from './headers.ts'
+import { forwardedHeaders, requestHeaders } from './headers.ts'
 import type { IngressStreams } from './streams.ts'
 import { resolveUpstream, type Upstream } from './upstream.ts'
-import { mayShare, openOnce, type UpstreamAgent, type UpstreamOptions } from './upstream-agent.ts'
+import {
+  mayReuseConnection,
+  openDedicatedConnection,
+  type UpstreamAgent,
+  type UpstreamRequestOptions,
+} from './upstream-agent.ts'
 import { validateRequest, validateUpgrade } from './validate-request.ts'
 
 export type Ingress = {
   deps: Deps
   streams: IngressStreams
   upstreams: UpstreamAgent
-  isTrusted: (ip: string) => boolean
-  /** Throws when the address has asked too often. */
-  admit: (request: IncomingMessage) => void
+  isTrustedProxy: (ip: string) => boolean
+  /** Throws if the client's address has sent too many requests. */
+  checkRateLimit: (request: IncomingMessage) => void
 }
 
 export async function proxyRequest(
@@ -28,26 +33,27 @@ export async function proxyRequest(
   response: ServerResponse,
   secure: boolean,
 ): Promise<void> {
-  const gone = new AbortController()
-  response.once('close', () => gone.abort(new Error('the client went away')))
+  const disconnected = new AbortController()
+  response.once('close', () => disconnected.abort(new Error('the client disconnected')))
+  const { signal } = disconnected
   try {
-    ingress.admit(request)
+    ingress.checkRateLimit(request)
     const target = validateRequest(request, ingress.deps.ingressAddress.domain)
-    const way = await resolveUpstream(ingress.deps, target, gone.signal)
-    const headers = requestHeaders(request, secure, ingress.isTrusted)
-    const answered = mayShare(request)
-      ? await askShared(ingress, request, way, headers, gone.signal)
-      : await askAlone(ingress, request, way, headers, gone.signal)
-    relay(answered, response)
+    const upstream = await resolveUpstream(ingress.deps, target, signal)
+    const headers = requestHeaders(request, secure, ingress.isTrustedProxy)
+    const upstreamResponse = mayReuseConnection(request)
+      ? await sendOnPooledConnection(ingress, request, upstream, headers, signal)
+      : await sendOnDedicatedConnection(ingress, request, upstream, headers, signal)
+    relayResponse(upstreamResponse, response)
     ingress.deps.metrics.ingress.requests.inc({ outcome: 'answered' })
   } catch (error) {
-    const refusal = asRefusal(ingress, error, gone.signal)
-    if (refusal && !response.headersSent) refusal.answer(response)
+    const ingressError = recordError(ingress, error, signal)
+    if (ingressError && !response.headersSent) ingressError.send(response)
     else response.destroy()
   }
 }
 
-/** 101 and what follows; a sandbox that does not want to is heard as well. */
+/** Forwards an upgrade request. If the sandbox declines the upgrade, its ordinary response is passed on. */
 export async function proxyUpgrade(
   ingress: Ingress,
   request: IncomingMessage,
@@ -55,148 +61,162 @@ export async function proxyUpgrade(
   head: Buffer,
   secure: boolean,
 ): Promise<void> {
-  const gone = new AbortController()
+  const disconnected = new AbortController()
   socket.on('error', () => socket.destroy())
-  socket.once('close', () => gone.abort(new Error('the client went away')))
-  const stopWatching = watchForEnd(socket)
+  socket.once('close', () => disconnected.abort(new Error('the client disconnected')))
+  const { signal } = disconnected
+  const stopWatching = destroyOnEnd(socket)
   try {
-    ingress.admit(request)
+    ingress.checkRateLimit(request)
     const target = validateUpgrade(request, ingress.deps.ingressAddress.domain)
-    const way = await resolveUpstream(ingress.deps, target, gone.signal)
-    const headers = requestHeaders(request, secure, ingress.isTrusted)
+    const upstream = await resolveUpstream(ingress.deps, target, signal)
+    const headers = requestHeaders(request, secure, ingress.isTrustedProxy)
     headers.push('Connection', 'Upgrade', 'Upgrade', request.headers.upgrade ?? '')
-    const stream = await openOnce(ingress.deps, ingress.streams, way, gone.signal)
-    const upstream = newRequest({ ...requestOf(request, headers), createConnection: () => stream })
-    upstream.end()
-    const { answered, inner, early } = await answerTo(ingress, upstream, { mayUpgrade: true })
+    const stream = await openDedicatedConnection(ingress.deps, ingress.streams, upstream, signal)
+    const upstreamRequest = newRequest({ ...requestOptions(request, headers), createConnection: () => stream })
+    upstreamRequest.end()
+    const { response, upgraded, upgradedHead } = await responseTo(ingress, upstreamRequest, { mayUpgrade: true })
     stopWatching()
     const { requests } = ingress.deps.metrics.ingress
-    requests.inc({ outcome: inner ? 'upgraded' : 'answered' })
-    if (inner === undefined) return relayRefusal(answered, socket)
-    const upgrade = ['Connection', 'Upgrade', 'Upgrade', answered.headers.upgrade ?? '']
-    socket.write(headOf(answered, upgrade), 'latin1')
-    if (early.length > 0) socket.write(early)
-    if (head.length > 0) inner.write(head)
-    join(socket, inner)
+    requests.inc({ outcome: upgraded ? 'upgraded' : 'answered' })
+    if (upgraded === undefined) return relayDeclinedUpgrade(response, socket)
+    const upgradeHeaders = ['Connection', 'Upgrade', 'Upgrade', response.headers.upgrade ?? '']
+    socket.write(renderHead(response, upgradeHeaders), 'latin1')
+    if (upgradedHead.length > 0) socket.write(upgradedHead)
+    if (head.length > 0) upgraded.write(head)
+    joinConnections(socket, upgraded)
   } catch (error) {
-    const refusal = asRefusal(ingress, error, gone.signal)
-    if (refusal) socket.end(refusal.render(), () => socket.destroy())
+    const ingressError = recordError(ingress, error, signal)
+    if (ingressError) socket.end(ingressError.render(), () => socket.destroy())
     else socket.destroy()
   }
 }
 
-/** Of a connection that nobody reads yet no one would learn that it has ended. What it sends meanwhile stays in it. */
-function watchForEnd(socket: Duplex): () => void {
-  const look = () => {
+/**
+ * Notices that the client closes the connection while it is not read yet. Bytes that the client sends meanwhile stay in
+ * the socket's buffer.
+ */
+function destroyOnEnd(socket: Duplex): () => void {
+  const onReadable = () => {
     if (socket.readableLength === 0) socket.read()
   }
-  const leave = () => socket.destroy()
-  socket.on('readable', look).on('end', leave)
-  return () => socket.off('readable', look).off('end', leave)
+  const onEnd = () => socket.destroy()
+  socket.on('readable', onReadable).on('end', onEnd)
+  return () => socket.off('readable', onReadable).off('end', onEnd)
 }
 
-/** A kept connection may be closed by the sandbox just as it is used; nothing was answered, so it is asked again. */
-async function askShared(
+/**
+ * The sandbox may close a pooled connection just as it is reused. In that case there was no response, and the request is
+ * sent again.
+ */
+async function sendOnPooledConnection(
   ingress: Ingress,
   request: IncomingMessage,
-  way: Upstream,
+  upstream: Upstream,
   headers: string[],
-  gone: AbortSignal,
+  clientSignal: AbortSignal,
 ): Promise<IncomingMessage> {
   for (;;) {
-    const options: UpstreamOptions = {
-      ...requestOf(request, [...headers, 'Connection', 'keep-alive']),
+    const options: UpstreamRequestOptions = {
+      ...requestOptions(request, [...headers, 'Connection', 'keep-alive']),
       agent: ingress.upstreams,
-      way,
-      gone,
+      upstream,
+      clientSignal,
     }
-    const upstream = newRequest(options)
-    const cut = () => upstream.destroy(new Error('the client went away'))
-    gone.addEventListener('abort', cut, { once: true })
-    upstream.once('close', () => gone.removeEventListener('abort', cut))
-    upstream.end()
+    const upstreamRequest = newRequest(options)
+    const abort = () => upstreamRequest.destroy(new Error('the client disconnected'))
+    clientSignal.addEventListener('abort', abort, { once: true })
+    upstreamRequest.once('close', () => clientSignal.removeEventListener('abort', abort))
+    upstreamRequest.end()
     try {
-      return (await answerTo(ingress, upstream)).answered
+      return (await responseTo(ingress, upstreamRequest)).response
     } catch (error) {
-      if (!upstream.reusedSocket || gone.aborted) throw error
+      if (!upstreamRequest.reusedSocket || clientSignal.aborted) throw error
     }
   }
 }
 
-async function askAlone(
+async function sendOnDedicatedConnection(
   ingress: Ingress,
   request: IncomingMessage,
-  way: Upstream,
+  upstream: Upstream,
   headers: string[],
-  gone: AbortSignal,
+  clientSignal: AbortSignal,
 ): Promise<IncomingMessage> {
-  const stream = await openOnce(ingress.deps, ingress.streams, way, gone)
-  const options = requestOf(request, [...headers, 'Connection', 'close'])
-  const upstream = newRequest({ ...options, createConnection: () => stream })
-  // A sandbox may answer before it has read everything, and hang up.
-  request.pipe(upstream)
-  return (await answerTo(ingress, upstream)).answered
+  const stream = await openDedicatedConnection(ingress.deps, ingress.streams, upstream, clientSignal)
+  const options = requestOptions(request, [...headers, 'Connection', 'close'])
+  const upstreamRequest = newRequest({ ...options, createConnection: () => stream })
+  // `pipe` and not `pipeline`: a sandbox may respond before it has read the whole body, and close the connection.
+  request.pipe(upstreamRequest)
+  return (await responseTo(ingress, upstreamRequest)).response
 }
 
-const requestOf = ({ method = 'GET', url = '/' }: IncomingMessage, headers: string[]) => ({
+const requestOptions = ({ method = 'GET', url = '/' }: IncomingMessage, headers: string[]) => ({
   method,
   path: url,
   headers,
   setHost: false,
 })
 
-type Answered = { answered: IncomingMessage; inner?: Duplex; early: Buffer }
+/** `upgraded` is the connection after a 101, and `upgradedHead` the bytes that came together with the 101. */
+type UpstreamResponse = { response: IncomingMessage; upgraded?: Duplex; upgradedHead: Buffer }
 
-/** What follows an error after it goes to nobody: the answer itself tells of its end. */
-async function answerTo(ingress: Ingress, upstream: ClientRequest, { mayUpgrade = false } = {}): Promise<Answered> {
-  const { promise, resolve, reject } = Promise.withResolvers<Answered>()
-  const hungUp = (cause?: unknown) =>
+async function responseTo(
+  ingress: Ingress,
+  upstreamRequest: ClientRequest,
+  { mayUpgrade = false } = {},
+): Promise<UpstreamResponse> {
+  const { promise, resolve, reject } = Promise.withResolvers<UpstreamResponse>()
+  const fail = (cause?: unknown) =>
     reject(
-      cause instanceof IngressError ? cause : new IngressError(502, 'The program in this sandbox hung up.', { cause }),
+      cause instanceof IngressError
+        ? cause
+        : new IngressError(502, 'The program in this sandbox closed the connection.', { cause }),
     )
-  upstream.on('error', hungUp)
-  upstream.once('close', () => hungUp())
-  upstream.once('response', (answered) => resolve({ answered, early: Buffer.alloc(0) }))
-  upstream.once('upgrade', (answered, inner, early) => {
-    if (mayUpgrade) return resolve({ answered, inner, early })
-    inner.destroy()
-    reject(new IngressError(502, 'The program in this sandbox changed the protocol unasked.'))
+  // Stays attached: an error after the response has begun needs a listener. The response's own `close` reports it.
+  upstreamRequest.on('error', fail)
+  upstreamRequest.once('close', () => fail())
+  upstreamRequest.once('response', (response) => resolve({ response, upgradedHead: Buffer.alloc(0) }))
+  upstreamRequest.once('upgrade', (response, upgraded, upgradedHead) => {
+    if (mayUpgrade) return resolve({ response, upgraded, upgradedHead })
+    upgraded.destroy()
+    reject(new IngressError(502, 'The program in this sandbox sent an unexpected upgrade.'))
   })
-  const end = ingress.deps.metrics.ingress.upstream.startTimer()
-  const { answered, ...rest } = await promise
-  end({ connection: upstream.reusedSocket ? 'kept' : 'new' })
-  if (isSpeakable(answered)) return { answered, ...rest }
-  upstream.destroy()
-  throw new IngressError(502, 'The program in this sandbox does not speak HTTP.')
+  const stopTimer = ingress.deps.metrics.ingress.upstream.startTimer()
+  const { response, ...rest } = await promise
+  stopTimer({ connection: upstreamRequest.reusedSocket ? 'kept' : 'new' })
+  if (hasValidStatusLine(response)) return { response, ...rest }
+  upstreamRequest.destroy()
+  throw new IngressError(502, 'The program in this sandbox did not send a valid HTTP response.')
 }
 
-/** What Node would not let us say, and throw at us instead: a status line can hold anything. */
-const isSpeakable = ({ statusCode = 0, statusMessage = '' }: IncomingMessage): boolean =>
+/** Node's parser accepts status lines that its own `writeHead` throws on. */
+const hasValidStatusLine = ({ statusCode = 0, statusMessage = '' }: IncomingMessage): boolean =>
   statusCode >= 100 && statusCode <= 999 && !/[^\t\x20-\x7e\x80-\xff]/.test(statusMessage)
 
-function relay(answered: IncomingMessage, response: ServerResponse): void {
-  const { statusCode = 502, statusMessage = '', rawHeaders, headers } = answered
+function relayResponse(upstreamResponse: IncomingMessage, response: ServerResponse): void {
+  const { statusCode = 502, statusMessage = '', rawHeaders, headers } = upstreamResponse
   response.sendDate = false
-  response.writeHead(statusCode, statusMessage, passedHeaders(rawHeaders, headers.connection))
+  response.writeHead(statusCode, statusMessage, forwardedHeaders(rawHeaders, headers.connection))
   response.flushHeaders()
-  answered.pipe(response)
-  // Half an answer must not look like a whole one.
-  answered.once('close', () => {
-    if (!answered.complete) response.destroy()
+  upstreamResponse.pipe(response)
+  // An incomplete response must not look complete.
+  upstreamResponse.once('close', () => {
+    if (!upstreamResponse.complete) response.destroy()
   })
 }
 
-/** The answer to an upgrade that was not wanted, on a connection that ends with it. */
-function relayRefusal(answered: IncomingMessage, socket: Duplex): void {
-  socket.write(headOf(answered, ['Connection', 'close']), 'latin1')
-  answered.pipe(socket)
-  answered.once('close', () => {
-    if (!answered.complete) socket.destroy()
+/** The connection ends with the response, because it was handed over for an upgrade and has no HTTP parser any more. */
+function relayDeclinedUpgrade(upstreamResponse: IncomingMessage, socket: Duplex): void {
+  socket.write(renderHead(upstreamResponse, ['Connection', 'close']), 'latin1')
+  upstreamResponse.pipe(socket)
+  upstreamResponse.once('close', () => {
+    if (!upstreamResponse.complete) socket.destroy()
   })
 }
 
-/** Each direction ends by itself; what breaks on one side is broken off on the other. */
-function join(outer: Duplex, inner: Duplex): void {
+/** Each direction can end separately. An error or close on one side destroys the other. */
+function joinConnections(outer: Duplex, inner: Duplex): void {
   outer.pipe(inner)
   inner.pipe(outer)
   inner.on('error', () => outer.destroy())
@@ -204,21 +224,21 @@ function join(outer: Duplex, inner: Duplex): void {
   outer.once('close', () => inner.destroy())
 }
 
-function headOf(answered: IncomingMessage, more: string[]): string {
-  const all = [...passedHeaders(answered.rawHeaders, answered.headers.connection), ...more]
+function renderHead(response: IncomingMessage, more: string[]): string {
+  const all = [...forwardedHeaders(response.rawHeaders, response.headers.connection), ...more]
   const lines = Array.from({ length: all.length / 2 }, (_, i) => `${all[2 * i]}: ${all[2 * i + 1]}\r\n`)
-  return `HTTP/1.1 ${answered.statusCode} ${answered.statusMessage}\r\n${lines.join('')}\r\n`
+  return `HTTP/1.1 ${response.statusCode} ${response.statusMessage}\r\n${lines.join('')}\r\n`
 }
 
-/** Counted here, whatever becomes of it; undefined when there is nobody to tell. */
-function asRefusal({ deps }: Ingress, error: unknown, gone: AbortSignal): IngressError | undefined {
+/** Counts the error and returns what to send; undefined when the client has disconnected. */
+function recordError({ deps }: Ingress, error: unknown, clientSignal: AbortSignal): IngressError | undefined {
   const { requests } = deps.metrics.ingress
-  if (gone.aborted) return void requests.inc({ outcome: 'client_gone' })
-  if (!(error instanceof IngressError)) deps.log.error({ err: error }, 'unexpected error of the ingress')
-  const refusal =
+  if (clientSignal.aborted) return void requests.inc({ outcome: 'client_gone' })
+  if (!(error instanceof IngressError)) deps.log.error({ err: error }, 'unexpected error in the ingress')
+  const ingressError =
     error instanceof IngressError
       ? error
       : new IngressError(503, 'This sandbox cannot be reached at the moment.', { cause: error })
-  requests.inc({ outcome: refusal.outcome })
-  return refusal
+  requests.inc({ outcome: ingressError.outcome })
+  return ingressError
 }

@@ -1,6 +1,7 @@
 /**
- * The door of the sandboxes: http and https on one port, told apart by the first byte (a TLS record begins with 22).
- * HTTP/1.1 only: a browser that is offered h2 could use one connection for several sandboxes.
+ * The listener of the ingress: HTTP and HTTPS on one port, distinguished by the first byte of a connection (a TLS
+ * handshake record begins with 22). Only HTTP/1.1 is offered: with HTTP/2, a browser could use one connection for several
+ * sandboxes.
  */
 import { createServer as createHttp, type IncomingMessage, type Server, type ServerOptions } from 'node:http'
 import { createServer as createHttps } from 'node:https'
@@ -10,15 +11,15 @@ import { RateLimiter } from '../http/rate-limit.ts'
 import type { Certificates } from './certificates.ts'
 import { ClientConnections, INGRESS_LIMITS, type IngressLimits } from './client-connections.ts'
 import { IngressError } from './error.ts'
-import { clientAddress, trustedBy } from './headers.ts'
+import { clientAddress, createTrustedProxyCheck } from './headers.ts'
 import { parseHostname } from './hostname.ts'
 import { type Ingress, proxyRequest, proxyUpgrade } from './proxy.ts'
 import { createIngressStreams } from './streams.ts'
 import { UpstreamAgent } from './upstream-agent.ts'
 
 const TLS_HANDSHAKE = 22
-/** A client that vanished without a word is found out, also behind a WebSocket that is silent for hours. */
-const PROBE_AFTER_MS = 60_000
+/** TCP keep-alive finds clients that vanished, even behind a WebSocket that is silent for hours. */
+const TCP_KEEP_ALIVE_MS = 60_000
 
 export type IngressServer = { port: number; close(): Promise<void> }
 
@@ -30,17 +31,63 @@ export async function startIngressServer(
   const { ingress: metrics } = deps.metrics
   const streams = createIngressStreams(deps)
   const upstreams = new UpstreamAgent(deps, streams)
-  const isTrusted = trustedBy(deps.config.trustedProxies)
+  const isTrustedProxy = createTrustedProxyCheck(deps.config.trustedProxies)
   const clients = new ClientConnections(metrics, limits)
-  const ingress: Ingress = { deps, streams, upstreams, isTrusted, admit: createAdmission(deps, isTrusted) }
-  const { domain } = deps.ingressAddress
+  const checkRateLimit = createRateLimitCheck(deps, isTrustedProxy)
+  const ingress: Ingress = { deps, streams, upstreams, isTrustedProxy, checkRateLimit }
+  const { plain, secure } = createHttpServers(deps.ingressAddress.domain, certificates, limits)
+  clients.watch(plain, 'connection')
+  clients.watch(secure, 'secureConnection')
+  serve(ingress, clients, plain, false)
+  serve(ingress, clients, secure, true)
+
+  const updateMetrics = () => {
+    clients.countBytes()
+    metrics.connections.set({ side: 'client' }, clients.count)
+    metrics.connections.set({ side: 'sandbox' }, streams.count)
+    metrics.connections.set({ side: 'kept' }, upstreams.idleCount)
+  }
+  metrics.sources.add(updateMetrics)
+
+  const sockets = new Set<Socket>()
+  // Half open, because an upgraded connection may end in one direction and continue in the other.
+  const settings = { noDelay: true, allowHalfOpen: true, keepAlive: true, keepAliveInitialDelay: TCP_KEEP_ALIVE_MS }
+  const listener = net.createServer(settings, (socket) => {
+    sockets.add(socket)
+    socket.once('close', () => sockets.delete(socket))
+    socket.on('error', () => socket.destroy())
+    const address = socket.remoteAddress ?? ''
+    if (!isTrustedProxy(address.replace(/^::ffff:/, '')) && !clients.admit(socket, address)) {
+      return void socket.destroy()
+    }
+    handOverAtFirstByte(socket, limits.firstByteMs, (first) => (first === TLS_HANDSHAKE ? secure : plain))
+  })
+  await new Promise<void>((resolve, reject) => {
+    listener.once('error', reject)
+    listener.listen(deps.config.ingressPort, deps.config.ingressHost || deps.config.host, resolve)
+  })
+  return {
+    port: (listener.address() as AddressInfo).port,
+    async close() {
+      metrics.sources.delete(updateMetrics)
+      streams.close()
+      upstreams.destroy()
+      certificates.close()
+      const closed = new Promise((resolve) => listener.close(resolve))
+      for (const socket of sockets) socket.destroy()
+      await closed
+    },
+  }
+}
+
+/** Two servers that do not listen: they get their connections from the TCP listener. */
+function createHttpServers(domain: string, certificates: Certificates, limits: IngressLimits) {
   const options: ServerOptions = {
     requestTimeout: 0,
     keepAliveTimeout: limits.keepAliveMs,
-    // The JDK's client offers h2c with every request; it is an ordinary one.
+    // The JDK's client sends `Upgrade: h2c` with every request; such a request is an ordinary one.
     shouldUpgradeCallback: (request: IncomingMessage) => !/^\s*h2c\s*$/i.test(request.headers.upgrade ?? ''),
   }
-  const plain = createHttp(options)
   const secure = createHttps({
     ...options,
     ALPNProtocols: ['http/1.1'],
@@ -50,64 +97,29 @@ export async function startIngressServer(
       done(null, certificates.contextFor(known ? name.toLowerCase() : domain))
     },
   })
-  clients.watch(plain, 'connection')
-  clients.watch(secure, 'secureConnection')
-  serve(ingress, clients, plain, false)
-  serve(ingress, clients, secure, true)
-
-  const source = () => {
-    clients.countBytes()
-    metrics.connections.set({ side: 'client' }, clients.count)
-    metrics.connections.set({ side: 'sandbox' }, streams.count)
-    metrics.connections.set({ side: 'kept' }, upstreams.idleCount)
-  }
-  metrics.sources.add(source)
-
-  const sockets = new Set<Socket>()
-  // Half open, because an upgraded connection may end one way and go on the other; HTTP itself does not.
-  const settings = { noDelay: true, allowHalfOpen: true, keepAlive: true, keepAliveInitialDelay: PROBE_AFTER_MS }
-  const server = net.createServer(settings, (socket) => {
-    sockets.add(socket)
-    socket.once('close', () => sockets.delete(socket))
-    socket.on('error', () => socket.destroy())
-    const address = socket.remoteAddress ?? ''
-    if (!isTrusted(address.replace(/^::ffff:/, '')) && !clients.enter(socket, address)) return void socket.destroy()
-    const leave = () => socket.destroy()
-    socket.setTimeout(limits.firstByteMs, leave)
-    socket.once('end', leave)
-    socket.once('data', (first: Buffer) => {
-      socket.pause()
-      socket.setTimeout(0)
-      socket.off('timeout', leave).off('end', leave)
-      socket.unshift(first)
-      const chosen = first[0] === TLS_HANDSHAKE ? secure : plain
-      chosen.emit('connection', socket)
-      process.nextTick(() => socket.resume())
-    })
-  })
-  await new Promise<void>((resolve, reject) => {
-    server.once('error', reject)
-    server.listen(deps.config.ingressPort, deps.config.ingressHost || deps.config.host, resolve)
-  })
-  return {
-    port: (server.address() as AddressInfo).port,
-    async close() {
-      metrics.sources.delete(source)
-      streams.close()
-      upstreams.destroy()
-      certificates.close()
-      const closed = new Promise((resolve) => server.close(resolve))
-      for (const socket of sockets) socket.destroy()
-      await closed
-    },
-  }
+  return { plain: createHttp(options), secure }
 }
 
-/** By address, and of all sandboxes together: who tries out names pays for each of them. */
-function createAdmission(deps: Deps, isTrusted: (ip: string) => boolean): (request: IncomingMessage) => void {
+/** Waits for the first byte, puts it back, and gives the connection to the server that `choose` names. */
+function handOverAtFirstByte(socket: Socket, timeoutMs: number, choose: (first: number | undefined) => Server): void {
+  const close = () => socket.destroy()
+  socket.setTimeout(timeoutMs, close)
+  socket.once('end', close)
+  socket.once('data', (first: Buffer) => {
+    socket.pause()
+    socket.setTimeout(0)
+    socket.off('timeout', close).off('end', close)
+    socket.unshift(first)
+    choose(first[0]).emit('connection', socket)
+    process.nextTick(() => socket.resume())
+  })
+}
+
+/** Counts by client address over all sandboxes, so that trying out host names is limited too. */
+function createRateLimitCheck(deps: Deps, isTrustedProxy: (ip: string) => boolean): (request: IncomingMessage) => void {
   const limiter = new RateLimiter(deps.config.ingressRateLimitPerMinute)
   return (request) => {
-    const retryAfterSeconds = limiter.take(clientAddress(request, isTrusted), Date.now())
+    const retryAfterSeconds = limiter.take(clientAddress(request, isTrustedProxy), Date.now())
     if (retryAfterSeconds !== undefined) throw new IngressError(429, 'Too many requests.', { retryAfterSeconds })
   }
 }
@@ -116,15 +128,15 @@ function serve(ingress: Ingress, clients: ClientConnections, server: Server, sec
   server.on('request', (request, response) => void proxyRequest(ingress, request, response, secure))
   server.on('upgrade', (request, socket, head) => void proxyUpgrade(ingress, request, socket, head, secure))
   server.on('clientError', (error: NodeJS.ErrnoException, socket) => {
-    // After a request whose answer is not over yet, ours would be taken for a part of it.
+    // While a response is in progress, an error response would be taken for a part of it.
     if (!error.code?.startsWith('HPE_') || !socket.writable || clients.isBusy(socket as Socket)) {
       return void socket.destroy()
     }
-    const refusal =
+    const ingressError =
       error.code === 'HPE_HEADER_OVERFLOW'
-        ? new IngressError(431, 'The head of the request is too large.')
-        : new IngressError(400, 'This is not HTTP.')
-    ingress.deps.metrics.ingress.requests.inc({ outcome: refusal.outcome })
-    socket.end(refusal.render(), () => socket.destroy())
+        ? new IngressError(431, 'The request head is too large.')
+        : new IngressError(400, 'This is not a valid HTTP request.')
+    ingress.deps.metrics.ingress.requests.inc({ outcome: ingressError.outcome })
+    socket.end(ingressError.render(), () => socket.destroy())
   })
 }

@@ -1,6 +1,6 @@
 /**
- * What is open into sandboxes. Once a second those with something open are looked at: where ingress was switched off, or
- * the sandbox runs no more, it is cut. So it does not matter which process changed the row.
+ * Tracks the open streams into sandboxes. Once a second it checks the sandboxes that have any, and resets their streams
+ * if ingress was switched off or the sandbox no longer runs. That works whichever process changed the row.
  */
 import type { ClientHttp2Stream } from 'node:http2'
 import type { Deps } from '../deps.ts'
@@ -8,26 +8,26 @@ import { resetStream } from '../hosts/session.ts'
 import { findSandboxes } from '../sandboxes/queries.ts'
 import { isReachable } from './upstream.ts'
 
-const LOOK_MS = 1_000
+const CHECK_EVERY_MS = 1_000
 
 export type IngressStreams = ReturnType<typeof createIngressStreams>
 
 export function createIngressStreams(deps: Deps) {
   const open = new Map<string, Set<ClientHttp2Stream>>()
 
-  async function look(): Promise<void> {
+  async function check(): Promise<void> {
     if (open.size === 0) return
     const rows = await findSandboxes(deps.database, [...open.keys()])
     for (const [id, streams] of open) {
       const row = rows.get(id)
       if (row && isReachable(row) && row.status !== 'paused') continue
-      for (const stream of streams) resetStream(stream, new Error('ingress was switched off'))
+      for (const stream of streams) resetStream(stream, new Error('the sandbox is no longer reachable by ingress'))
     }
   }
 
   const timer = setInterval(() => {
-    look().catch((error) => deps.log.warn({ err: error }, 'could not look after open connections of the ingress'))
-  }, LOOK_MS).unref()
+    check().catch((error) => deps.log.warn({ err: error }, 'failed to check the open connections of the ingress'))
+  }, CHECK_EVERY_MS).unref()
 
   return {
     get count(): number {

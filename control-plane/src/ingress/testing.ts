@@ -1,4 +1,4 @@
-/** An ingress with a fake host behind it, whose sandboxes' ports are those of this machine. */
+/** An ingress with a fake host behind it. The ports of its sandboxes are ports of this machine's loopback interface. */
 import { once } from 'node:events'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import http, { type IncomingMessage, type RequestListener } from 'node:http'
@@ -13,14 +13,14 @@ import { createHostedApp } from '../testing/with-host.ts'
 import type { IngressLimits } from './client-connections.ts'
 import { startIngress } from './start.ts'
 
-export type Asked = {
+export type TestRequest = {
   method?: string
   path?: string
   headers?: Record<string, string>
   body?: Buffer
   secure?: boolean
 }
-export type Heard = { status: number; headers: http.IncomingHttpHeaders; body: Buffer }
+export type TestResponse = { status: number; headers: http.IncomingHttpHeaders; body: Buffer }
 export type Program = http.Server & { port: number; connections: number }
 
 export async function createTestIngress(config: Partial<Config> = {}, limits?: IngressLimits) {
@@ -35,8 +35,11 @@ export async function createTestIngress(config: Partial<Config> = {}, limits?: I
   const ca = await readFile(path.join(folder, 'ca.pem'))
   const owner = await hosted.user({ plan: 'local' })
 
-  function ask(name: string, { method = 'GET', path = '/', headers = {}, body, secure = false }: Asked = {}) {
-    const { promise, resolve, reject } = Promise.withResolvers<Heard>()
+  function requestTo(
+    name: string,
+    { method = 'GET', path = '/', headers = {}, body, secure = false }: TestRequest = {},
+  ) {
+    const { promise, resolve, reject } = Promise.withResolvers<TestResponse>()
     const options = { host: '127.0.0.1', port: ingress.port, method, path, headers: { host: name, ...headers } }
     const request = secure
       ? https.request({ ...options, servername: name, ca, agent: false })
@@ -57,18 +60,18 @@ export async function createTestIngress(config: Partial<Config> = {}, limits?: I
     ingress,
     ca,
     owner,
-    ask,
+    requestTo,
     newSandbox: async (body = {}) => (await hosted.create(owner, { ingress_enabled: true, ...body })).body.data,
-    reach: (id: string, status: string) =>
+    waitForStatus: (id: string, status: string) =>
       until(async () => (await hosted.get(`/v1/sandboxes/${id}`, owner.key)).body.data.status === status),
-    /** Bytes as they are, and all that comes back until the ingress hangs up. */
-    raw: (text: string) => readAll(net.connect(ingress.port, '127.0.0.1'), text),
+    /** Sends the bytes as they are and returns all that comes back until the ingress closes the connection. */
+    sendRaw: (text: string) => readAll(net.connect(ingress.port, '127.0.0.1'), text),
     metric: async (line: string) => {
       const text = await hosted.deps.metrics.registry.metrics()
       return Number(
         text
           .split('\n')
-          .find((one) => one.startsWith(`${line} `))
+          .find((sample) => sample.startsWith(`${line} `))
           ?.slice(line.length + 1) ?? Number.NaN,
       )
     },
@@ -76,19 +79,19 @@ export async function createTestIngress(config: Partial<Config> = {}, limits?: I
 }
 
 export async function readAll(socket: Socket, text: string): Promise<string> {
-  let heard = ''
+  let received = ''
   socket.setEncoding('latin1').on('data', (chunk) => {
-    heard += chunk
+    received += chunk
   })
   socket.on('error', () => {}) // `close` follows.
   socket.write(text, 'latin1')
   await new Promise((resolve) => socket.once('close', resolve))
-  return heard
+  return received
 }
 
-export const nameOf = (id: string, port: number) => `${id.slice(3).toLowerCase()}-${port}.localhost`
+export const hostnameOf = (id: string, port: number) => `${id.slice(3).toLowerCase()}-${port}.localhost`
 
-/** A program in the sandbox: ports of this machine are its ports. */
+/** An HTTP server that plays a program in a sandbox. */
 export async function serve(listener: RequestListener): Promise<Program> {
   const server = http.createServer(listener)
   server.listen(0, '127.0.0.1')
@@ -102,7 +105,7 @@ export async function serve(listener: RequestListener): Promise<Program> {
   return program
 }
 
-/** One that says what it likes. */
+/** The same without HTTP: `listener` writes whatever it wants. */
 export async function serveRaw(listener: (socket: Socket) => void): Promise<{ port: number }> {
   const server = net.createServer(listener).listen(0, '127.0.0.1')
   await once(server, 'listening')

@@ -1,12 +1,12 @@
 /**
- * Connections into sandboxes. One that has carried a request is kept for the next one, where that is safe:
+ * Connections from the ingress into sandboxes. A connection that has carried a request is reused for the next one where
+ * that is safe:
  *
- *  - to the same port of the same sandbox, and only while its row is what it was: a pause, a resume, a switch of the
- *    ingress, anything that is written to it retires what was opened before;
- *  - for requests without a body alone. What is sent is then a head and nothing else, and no two programs can disagree
- *    about where it ends; and a kept connection that the sandbox closes at this very moment costs nothing but a second
- *    try;
- *  - as long as the sandbox says nothing out of turn.
+ *  - to the same port of the same sandbox, and only while the sandbox's row is unchanged: a pause, a resume, a change of
+ *    `ingress_enabled`, any write to the row retires the connections opened before it;
+ *  - only for requests without a body. Such a request is a head and nothing else, so two programs cannot disagree about
+ *    where it ends, and if the sandbox closes the connection at that moment, the request can simply be sent again;
+ *  - only if the sandbox has sent nothing while the connection was idle.
  */
 import { Agent, type ClientRequest, type ClientRequestArgs, type IncomingMessage } from 'node:http'
 import type { ClientHttp2Stream } from 'node:http2'
@@ -16,36 +16,37 @@ import { resetStream } from '../hosts/session.ts'
 import type { IngressStreams } from './streams.ts'
 import { connectUpstream, type Upstream } from './upstream.ts'
 
-/** Shorter than servers keep theirs (Node: 5 s), so that most are closed by us. */
-const KEPT_MS = 4_000
-/** Of one port: as many as a browser opens, and some. */
-const KEPT_MAX = 16
+/** Shorter than the keep-alive of common servers (5 s in Node), so that the ingress closes most connections itself. */
+const IDLE_MS = 4_000
+/** Per port: somewhat more than a browser opens. */
+const IDLE_MAX = 16
 
-const BODILESS = new Set(['GET', 'HEAD', 'OPTIONS'])
+const BODILESS_METHODS = new Set(['GET', 'HEAD', 'OPTIONS'])
 
-export const mayShare = ({ method = '', headers }: IncomingMessage): boolean =>
-  BODILESS.has(method) && headers['content-length'] === undefined && headers['transfer-encoding'] === undefined
+export const mayReuseConnection = ({ method = '', headers }: IncomingMessage): boolean =>
+  BODILESS_METHODS.has(method) && headers['content-length'] === undefined && headers['transfer-encoding'] === undefined
 
-/** `gone`: the client left while it was being opened; later, its request is destroyed. */
-export type UpstreamOptions = ClientRequestArgs & { way: Upstream; gone: AbortSignal }
+/** `clientSignal` aborts when the client disconnects. (`signal` is an option of Node with another effect.) */
+export type UpstreamRequestOptions = ClientRequestArgs & { upstream: Upstream; clientSignal: AbortSignal }
 
 export class UpstreamAgent extends Agent {
   readonly #deps: Deps
   readonly #streams: IngressStreams
-  readonly #kept = new Map<Duplex, () => void>()
+  /** Idle connections, each with a function that removes it from here. */
+  readonly #idle = new Map<Duplex, () => void>()
 
   constructor(deps: Deps, streams: IngressStreams) {
-    super({ keepAlive: true, maxFreeSockets: KEPT_MAX, scheduling: 'lifo' })
+    super({ keepAlive: true, maxFreeSockets: IDLE_MAX, scheduling: 'lifo' })
     this.#deps = deps
     this.#streams = streams
   }
 
   get idleCount(): number {
-    return this.#kept.size
+    return this.#idle.size
   }
 
   override getName(options?: ClientRequestArgs): string {
-    const { id, port, version } = (options as UpstreamOptions).way // Nobody else asks through this agent.
+    const { id, port, version } = (options as UpstreamRequestOptions).upstream // All requests of this agent have one.
     return `${id} ${port} ${version}`
   }
 
@@ -53,61 +54,61 @@ export class UpstreamAgent extends Agent {
     options: ClientRequestArgs,
     callback?: (error: Error | null, stream: Duplex) => void,
   ): undefined {
-    const { way, gone } = options as UpstreamOptions
-    this.#open(way, gone).then(
+    const { upstream, clientSignal } = options as UpstreamRequestOptions
+    this.#open(upstream, clientSignal).then(
       (stream) => callback?.(null, stream),
-      // The agent's own callback takes an error alone; its type does not say so.
+      // The agent calls it with an error alone, which the type does not allow.
       (error) => (callback as ((error: Error) => void) | undefined)?.(error),
     )
   }
 
   override keepSocketAlive(stream: Duplex): boolean {
-    const drop = () => stream.destroy(new Error('not needed any more'))
-    const timer = setTimeout(drop, KEPT_MS).unref()
-    const forget = () => {
+    const drop = () => stream.destroy(new Error('idle connection closed'))
+    const timer = setTimeout(drop, IDLE_MS).unref()
+    const leaveIdle = () => {
       clearTimeout(timer)
-      this.#kept.delete(stream)
-      stream.off('data', drop).off('end', drop).off('close', forget)
+      this.#idle.delete(stream)
+      stream.off('data', drop).off('end', drop).off('close', leaveIdle)
     }
-    this.#kept.set(stream, forget)
-    // Read, or nothing of it would be heard before the next request takes it for its answer.
-    stream.on('data', drop).on('end', drop).on('close', forget).resume()
+    this.#idle.set(stream, leaveIdle)
+    // Read while idle: unread data would be taken for the response to the next request.
+    stream.on('data', drop).on('end', drop).on('close', leaveIdle).resume()
     return true
   }
 
   override reuseSocket(stream: Duplex, request: ClientRequest): void {
-    this.#kept.get(stream)?.()
-    // The agent takes back its own listener here, and wants to hold the process; a stream of a session cannot.
+    this.#idle.get(stream)?.()
+    // The base class calls `ref`, which an HTTP/2 stream does not have.
     super.reuseSocket(Object.assign(stream, { ref() {} }), request)
-    // It has said something this very moment: the request fails at once, and is asked again on another.
-    if (stream.readableLength > 0) stream.destroy(new Error('spoke out of turn'))
+    // Data arrived at this very moment: fail the request, so that it is sent again on another connection.
+    if (stream.readableLength > 0) stream.destroy(new Error('the sandbox sent data on an idle connection'))
   }
 
-  /** Its life is its own: of a signal that outlives the opening the next request would know nothing. */
-  async #open(way: Upstream, gone: AbortSignal): Promise<ClientHttp2Stream> {
+  /** The connection outlives the request that opened it, so the request's signal applies only until it is open. */
+  async #open(upstream: Upstream, signal: AbortSignal): Promise<ClientHttp2Stream> {
     const opening = new AbortController()
-    const giveUp = () => opening.abort(gone.reason)
-    if (gone.aborted) giveUp()
-    gone.addEventListener('abort', giveUp)
+    const abort = () => opening.abort(signal.reason)
+    if (signal.aborted) abort()
+    signal.addEventListener('abort', abort)
     try {
-      const stream = await connectUpstream(this.#deps, way, opening.signal)
-      this.#streams.add(way.id, stream)
+      const stream = await connectUpstream(this.#deps, upstream, opening.signal)
+      this.#streams.add(upstream.id, stream)
       return stream
     } finally {
-      gone.removeEventListener('abort', giveUp)
+      signal.removeEventListener('abort', abort)
     }
   }
 }
 
-/** A connection for one request alone; it ends with its client. */
-export async function openOnce(
+/** A connection for a single request. It ends when the client disconnects. */
+export async function openDedicatedConnection(
   deps: Deps,
   streams: IngressStreams,
-  way: Upstream,
-  gone: AbortSignal,
+  upstream: Upstream,
+  signal: AbortSignal,
 ): Promise<ClientHttp2Stream> {
-  const stream = await connectUpstream(deps, way, gone)
-  streams.add(way.id, stream)
-  gone.addEventListener('abort', () => resetStream(stream), { once: true })
+  const stream = await connectUpstream(deps, upstream, signal)
+  streams.add(upstream.id, stream)
+  signal.addEventListener('abort', () => resetStream(stream), { once: true })
   return stream
 }

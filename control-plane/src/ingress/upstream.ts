@@ -1,4 +1,4 @@
-/** The way of one request into a sandbox: may it be reached, does it run, does anybody listen. */
+/** Finds the sandbox behind a request, makes sure that it is running, and connects to a port of it. */
 import type { ClientHttp2Stream } from 'node:http2'
 import { Failure, Fault } from '@warren/kit/failure'
 import { isTerminal } from '@warren/protocol'
@@ -9,32 +9,32 @@ import { HostError } from '../hosts/failure.ts'
 import { IngressError } from './error.ts'
 import type { Target } from './hostname.ts'
 
-/** `version`: of the sandbox's row. What was opened under another one is not for this request. */
+/** `version` is that of the sandbox's row. A connection opened under another version is not reused for this request. */
 export type Upstream = Target & { hostId: string | null; version: string }
 
-export async function resolveUpstream(deps: Deps, target: Target, gone: AbortSignal): Promise<Upstream> {
+export async function resolveUpstream(deps: Deps, target: Target, signal: AbortSignal): Promise<Upstream> {
   for (;;) {
     const found = await deps.loaders.sandboxVersion(target.id)
-    // One answer for all of them: it says nothing about what is there.
+    // The same response for all cases, so that it does not reveal whether a sandbox exists.
     if (!found || !isReachable(found.row)) throw new IngressError(404, 'Nothing is served here.')
     const { row, version } = found
     if (row.status === 'running') return { ...target, hostId: row.host_id, version }
-    await wake(deps, row, gone)
+    await waitUntilRunning(deps, row, signal)
   }
 }
 
 export async function connectUpstream(
   deps: Deps,
   { id, port, hostId }: Upstream,
-  gone: AbortSignal,
+  signal: AbortSignal,
 ): Promise<ClientHttp2Stream> {
   try {
     const client = await deps.hosts.get(hostId)
-    return await client.openPort(id, port, gone)
+    return await client.openPort(id, port, signal)
   } catch (error) {
     if (!(error instanceof HostError)) throw error
     if (error.code === 'port_closed') {
-      throw new IngressError(502, `Nothing listens on port ${port} of this sandbox.`, { cause: error })
+      throw new IngressError(502, `No program listens on port ${port} of this sandbox.`, { cause: error })
     }
     throw new IngressError(503, 'This sandbox cannot be reached at the moment.', { cause: error })
   }
@@ -42,9 +42,9 @@ export async function connectUpstream(
 
 export const isReachable = (row: SandboxRow): boolean => row.ingress_enabled && !isTerminal(row.status)
 
-async function wake(deps: Deps, row: SandboxRow, gone: AbortSignal): Promise<void> {
+async function waitUntilRunning(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<void> {
   try {
-    await ensureRunning(deps, row, gone)
+    await ensureRunning(deps, row, signal)
   } catch (error) {
     if (!(error instanceof Failure || error instanceof Fault)) throw error
     throw new IngressError(503, 'This sandbox is not running.', { cause: error })

@@ -3,11 +3,11 @@
 create table users (
   id text primary key,
   name text not null unique,
-  -- Who this is to the users service or the OAuth server; null for users made here.
+  -- The id at the users service or the OAuth server; null for users created here.
   external_id text unique,
   plan text not null check (plan in ('local', 'free', 'beginner', 'pro', 'enterprise')),
   operator boolean not null default false,
-  -- Millionths of a credit, so that per-second prices add up exactly.
+  -- Millionths of a credit, so that prices per second add up exactly.
   credit_micro bigint not null default 0,
   created_at timestamptz not null default now()
 );
@@ -25,7 +25,7 @@ create table api_keys (
   id text primary key,
   user_id text not null references users,
   name text not null,
-  -- SHA-256 of a key with 256 random bits: nothing to guess, so nothing slow is needed.
+  -- SHA-256. A key has 256 random bits and cannot be guessed, so a slow hash is not needed.
   hash bytea not null unique,
   hint text not null,
   created_at timestamptz not null default now(),
@@ -39,7 +39,7 @@ create table rootfs (
   name text primary key,
   description text not null,
   enabled boolean not null,
-  -- What an operator does to enable it.
+  -- The command with which an operator enables it.
   enable_with text,
   deprecated boolean not null default false,
   successor text,
@@ -57,7 +57,7 @@ create table hosts (
   region text not null,
   status text not null check (status in ('active', 'draining', 'dead')),
   mem_mib integer not null,
-  -- Promised to sandboxes; raised in the transaction that places one, so a host is never oversold.
+  -- Reserved for sandboxes. Raised in the transaction that places one, so a host is never overcommitted.
   reserved_mib integer not null default 0 check (reserved_mib >= 0 and reserved_mib <= mem_mib),
   vm_count integer not null default 0 check (vm_count >= 0),
   rootfses text[] not null default '{}',
@@ -65,7 +65,7 @@ create table hosts (
   created_at timestamptz not null default now()
 );
 
--- Sandboxes. Rows are never deleted: a destroyed sandbox can still be read.
+-- Sandboxes. Rows are never deleted, so a destroyed sandbox can still be read.
 
 create table sandboxes (
   id text primary key,
@@ -73,7 +73,7 @@ create table sandboxes (
   name text not null,
   status text not null check (status in ('creating', 'running', 'pausing', 'paused', 'resuming', 'forking',
                                          'error', 'destroying', 'destroyed', 'failed')),
-  -- The number of the operation that may change this row; raised by whoever begins one.
+  -- The number of the operation that may change this row. Each new operation raises it.
   fence bigint not null default 1,
   status_reason text,
   host_id text references hosts,
@@ -114,8 +114,8 @@ create table access_tokens (
   rotated_at timestamptz
 );
 
--- How many sandboxes of each status a user has: lists need an exact total, and counting a million rows for each page
--- takes longer than reading the page. One row a user, so two moves of one user never wait for each other in a circle.
+-- The number of sandboxes of each status per user. Lists need an exact total, and counting a million rows for each page
+-- takes longer than reading the page. One row per user, so that two moves of one user cannot deadlock.
 
 create table sandbox_counts (
   user_id text primary key references users,
@@ -142,7 +142,7 @@ create function add_sandbox_counts(changes jsonb) returns void language sql as $
     coalesce(sum(n) filter (where status = 'destroyed'), 0), coalesce(sum(n) filter (where status = 'failed'), 0)
   from jsonb_to_recordset(changes) as change (user_id text, status text, n bigint)
   group by user_id
-  -- In one order everywhere, so that two statements over several users cannot wait for each other in a circle.
+  -- The same order everywhere, so that two statements over several users cannot deadlock.
   order by user_id
   on conflict (user_id) do update set
     creating = c.creating + excluded.creating, running = c.running + excluded.running,
@@ -179,13 +179,13 @@ create trigger count_new after insert on sandboxes
 create trigger count_moved after update on sandboxes
   referencing new table as new_rows old table as old_rows for each statement execute function count_moved_sandboxes();
 
--- What a stored answer of an idempotent POST needs to be given again.
+-- Stored responses of POST requests with an Idempotency-Key.
 
 create table idempotency_keys (
   caller text not null,
   key text not null,
   request_hash bytea not null,
-  -- The process that works on it; when it falls silent, the next request with the key takes over.
+  -- The process that handles the request. If it dies, the next request with the key takes over.
   owner text not null,
   status integer,
   answer text,
@@ -194,7 +194,7 @@ create table idempotency_keys (
 );
 create index idempotency_keys_age on idempotency_keys (created_at);
 
--- Every process says it is alive; what a silent one held is freed.
+-- Heartbeats of all control plane processes. What a dead process held is released.
 
 create table service_processes (
   id text primary key,
@@ -203,7 +203,7 @@ create table service_processes (
   seen_at timestamptz not null default now()
 );
 
--- Whoever caches what a credential means forgets it the moment any of this changes, in every process.
+-- Notifies every process when a credential changes, so that it clears its cache.
 
 create function credentials_changed() returns trigger language plpgsql as $$
 begin

@@ -1,32 +1,32 @@
--- What create, destroy and their recovery need.
+-- Columns and tables for create, destroy and their recovery.
 
 alter table sandboxes
-  -- The process that works on the operation; when it falls silent, a sweep takes the operation from it.
+  -- The process that runs the operation. If it dies, a sweep takes the operation over.
   add column owner text,
-  -- What this row holds of its host. Set to 0 in the statement that gives it back, so it is given back once.
+  -- Memory reserved on the host. Set to 0 in the statement that releases it, so that it is released only once.
   add column reserved_mib integer not null default 0 check (reserved_mib >= 0),
-  -- The last thing that counts as activity (wire 2), a few seconds late at most.
+  -- The last activity (docs/api.md#asynchronous-operations), at most a few seconds late.
   add column last_active_at timestamptz;
 
 create index sandboxes_reserved on sandboxes (host_id) where reserved_mib > 0;
 create index sandboxes_on_host on sandboxes (host_id, status) where status not in ('destroyed', 'failed');
--- The daily cap counts what succeeded and what is under way; failed creations stay out of it.
+-- The daily cap counts creations that succeeded or are in progress, not those that failed.
 create index sandboxes_daily on sandboxes (user_id, created_at)
   where running_at is not null or status in ('creating', 'forking');
 
 alter table hosts
-  -- Where its agent listens: `unix:/path`.
+  -- The address of its agent, such as `unix:/path`.
   add column address text not null default '',
-  -- The addresses its sandboxes may have, and the place in it where the next search begins: an address that was given
-  -- back rests until the search comes round again.
+  -- The addresses of its sandboxes, and where in the block the next search begins. A released address is therefore not
+  -- reused until the search has gone through the whole block.
   add column cidr cidr,
   add column address_cursor bigint not null default 0,
   add column images jsonb not null default '[]',
-  -- Kept apart from the status, so that a drained host that falls silent comes back drained.
+  -- Separate from the status, so that a draining host that was dead for a while is still draining afterwards.
   add column draining boolean not null default false;
 
--- What was used and when. Opened and closed in the transaction of the move that causes it (sandboxes/usage.ts); the
--- sizes are copied because a disk may grow in between.
+-- Usage for billing. An interval is opened and closed in the transaction of the move that causes it (sandboxes/usage.ts).
+-- Sizes are copied, because a disk may grow later.
 
 create table usage_intervals (
   id bigint generated always as identity primary key,

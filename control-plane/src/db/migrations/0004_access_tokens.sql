@@ -1,5 +1,5 @@
--- A sandbox that has ended takes its access token with it, whatever move ended it. The delete tells every process to
--- forget the token (migration 0001).
+-- Deletes the access token of a sandbox that has ended, whichever move ended it. The trigger on access_tokens
+-- (0001_house.sql) notifies every process.
 
 create function void_access_token() returns trigger language plpgsql as $$
 begin

@@ -1,9 +1,9 @@
 -- Egress, private networks, bandwidth.
 
--- Sent since the sandbox was created, as its host last told it. What came in is counted in a column of migration 0001.
+-- Bytes sent since the sandbox was created, as last reported by its host. Received bytes: bandwidth_ingress_bytes.
 alter table sandboxes add column bandwidth_used_bytes bigint not null default 0;
 
--- A deleted network stays: the daily cap counts what was made, and its name is free again.
+-- Rows of deleted networks stay, because the daily cap counts creations. Their names can be used again.
 create table networks (
   id text primary key,
   user_id text not null references users,
@@ -23,9 +23,9 @@ create table network_members (
 );
 create index network_members_sandbox on network_members (sandbox_id);
 
--- Rises with every change to what the host of a sandbox must enforce: rules, quota, its networks and their members. In a
--- table of its own: a change to one sandbox touches all its peers, and must not wait for what is done with their rows.
--- A sandbox without a row is at 1.
+-- Raised by every change to what the host of a sandbox must enforce: rules, quota, networks and their members. A separate
+-- table, because a change to one sandbox affects all its peers and must not wait for locks on their rows. A sandbox
+-- without a row here has revision 1.
 create table network_revisions (
   sandbox_id text primary key references sandboxes,
   revision bigint not null
@@ -33,13 +33,13 @@ create table network_revisions (
 
 create function raise_network_revisions(ids text[]) returns void language sql as $$
   insert into network_revisions as r (sandbox_id, revision)
-  -- In one order everywhere, so that two of them cannot wait for each other in a circle.
+  -- The same order everywhere, so that two calls cannot deadlock.
   select id, 2 from (select distinct unnest(ids) as id) changed order by id
   on conflict (sandbox_id) do update set revision = r.revision + 1
 $$;
 
--- Members of a network change under the lock of its row: of two that join at once, the second sees the first, and tells
--- it. Several are locked in the order of their ids.
+-- Members of a network change only under the lock of its row: if two sandboxes join at the same time, the second sees the
+-- first and raises its revision. Several networks are locked in the order of their ids.
 create function leave_networks() returns trigger language plpgsql as $$
 declare left_networks text[];
 begin
@@ -53,6 +53,6 @@ begin
   return null;
 end $$;
 
--- From the moment its end is asked for: a network can be deleted right after its last member.
+-- Already at `destroying`, so that a network can be deleted right after the DELETE of its last member.
 create trigger leave_networks after update of status on sandboxes
   for each row when (new.status in ('destroying', 'destroyed', 'failed')) execute function leave_networks();
