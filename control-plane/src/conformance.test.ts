@@ -1,6 +1,6 @@
 /**
- * Requests made from the schemas, right and broken, against the whole app: no answer is a 500, and every answer is
- * what the API's own description declares for its status.
+ * Sends valid and broken requests, generated from the schemas, to the whole app: no response is a 500, and every
+ * response matches what the OpenAPI document declares for its status.
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
@@ -36,7 +36,7 @@ const ada = await user({ plan: 'local' })
 const operator = await user({ operator: true })
 const live = (await create(ada, { envs: { KEY: 'x' } })).body.data.id
 const sandbox = await insertSandbox(deps.db, ada.id)
-// Commands are made up here: none of them may run on this machine.
+// Commands are random here: none of them may run on this machine.
 host.hooks = {
   guest: (stream) => {
     stream.resume()
@@ -72,7 +72,7 @@ const pathText = fc.oneof(
   anyText,
 )
 
-/** What makes sense, so that some requests get past all checks. */
+/** Plausible values, so that some requests pass all checks. */
 const LIKELY: Record<string, fc.Arbitrary<unknown>> = {
   shape: fc.constantFrom(...SHAPES.map((shape) => shape.id)),
   rootfs: fc.constantFrom('', 'debian:13', null),
@@ -89,14 +89,14 @@ const LIKELY: Record<string, fc.Arbitrary<unknown>> = {
   bandwidth_quota_bytes: fc.constantFrom(0, null),
 }
 
-/** A value that may fit the schema, field by field, with what does not fit strewn in. */
+/** A value that mostly matches the schema, field by field, mixed with values that do not. */
 function valueFor(schema: Schema): fc.Arbitrary<unknown> {
-  return fc.oneof({ weight: 9, arbitrary: fitting(schema) }, { weight: 1, arbitrary: fc.jsonValue({ maxDepth: 2 }) })
+  return fc.oneof({ weight: 9, arbitrary: matching(schema) }, { weight: 1, arbitrary: fc.jsonValue({ maxDepth: 2 }) })
 }
 
-function fitting(schema: Schema): fc.Arbitrary<unknown> {
+function matching(schema: Schema): fc.Arbitrary<unknown> {
   if (schema.enum) return fc.constantFrom(...schema.enum)
-  if (schema.anyOf) return fc.oneof(...schema.anyOf.map(fitting))
+  if (schema.anyOf) return fc.oneof(...schema.anyOf.map(matching))
   if (schema.type === 'integer') return fc.integer({ min: schema.minimum ?? -5, max: schema.maximum ?? 70_000 })
   if (schema.type === 'boolean') return fc.boolean()
   if (schema.type === 'null') return fc.constant(null)
@@ -105,7 +105,7 @@ function fitting(schema: Schema): fc.Arbitrary<unknown> {
   if (schema.type === 'object') {
     const fields = Object.entries(schema.properties ?? {}).map(([name, one]) => [
       name,
-      fc.oneof({ weight: 6, arbitrary: LIKELY[name] ?? fitting(one) }, { weight: 1, arbitrary: valueFor(one) }),
+      fc.oneof({ weight: 6, arbitrary: LIKELY[name] ?? matching(one) }, { weight: 1, arbitrary: valueFor(one) }),
     ])
     return fc.record(Object.fromEntries(fields) as Record<string, fc.Arbitrary<unknown>>, {
       requiredKeys: schema.required ?? [],
@@ -133,7 +133,7 @@ const headers = fc.oneof(
     .map((text) => ({ 'x-api-key': text })),
 )
 
-/** Those that change most and need the most of a request to get through, more often than the others. */
+/** The operations with the most side effects and the strictest input, tried more often than the others. */
 const DEEP = ['POST /v1/sandboxes', 'POST /v1/sandboxes/{id}/exec']
 const isDeep = ({ method, path }: { method: string; path: string }) => DEEP.includes(`${method.toUpperCase()} ${path}`)
 const anyOperation = fc.oneof(
@@ -162,7 +162,7 @@ const request = anyOperation.chain(({ method, path, operation }) => {
 function bodyFor(operation: Operation): fc.Arbitrary<unknown> {
   const schema = operation.requestBody?.content['application/json'].schema
   if (!schema) return fc.constant(undefined)
-  return fc.oneof({ weight: 9, arbitrary: fitting(schema) }, { weight: 1, arbitrary: fc.jsonValue({ maxDepth: 2 }) })
+  return fc.oneof({ weight: 9, arbitrary: matching(schema) }, { weight: 1, arbitrary: fc.jsonValue({ maxDepth: 2 }) })
 }
 
 function urlOf(path: string, id: string, query: Record<string, string | undefined>, unknown: boolean): string {
@@ -173,11 +173,11 @@ function urlOf(path: string, id: string, query: Record<string, string | undefine
   return path.replace(/\{[^}]+\}/, encodeURIComponent(id) || '%20') + (text === '' ? '' : `?${text}`)
 }
 
-test('no request is a 500, and every answer fits the schema declared for its status', async () => {
+test('no request is a 500, and every response matches the schema declared for its status', async () => {
   const statuses = new Map<number, number>()
   const succeeded = new Set<string>()
-  const answersFit = fc.asyncProperty(request, async ({ method, path, id, query, headers, unknown, body }) => {
-    // It is needed, running, for the requests that follow.
+  const responsesMatch = fc.asyncProperty(request, async ({ method, path, id, query, headers, unknown, body }) => {
+    // It must stay running for the requests that follow.
     fc.pre(!((method === 'DELETE' || path.endsWith('/pause')) && id === live))
     const url = urlOf(path, id, query, unknown)
     const response = await app.inject({
@@ -192,20 +192,20 @@ test('no request is a 500, and every answer fits the schema declared for its sta
 
     assert.notEqual(status, 500, `${method} ${url} ${JSON.stringify(body)}`)
     assert.ok(response.headers['x-request-id'])
-    // A stream or a file: not JSON.
+    // A stream or a file is not JSON.
     if (status === 200 && !String(response.headers['content-type']).includes('json')) return
     if (String(response.headers['content-type']).includes('ndjson')) return
     // An id like `..` or one with a slash may lead to another route, or to none.
     if (response.json().data?.message === 'route not found') return
     const declared = paths[path]![method.toLowerCase()]!.responses
-    const answer = declared[status] ?? declared[`${String(status)[0]}XX`]
-    const schema = answer?.content?.['application/json']?.schema
+    const declaration = declared[status] ?? declared[`${String(status)[0]}XX`]
+    const schema = declaration?.content?.['application/json']?.schema
     assert.ok(schema, `${method} ${path} does not declare ${status}`)
     assert.ok(ajv.validate(schema, response.json()), `${url}: ${ajv.errorsText()}\n${response.payload}`)
   })
-  // Otherwise the requests were all of one kind and this proved little: chance is asked again, and then gives up.
+  // Repeats until every operation of DEEP has succeeded once; otherwise the requests would prove little.
   for (let round = 0; round < ROUNDS_MAX && !DEEP.every((one) => succeeded.has(one)); round++) {
-    await fc.assert(answersFit, { numRuns: RUNS })
+    await fc.assert(responsesMatch, { numRuns: RUNS })
   }
   for (const status of [200, 400, 401, 404])
     assert.ok(statuses.has(status), `no ${status} among ${[...statuses.keys()]}`)

@@ -1,5 +1,5 @@
 /** Builds `Deps`: once in main.ts and once per test. There is no other dependency injection. */
-import { createTokenStreams } from './access-tokens/streams.ts'
+import { createTokenStreams } from './access-tokens/end-revoked.ts'
 import type { Deps } from './deps.ts'
 import { createActivity } from './guest/activity.ts'
 import { createHosts } from './hosts/hosts.ts'

@@ -3,7 +3,7 @@
  * parts, so it never causes an import cycle. create-deps.ts builds the object.
  */
 import type { Log } from '@warren/kit/log'
-import type { TokenStreams } from './access-tokens/streams.ts'
+import type { TokenStreams } from './access-tokens/end-revoked.ts'
 import type { Config } from './config.ts'
 import type { Database, Db } from './db/connect.ts'
 import type { Activity } from './guest/activity.ts'

@@ -11,7 +11,7 @@ import { createHostedApp } from '../testing/with-host.ts'
 const { app, deps, host, user, create, send, get } = await createHostedApp()
 const ada = await user({ plan: 'local' })
 const { port } = await listenOn(app)
-// A second copy of the control plane on the same database, with the same host.
+// A second control plane on the same database, with the same host.
 const second = await createTestApp({ database: reconnect(deps.database), config: { hostSocket: host.socket } })
 const { port: secondPort } = await listenOn(second.app)
 
@@ -29,7 +29,7 @@ async function open(method: string, path: string, key: string, body: string | un
   return request
 }
 
-/** A command that says something and then nothing for a long while. */
+/** A command that prints something and then nothing for a long while. */
 async function openExec(id: string, key: string, at = port) {
   const body = JSON.stringify({ cmd: 'sh', args: ['-c', 'echo started; sleep 60'] })
   const request = await open('POST', `/v1/sandboxes/${id}/exec?stream=true`, key, body, at)
@@ -39,10 +39,10 @@ async function openExec(id: string, key: string, at = port) {
   return response
 }
 
-/** Within the 5 s that a void token has. */
+/** Within the 5 s in which the streams of a revoked token must end. */
 const isClosed = (stream: { closed: boolean }) => until(() => stream.closed, 'the stream is closed', 5_000)
 
-test('a token is shown once; afterwards only its hint', async () => {
+test('a token is shown once, afterwards only its hint', async () => {
   const id = await newSandbox()
 
   const made = await send('POST', tokenPath(id), ada)
@@ -56,7 +56,7 @@ test('a token is shown once; afterwards only its hint', async () => {
   assert.ok(token.startsWith(head) && token.endsWith(tail))
 })
 
-test('nothing of the token itself is stored', async () => {
+test('the token itself is not stored', async () => {
   const token = await issue(await newSandbox())
 
   const rows = await deps.db.selectFrom('access_tokens').selectAll().execute()
@@ -64,7 +64,7 @@ test('nothing of the token itself is stored', async () => {
   assert.ok(!JSON.stringify(rows.map((row) => ({ ...row, hash: row.hash.toString('latin1') }))).includes(token))
 })
 
-test('there is one at a time: a second is 409, a rotation replaces it, after a disable a new one begins afresh', async () => {
+test('there is one token at a time: a second is 409, a rotation replaces it, a disabled one can be created again', async () => {
   const id = await newSandbox()
   const first = await issue(id)
 
@@ -86,13 +86,13 @@ test('there is one at a time: a second is 409, a rotation replaces it, after a d
   assert.equal((await send('GET', tokenPath(id), ada)).body.data.rotated_at, undefined)
 })
 
-test('without a token there is nothing to rotate', async () => {
+test('a rotation without a token is not found', async () => {
   const { status, body } = await send('POST', `${tokenPath(await newSandbox())}/rotate`, ada)
 
   assert.deepEqual([status, body.data], [404, { message: 'access token not found', code: 'not_found' }])
 })
 
-test('tokens are issued while there is a sandbox to open, and not before or after', async () => {
+test('tokens are issued only in the states that allow it', async () => {
   for (const status of ['running', 'pausing', 'paused', 'resuming', 'forking', 'error'] as const) {
     const { id } = await insertSandbox(deps.db, ada.id, status)
     const answers = [await send('POST', tokenPath(id), ada), await send('POST', `${tokenPath(id)}/rotate`, ada)]
@@ -112,7 +112,7 @@ test('tokens are issued while there is a sandbox to open, and not before or afte
   }
 })
 
-test('of callers that create or rotate at once each token but the last is void', async () => {
+test('of concurrent creates and rotations only the last token is valid', async () => {
   const id = await newSandbox()
 
   const created = await Promise.all([1, 2, 3, 4].map(() => send('POST', tokenPath(id), ada)))
@@ -123,7 +123,7 @@ test('of callers that create or rotate at once each token but the last is void',
   assert.deepEqual(opens.map((answer) => answer.status).sort(), [200, 401, 401, 401])
 })
 
-test('a token works until it is disabled, and then nowhere, in no process that had remembered it', async () => {
+test('a disabled token is rejected by every process that has seen it', async () => {
   const id = await newSandbox()
   const token = await issue(id)
   const statuses = () =>
@@ -135,7 +135,7 @@ test('a token works until it is disabled, and then nowhere, in no process that h
   await until(async () => (await statuses()).every((status) => status === 401), 'every request is rejected', 2_000)
 })
 
-test('destroying a sandbox voids its token, also when the token itself did it', async () => {
+test('destroying a sandbox revokes its token, even if the token was used for it', async () => {
   const id = await newSandbox()
   const token = await issue(id)
   const bearer = { headers: { 'x-api-key': token } } as TestUser
@@ -146,7 +146,7 @@ test('destroying a sandbox voids its token, also when the token itself did it', 
   assert.deepEqual((await send('GET', tokenPath(id), ada)).body.data, { enabled: false })
 })
 
-test('a token is a credential in X-Api-Key and nowhere else', async () => {
+test('a token is accepted in X-Api-Key only', async () => {
   const id = await newSandbox()
   const token = await issue(id)
   const path = `/v1/sandboxes/${id}`
@@ -165,7 +165,7 @@ test('a token is a credential in X-Api-Key and nowhere else', async () => {
   }
 })
 
-test('a token is void with the answer to its disable or rotation, in every process, however lately it was used', async () => {
+test('a token is invalid in every process once its disable or rotation has returned', async () => {
   const id = await newSandbox()
   const use = async (token: string) =>
     Promise.all([app, second.app].map(async (one) => (await one.inject(asToken(id, token))).statusCode))
@@ -182,7 +182,7 @@ test('a token is void with the answer to its disable or rotation, in every proce
   }
 })
 
-test('disable and rotation cut what the token has open, in every process, and leave the owner alone', async () => {
+test('disable and rotation end the open requests of the token in every process, and none of the owner', async () => {
   for (const verb of ['disable', 'rotate']) {
     const id = await newSandbox()
     const token = await issue(id)
@@ -206,11 +206,11 @@ test('disable and rotation cut what the token has open, in every process, and le
   }
 })
 
-test('a process that hears nothing from the database finds out by looking', async () => {
+test('a process that gets no notification finds a revoked token by polling', async () => {
   const deaf = await createTestApp({
     database: reconnect(deps.database),
     config: { hostSocket: host.socket },
-    hears: false,
+    watchCredentials: false,
   })
   const { port: deafPort } = await listenOn(deaf.app)
   const id = await newSandbox()
@@ -222,7 +222,7 @@ test('a process that hears nothing from the database finds out by looking', asyn
   assert.equal(stream.complete, false)
 })
 
-test('what ended by itself is not remembered', async () => {
+test('a request that has ended is no longer tracked', async () => {
   const id = await newSandbox()
   const token = await issue(id)
   const left = new Set<() => void>()

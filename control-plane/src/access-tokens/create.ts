@@ -1,4 +1,7 @@
-/** The sandbox row is locked while a token is issued: one that is being destroyed gets no token that outlives it. */
+/**
+ * Issues the access token of a sandbox. The sandbox row is locked meanwhile, so that a sandbox that is being destroyed
+ * gets no token that outlives it.
+ */
 import { failure } from '@warren/kit/failure'
 import type { AccessTokenSecretView } from '@warren/protocol'
 import type { Tx } from '../db/connect.ts'

@@ -1,4 +1,4 @@
-/** Disables the token; right in every state, and as often as one likes. */
+/** Disables the access token. Allowed in every state, and idempotent. */
 import type { AccessTokenView } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 

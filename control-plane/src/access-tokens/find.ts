@@ -1,7 +1,7 @@
 /**
- * Whose sandbox a `skp_sb_` token opens. Unlike keys, tokens are never remembered: one is void with the answer to its
- * disable or rotation (spec 4.14), and a process hears of that a moment later. Lookups are batched instead, so each
- * answer was read after its request came.
+ * Finds the caller of a `skp_sb_` token. Unlike API keys, tokens are never cached: a token must be invalid as soon as
+ * the request that disabled or rotated it has returned, and other processes learn of that a moment later. Look-ups are
+ * batched instead, so each result was read after its request arrived.
  */
 import type { Database } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
@@ -14,7 +14,7 @@ const FIND = `select encode(t.hash, 'hex') as hash, u.id, u.name, u.external_id,
 
 export type TokenRow = CallerRow & { hash: string; sandbox_id: string }
 
-/** By hash, in hex. */
+/** Keyed by hash, in hex. */
 export async function findTokens(database: Database, hashes: string[]): Promise<Map<string, TokenRow>> {
   const bytes = hashes.map((hash) => Buffer.from(hash, 'hex'))
   const rows = await database.named<TokenRow>('find-access-tokens', FIND, [bytes])

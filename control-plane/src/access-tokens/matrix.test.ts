@@ -1,6 +1,6 @@
 /**
- * Who may do what: every route of the app × everyone who may come. The routes are the app's own list, so a new one
- * without a line here fails; what each line says is written out here and not read from the code.
+ * Access rules: every route of the app × every kind of caller. The routes are read from the app, so a new one without a
+ * line here fails; the rules are written out here and not read from the code.
  */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
@@ -8,12 +8,12 @@ import { createHostedApp } from '../testing/with-host.ts'
 
 /**
  *   public   anyone
- *   account  any user, each with their own things; no token
- *   operator no ordinary user and no token
- *   owner    the owner of the sandbox; its own token is forbidden, all others find nothing
- *   token    the owner and the sandbox's own token; all others find nothing
+ *   account  any user, each for their own data; no access token
+ *   operator operators only
+ *   owner    the owner of the sandbox; its access token is forbidden, for all others it is not found
+ *   token    the owner and the sandbox's access token; for all others it is not found
  *   tools    anyone with a credential; each sees the tools it may use
- *   byIp     as account, but what is another's is not found
+ *   byIp     like account, but the sandbox of another user is not found
  */
 const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'GET /healthz': 'public',
@@ -22,7 +22,7 @@ const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'GET /v1/rootfs': 'public',
   'GET /openapi.json': 'public',
   'GET /docs': 'public',
-  // What its tools allow is in mcp.test.ts.
+  // The permissions of its tools are tested in mcp.test.ts.
   'POST /mcp': 'tools',
   'GET /mcp': 'tools',
   'DELETE /mcp': 'tools',
@@ -94,7 +94,7 @@ const EXPECTED = {
   byIp: { none: NONE, foreign: ABSENT, otherToken: FORBIDDEN, ownToken: FORBIDDEN, owner: ALLOWED },
 } as const
 
-/** What gets past the checks of its route. */
+/** A body that passes the checks of its route. */
 const BODIES: Record<string, object> = {
   'POST /v1/sandboxes': { shape: 's-1vcpu-256mb' },
   'POST /v1/networks': { name: 'backend' },
@@ -138,7 +138,7 @@ async function ask(route: string, path: string, key: string | undefined): Promis
 // A HEAD is its GET without the body; Fastify adds it.
 const routes = app.routeList.filter((route) => route.method !== 'HEAD').map(({ method, url }) => `${method} ${url}`)
 
-test('every route has its line, and every line its route', () => {
+test('every route has a rule, and every rule a route', () => {
   assert.deepEqual([...routes].sort(), Object.keys(MATRIX).sort())
 })
 
@@ -149,7 +149,7 @@ for (const [route, kind] of Object.entries(MATRIX)) {
     const url = route.split(' ')[1]!.replace(':id', mine.id).replace(':ip', mine.ip)
     const path = `${url.replace(':process_id', 'proc_1').replace(':port', '80')}${QUERIES[route] ?? ''}`
 
-    // In this order: the last two may end the sandbox.
+    // In this order, because the last two may destroy the sandbox.
     const found = {
       none: await ask(route, path, undefined),
       foreign: await ask(route, path, foreigner.key),

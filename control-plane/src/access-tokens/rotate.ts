@@ -1,4 +1,4 @@
-/** Another token in place of the one there is. The old one is void with the commit; what it has open ends (streams.ts). */
+/** Replaces the access token. The old one is invalid from the commit on, and its open requests end (end-revoked.ts). */
 import { notFound } from '@warren/kit/failure'
 import type { AccessTokenSecretView } from '@warren/protocol'
 import { sql } from 'kysely'

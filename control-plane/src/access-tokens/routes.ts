@@ -9,7 +9,7 @@ import { rotateAccessToken } from './rotate.ts'
 
 export function accessTokenRoutes(app: App, deps: Deps): void {
   const tags = ['access tokens']
-  // A token cannot manage itself (spec 5, rule 3).
+  // A token must not manage itself.
   const config = { access: 'user' } as const
 
   app.post(
@@ -18,7 +18,7 @@ export function accessTokenRoutes(app: App, deps: Deps): void {
       config,
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Issue the access token of a sandbox; it is shown this once',
+        summary: 'Create the access token of a sandbox. The token is shown only once',
         tags,
         params: SandboxParams,
         response: { 200: success(AccessTokenSecretView) },
@@ -33,7 +33,7 @@ export function accessTokenRoutes(app: App, deps: Deps): void {
       config,
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Whether there is an access token, and a hint to tell it by',
+        summary: 'Get the status of the access token, with a hint to identify it',
         tags,
         params: SandboxParams,
         response: { 200: success(AccessTokenView) },
@@ -48,7 +48,7 @@ export function accessTokenRoutes(app: App, deps: Deps): void {
       config,
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Replace the access token; the old one is void at once and its streams end',
+        summary: 'Rotate the access token. The old one becomes invalid immediately and its open streams are closed',
         tags,
         params: SandboxParams,
         response: { 200: success(AccessTokenSecretView) },
@@ -63,7 +63,7 @@ export function accessTokenRoutes(app: App, deps: Deps): void {
       config,
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Disable the access token; its streams end; may be repeated',
+        summary: 'Disable the access token and close its open streams. Idempotent',
         tags,
         params: SandboxParams,
         response: { 200: success(AccessTokenView) },

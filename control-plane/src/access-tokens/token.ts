@@ -1,4 +1,4 @@
-/** A token is 256 random bits, shown once and stored as a hash, like an API key. */
+/** An access token is 256 random bits, shown once and stored as a hash, like an API key. */
 import { randomBytes } from 'node:crypto'
 import { failure } from '@warren/kit/failure'
 import {

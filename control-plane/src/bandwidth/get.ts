@@ -2,7 +2,7 @@
 import { BANDWIDTH_UNMETERED, type BandwidthView, type HostCounts, remainingBytes } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { HostError } from '../hosts/failure.ts'
+import { HostError } from '../hosts/host-error.ts'
 import { recordCounts } from './record-counts.ts'
 
 type Ledger = Pick<

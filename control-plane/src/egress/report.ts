@@ -3,7 +3,7 @@ import { upstreamUnavailable, wrongState } from '@warren/kit/failure'
 import type { HostVmNetworkReport } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { HostError } from '../hosts/failure.ts'
+import { HostError } from '../hosts/host-error.ts'
 
 export async function getReport(deps: Deps, sandbox: SandboxRow): Promise<HostVmNetworkReport> {
   if (sandbox.status !== 'running') throw wrongState(sandbox.status, 'running')

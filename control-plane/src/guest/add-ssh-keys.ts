@@ -1,6 +1,7 @@
 /**
- * Keys that open the SSH door of a sandbox. The row is the truth: every resume puts its keys into the guest. A running
- * guest gets them at once; one that is on its way to running may have been given the old ones, so a job follows it.
+ * Adds SSH public keys to a sandbox. The database row is authoritative: every resume writes its keys into the guest. A
+ * running guest gets new keys immediately. A guest that is starting may already have received the old keys, so a job
+ * writes them once it runs.
  */
 import { badField, wrongState } from '@warren/kit/failure'
 import {
@@ -15,11 +16,11 @@ import { Type } from 'typebox'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
-import { askGuest } from './ask.ts'
-import { withGuest } from './failure.ts'
+import { requestGuest } from './request-guest.ts'
+import { withGuest } from './with-guest.ts'
 
-const PUSH_LIMIT_MS = 10_000
-/** Attempts follow each other ever more slowly; a sandbox that changes its state takes seconds. */
+const PUSH_TIMEOUT_MS = 10_000
+/** The delay between attempts grows; a state change of a sandbox takes seconds. */
 const ATTEMPTS = 12
 
 export const pushSshKeysJob = defineJob({
@@ -28,7 +29,7 @@ export const pushSshKeysJob = defineJob({
   maxAttempts: ATTEMPTS,
   async run(deps, { id }, { signal }) {
     const row = await getRow(deps, id)
-    if (isOnItsWay(row)) throw new Error(`${id} is ${row.status}, its keys wait`)
+    if (isChangingState(row)) throw new Error(`${id} is ${row.status}; retrying when it runs`)
     if (row.status === 'running') await pushKeys(deps, row, signal)
   },
 })
@@ -38,7 +39,7 @@ export async function addSshKeys(deps: Deps, sandboxId: string, keys: string[]):
   if (fault) throw badField({ keys: fault })
   const row = await mergeKeys(deps, sandboxId, keys)
   if (row.status === 'running') {
-    await withGuest(deps, row, () => pushKeys(deps, row, AbortSignal.timeout(PUSH_LIMIT_MS)))
+    await withGuest(deps, row, () => pushKeys(deps, row, AbortSignal.timeout(PUSH_TIMEOUT_MS)))
   }
   return { count: row.ssh_pubkeys.length }
 }
@@ -55,7 +56,7 @@ function mergeKeys(deps: Deps, sandboxId: string, keys: string[]): Promise<Sandb
     const ssh_pubkeys = mergeSshPublicKeys(known.ssh_pubkeys, keys)
     const fault = checkSshPublicKeys(ssh_pubkeys)
     if (fault) throw badField({ keys: fault })
-    if (isOnItsWay(known)) await addJob(tx, pushSshKeysJob, { id: sandboxId }, { key: `ssh keys ${sandboxId}` })
+    if (isChangingState(known)) await addJob(tx, pushSshKeysJob, { id: sandboxId }, { key: `ssh keys ${sandboxId}` })
     return tx
       .updateTable('sandboxes')
       .set({ ssh_pubkeys })
@@ -65,11 +66,13 @@ function mergeKeys(deps: Deps, sandboxId: string, keys: string[]): Promise<Sandb
   })
 }
 
-/** Until the guest has what the row says: of two that push at once the one with fewer keys may come last. */
+/**
+ * Repeats until the guest has the keys of the row: of two concurrent updates, the one with fewer keys may arrive last.
+ */
 async function pushKeys(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<void> {
   for (let current = row; ; ) {
     const { ssh_pubkeys } = current
-    await askGuest(
+    await requestGuest(
       deps,
       current,
       { method: 'POST', route: 'identity', body: { ssh_pubkeys } },
@@ -84,5 +87,5 @@ async function pushKeys(deps: Deps, row: SandboxRow, signal: AbortSignal): Promi
 const getRow = (deps: Deps, id: string): Promise<SandboxRow> =>
   deps.db.selectFrom('sandboxes').selectAll().where('id', '=', id).executeTakeFirstOrThrow()
 
-const isOnItsWay = (row: SandboxRow): boolean =>
+const isChangingState = (row: SandboxRow): boolean =>
   row.status !== 'destroying' && (TRANSITIONAL_STATUSES as readonly string[]).includes(row.status)

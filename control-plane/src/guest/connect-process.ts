@@ -1,7 +1,7 @@
 /**
- * Connect: the output of a process to a reader, one JSON object a line. The reader's pace is the guest's: a slow one
- * holds up nobody, and one that falls behind the journal is told so. After 3 s without a line comes a heartbeat, for
- * readers that give up after 5.
+ * Streams the output of a process to a reader, one JSON object per line. Back-pressure reaches the guest: a slow reader
+ * blocks no other reader, and one that falls behind the journal receives an error line. After 3 s without output a
+ * heartbeat is sent, because clients give up after 5 s of silence.
  */
 import { PROCESS_HEARTBEAT_MS, type ProcessFrame } from '@warren/protocol'
 import type { FastifyReply } from 'fastify'
@@ -18,24 +18,25 @@ export async function connectProcess(
   after: number,
   reply: FastifyReply,
 ): Promise<void> {
-  const gone = callerDisconnected(reply)
-  const output = await openProcessOutput(deps, sandbox, processId, after, gone)
+  const disconnected = callerDisconnected(reply)
+  const output = await openProcessOutput(deps, sandbox, processId, after, disconnected)
   const lines = openNdjson<ProcessFrame>(reply)
-  const beat = setTimeout(() => {
+  const heartbeat = setTimeout(() => {
     lines.writeIfIdle({ type: 'heartbeat' })
-    beat.refresh()
+    heartbeat.refresh()
   }, PROCESS_HEARTBEAT_MS)
   try {
     for await (const line of output) {
       await lines.write(line)
-      beat.refresh()
+      heartbeat.refresh()
     }
     lines.end()
   } catch (error) {
     lines.abort()
-    if (!gone.aborted) deps.log.warn({ err: error, sandbox: sandbox.id }, 'a connect stream was cut')
+    if (!disconnected.aborted)
+      deps.log.warn({ err: error, sandbox: sandbox.id }, 'process output stream was interrupted')
   } finally {
-    clearTimeout(beat)
+    clearTimeout(heartbeat)
     await output.return()
   }
 }

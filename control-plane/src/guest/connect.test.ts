@@ -9,7 +9,7 @@ import { listenOn } from '../testing/app.ts'
 import { type ProcessLine as Line, outputOf, readProcessLines as read, readUpTo } from '../testing/process-lines.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
-const { app, deps, host, user, create, send } = await createHostedApp({ works: false })
+const { app, deps, host, user, create, send } = await createHostedApp({ startWorker: false })
 const { port } = await listenOn(app)
 const ada = await user({ plan: 'local' })
 const { id } = (await create(ada)).body.data
@@ -37,7 +37,7 @@ async function open(process: string, query = '') {
 
 const bytesOf = (lines: Line[], stream?: string) => outputOf(lines, stream).toString()
 
-test('output of both streams, then the exit, then the end; the head says what it is', async () => {
+test('the stream has the output of both streams, then the exit, and its content type', async () => {
   const process = await sh('echo out; echo err >&2; exit 3')
 
   const response = await open(process)
@@ -50,7 +50,7 @@ test('output of both streams, then the exit, then the end; the head says what it
   assert.deepEqual(lines.at(-1), { type: 'exit', exit_code: 3 })
 })
 
-test('a signal is told by its name, without an exit code', async () => {
+test('a death by signal is reported by name, without an exit code', async () => {
   const process = await sh('kill -9 $$')
 
   const { lines } = await read(await open(process))
@@ -58,7 +58,7 @@ test('a signal is told by its name, without an exit code', async () => {
   assert.deepEqual(lines, [{ type: 'exit', signal: 'SIGKILL' }])
 })
 
-test('what was is replayed, what comes follows, to many readers at once, from any number on', async () => {
+test('many readers get past and new output, each from any sequence number', async () => {
   const process = await sh('while read line; do echo "$line"; done')
   await write(process, 'one\n')
   await until(() => guest.processes.get(process)!.events.length === 1)
@@ -77,7 +77,7 @@ test('what was is replayed, what comes follows, to many readers at once, from an
   assert.deepEqual(late.lines, [{ type: 'exit', exit_code: 0 }])
 })
 
-test('a number that is still to come just waits', async () => {
+test('a reader that starts after a future sequence number waits', async () => {
   const process = await sh('while read line; do echo "$line"; done')
   const response = await open(process, '?after=2')
 
@@ -90,7 +90,7 @@ test('a number that is still to come just waits', async () => {
   assert.equal(bytesOf((await read(response, 2)).lines), 'c\n')
 })
 
-test('cut at every byte and connected again with the last number, the output is whole', async () => {
+test('a reader interrupted at any byte resumes from its last sequence number without loss', async () => {
   const process = await sh('while IFS= read -r line; do echo "$line"; done; exit 7')
   for (let n = 0; n < 5; n++) {
     await write(process, `${'x'.repeat(n * 3)} ${n}\n`)
@@ -123,7 +123,7 @@ test('cut at every byte and connected again with the last number, the output is 
     }),
     { numRuns: 25 },
   )
-  // And every single place, once.
+  // And once at every single byte.
   for (let cut = 0; cut <= length; cut++) {
     const first = await readUpTo(await open(process), cut)
     const seq = first.reduce((last, line) => (line.type === 'data' ? line.seq : last), 0)
@@ -132,7 +132,7 @@ test('cut at every byte and connected again with the last number, the output is 
   }
 })
 
-test('asking for what is no longer kept is 410, with the oldest as text; 0 gets what there is', async () => {
+test('an expired offset is 410 with the oldest available one as text; 0 returns everything retained', async () => {
   guest.journalBytes = 64 * 1024
   const process = await sh('head -c 300000 /dev/zero')
   await send('GET', at(`/${process}/wait`), ada)
@@ -151,7 +151,7 @@ test('asking for what is no longer kept is 410, with the oldest as text; 0 gets 
   assert.equal(kept.lines.at(-1)?.type, 'exit')
 })
 
-test('a reader that falls behind is told, and holds up neither the process nor another reader', async () => {
+test('a reader that falls behind gets an error, and blocks neither the process nor other readers', async () => {
   guest.journalBytes = 64 * 1024
   const process = await sh('head -c 30000000 /dev/zero')
   const slow = await open(process)
@@ -167,7 +167,7 @@ test('a reader that falls behind is told, and holds up neither the process nor a
   assert.ok(Number.isInteger(last.oldest_available_seq))
 })
 
-test('silence is broken by a heartbeat before a reader with 5 s patience gives up', async () => {
+test('a silent stream sends a heartbeat within 5 s', async () => {
   const process = await sh('cat')
   const response = await open(process)
   const startedAt = performance.now()
@@ -179,13 +179,13 @@ test('silence is broken by a heartbeat before a reader with 5 s patience gives u
   response.destroy()
 })
 
-test('a host, a guest or a record that is lost is an error and never an exit', async () => {
+test('a lost host, guest or record is reported as an error and never as an exit', async () => {
   const dying: Record<string, () => unknown> = {
     'guest unreachable': async () => {
       await host.stop()
       await host.start()
     },
-    'the process was lost: how it ended is not known': () => {
+    'the process was lost: its exit status is unknown': () => {
       for (const process of guest.processes.values()) process.lose()
     },
   }
@@ -205,7 +205,7 @@ test('a host, a guest or a record that is lost is an error and never an exit', a
   }
 })
 
-test('a guest that lies about numbers or frames is not believed', async () => {
+test('wrong sequence numbers or frames from a guest are an error', async () => {
   const output = (seq: number, text = 'x') => {
     const number = Buffer.alloc(8)
     number.writeBigUInt64BE(BigInt(seq))
@@ -234,7 +234,7 @@ test('a guest that lies about numbers or frames is not believed', async () => {
   }
 })
 
-test('one more than the host lets into a sandbox is told to come back', async () => {
+test('a stream beyond the limit of the host gets 429 with Retry-After', async () => {
   host.hooks = {
     guest: (stream) => {
       stream.respond({ ':status': 429 })
@@ -247,7 +247,7 @@ test('one more than the host lets into a sandbox is told to come back', async ()
   assert.deepEqual([status, body.data.code, headers['retry-after']], [429, 'rate_limited', '1'])
 })
 
-test('output that is read counts as activity; a connection that is merely open does not', async () => {
+test('reading output counts as activity; an open connection alone does not', async () => {
   const process = await sh('cat')
   const response = await open(process)
   deps.activity.drain()
@@ -262,7 +262,7 @@ test('output that is read counts as activity; a connection that is merely open d
   response.destroy()
 })
 
-test('a reader that hangs up leaves nothing open and the process alone', async () => {
+test('a reader that disconnects leaves nothing open and does not affect the process', async () => {
   const process = await sh('cat')
   const response = await open(process)
 

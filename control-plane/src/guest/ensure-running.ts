@@ -12,7 +12,7 @@ import type { SandboxStatus } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { resumeSandbox } from '../sandboxes/resume.ts'
-import { type Check, checkRunning } from './failure.ts'
+import { type Check, checkRunning } from './with-guest.ts'
 
 const WAKE_LIMIT_MS = 60_000
 const LOOK_MS = 20

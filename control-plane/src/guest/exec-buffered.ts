@@ -1,10 +1,13 @@
-/** Exec with the whole answer at once. Of each stream the first MiB is kept; the command runs on to its real end. */
+/**
+ * Runs a command and returns its complete output. The first MiB of each stream is returned; the command always runs to
+ * its end.
+ */
 import { EXEC_OUTPUT_MAX_BYTES, EXEC_TRUNCATED_NOTICE, type ExecBody, type ExecResult } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { ensureRunning } from './ensure-running.ts'
 import { checkCommand, limitNotice, runCommand } from './exec.ts'
-import { withGuest } from './failure.ts'
+import { withGuest } from './with-guest.ts'
 
 export async function execBuffered(
   deps: Deps,
@@ -37,15 +40,15 @@ export async function execBuffered(
           }
         }
       }
-      throw new Error('the command ended without an end')
+      throw new Error('guest stream closed before an exit event')
     },
     signal,
   )
 }
 
-/** Output as text, up to the cap and not a byte further in memory. */
+/** Collects output as text, up to the limit; nothing beyond it is held in memory. */
 class CappedText {
-  // A byte order mark in the output of a command is output.
+  // A byte order mark is part of the output.
   readonly #decoder = new TextDecoder('utf-8', { ignoreBOM: true })
   #text = ''
   #bytes = 0
@@ -54,16 +57,16 @@ class CappedText {
 
   push(bytes: Uint8Array): void {
     if (this.#truncated) return
-    const kept = bytes.subarray(0, EXEC_OUTPUT_MAX_BYTES - this.#bytes)
-    this.#bytes += kept.length
-    // A character that the cap cuts stays in the decoder and is dropped with it.
-    this.#text += this.#decoder.decode(kept, { stream: true })
-    if (kept.length === bytes.length) return
+    const accepted = bytes.subarray(0, EXEC_OUTPUT_MAX_BYTES - this.#bytes)
+    this.#bytes += accepted.length
+    // A character that the limit splits stays in the decoder and is discarded.
+    this.#text += this.#decoder.decode(accepted, { stream: true })
+    if (accepted.length === bytes.length) return
     this.#truncated = true
     this.addLine(EXEC_TRUNCATED_NOTICE)
   }
 
-  /** Of ours, after the output, on a line of its own. */
+  /** Adds a notice after the output, on a separate line. */
   addLine(line: string): void {
     this.#lines.push(`${line}\n`)
   }

@@ -18,7 +18,7 @@ test.beforeEach(() => {
   host.hooks = {}
 })
 
-/** The answer as it comes, over a real connection. */
+/** Opens a streamed response over a real connection. */
 async function open(body: object, path = `/v1/sandboxes/${id}/exec?stream=true`) {
   const request = httpRequest({ port, method: 'POST', path, headers: ada.headers })
   request.on('error', () => {})
@@ -36,7 +36,7 @@ async function stream(body: object) {
   return { response, lines, frames: lines.map((line) => JSON.parse(line)) }
 }
 
-test('a stream has one field a line, the exit code last, and its headers', async () => {
+test('a stream has one field per line, the exit code last, and its headers', async () => {
   const { response, lines, frames } = await stream({ cmd: 'sh', args: ['-c', 'echo a; echo b >&2; exit 5'] })
 
   assert.equal(response.headers['content-type'], 'application/x-ndjson')
@@ -48,7 +48,7 @@ test('a stream has one field a line, the exit code last, and its headers', async
   assert.equal(frames.map((frame) => frame.stderr ?? '').join(''), 'b\n')
 })
 
-test('stream may be asked for in the body, and false in the query is none', async () => {
+test('streaming can be requested in the body, and stream=false in the query means no stream', async () => {
   const { response } = await open({ cmd: 'true', stream: true }, `/v1/sandboxes/${id}/exec`)
   const buffered = await open({ cmd: 'true' }, `/v1/sandboxes/${id}/exec?stream=false`)
 
@@ -65,7 +65,7 @@ test('a command that could not start is an error line and its exit code', async 
   assert.deepEqual(frames.slice(1), [{ exit_code: 127 }])
 })
 
-test('no line cuts a character or is larger than 64 KiB, and a stream has no cap', async () => {
+test('no line splits a character or exceeds 64 KiB, and a stream has no size limit', async () => {
   const { frames } = await stream({ cmd: 'sh', args: ['-c', "printf '%0400000d' 0 | sed 's/0/😀/g'"] })
 
   const chunks = frames.slice(0, -1).map((frame) => frame.stdout as string)
@@ -76,14 +76,14 @@ test('no line cuts a character or is larger than 64 KiB, and a stream has no cap
   }
 })
 
-test('a character whose bytes come apart is one character', async () => {
+test('a character whose bytes arrive separately stays one character', async () => {
   const script = "printf '\\360\\237'; sleep 0.2; printf '\\230\\200'; sleep 0.2; printf '\\342\\202'"
   const { frames } = await stream({ cmd: 'sh', args: ['-c', script] })
 
   assert.equal(frames.map((frame) => frame.stdout ?? '').join(''), '😀�')
 })
 
-test('the head leaves before any output, output as it comes, and a heartbeat every 5 s', async () => {
+test('the head is sent before any output, output as it arrives, and a heartbeat every 5 s', async () => {
   const { request, response } = await open({ cmd: 'sh', args: ['-c', 'sleep 0.3; echo first; sleep 11'] })
   const startedAt = Date.now()
   const seen: { line: string; at: number }[] = []
@@ -101,7 +101,7 @@ test('the head leaves before any output, output as it comes, and a heartbeat eve
   for (const [i, at] of beats.entries()) assert.ok(Math.abs(at - 5_000 * (i + 1)) < 1_500, beats.join())
 })
 
-test('a reader that does not read stops the command, not our memory', async () => {
+test('a reader that does not read blocks the command instead of filling memory', async () => {
   const { request, response } = await open({ cmd: 'sh', args: ['-c', 'head -c 300000000 /dev/zero | tr "\\0" x'] })
   response.pause()
   await delay(1_500)
@@ -114,7 +114,7 @@ test('a reader that does not read stops the command, not our memory', async () =
   await until(() => commands.size === 0)
 })
 
-test('a guest that is lost in the middle of a stream cuts it: no exit code is made up', async () => {
+test('a stream whose guest is lost is reset, without an invented exit code', async () => {
   const { response } = await open({ cmd: 'sh', args: ['-c', 'echo begun; sleep 30'] })
   const chunks: string[] = []
   response.setEncoding('utf8').on('data', (text) => chunks.push(text))
@@ -129,7 +129,7 @@ test('a guest that is lost in the middle of a stream cuts it: no exit code is ma
   await until(() => commands.size === 0)
 })
 
-test('failures before the start of a stream are ordinary errors', async () => {
+test('failures before the start of a stream are ordinary error responses', async () => {
   host.hooks = { guest: (stream) => stream.close() }
   const { response } = await open({ cmd: 'true' })
 

@@ -24,7 +24,7 @@ test.beforeEach(() => {
 const exec = (body: object, who = ada, sandbox = id) => send('POST', `/v1/sandboxes/${sandbox}/exec`, who, body)
 const sh = (script: string, more: object = {}) => exec({ cmd: 'sh', args: ['-c', script], ...more })
 
-test('a command gives its output, its exit code and how long it took', async () => {
+test('a command returns its output, its exit code and its duration', async () => {
   const { status, body } = await sh('echo out; echo err >&2; exit 3')
 
   assert.equal(status, 200)
@@ -32,7 +32,7 @@ test('a command gives its output, its exit code and how long it took', async () 
   assert.ok(body.data.exec_ms > 0)
 })
 
-test('a real connection that closes after the answer of its create leaves the sandbox alone', async () => {
+test('closing the connection after the response to a create does not affect the sandbox', async () => {
   const request = httpRequest({ port, method: 'POST', path: '/v1/sandboxes', headers: ada.headers, agent: false })
   request.end(JSON.stringify({ shape: 's-1vcpu-256mb' }))
   const [response] = (await once(request, 'response')) as [IncomingMessage]
@@ -44,7 +44,7 @@ test('a real connection that closes after the answer of its create leaves the sa
   await send('DELETE', `/v1/sandboxes/${data.id}`, ada)
 })
 
-test('what cannot start says why and has the exit code of a shell', async () => {
+test('a command that cannot start has an error message and the exit code of a shell', async () => {
   const missing = (await exec({ cmd: 'no-such-program' })).body.data.result
   const directory = (await exec({ cmd: '/tmp' })).body.data.result
 
@@ -58,7 +58,7 @@ test('a death by signal is 128 and its number', async () => {
   assert.equal((await sh('kill -KILL $$')).body.data.result.exit_code, 137)
 })
 
-test('stdin arrives whole, also when it is large, and is empty when there is none', async () => {
+test('stdin arrives completely, even if it is large, and is empty if absent', async () => {
   const large = 'zeile ü\n'.repeat(200_000)
 
   assert.equal((await exec({ cmd: 'wc', args: ['-c'], stdin: large })).body.data.result.stdout.trim(), '1800000')
@@ -67,7 +67,7 @@ test('stdin arrives whole, also when it is large, and is empty when there is non
   assert.equal((await exec({ cmd: 'true', stdin: large })).body.data.result.exit_code, 0)
 })
 
-test('declared variables are there, may be overridden, and others are refused by name', async () => {
+test('declared variables are set and can be overridden; undeclared ones are rejected by name', async () => {
   assert.equal((await sh('echo $GREETING $OTHER')).body.data.result.stdout, 'hello x\n')
   assert.equal((await sh('echo $GREETING', { env: { GREETING: 'bye' } })).body.data.result.stdout, 'bye\n')
   assert.equal((await sh('echo $GREETING', { env: null, args: ['-c', 'echo $GREETING'] })).status, 200)
@@ -79,7 +79,7 @@ test('declared variables are there, may be overridden, and others are refused by
   )
 })
 
-test('faults of the body are 400 with the name of the field', async () => {
+test('an invalid body is 400 with the name of the field', async () => {
   const faults: [object, string][] = [
     [{}, 'cmd'],
     [{ cmd: '' }, 'cmd'],
@@ -99,16 +99,16 @@ test('faults of the body are 400 with the name of the field', async () => {
   }
 })
 
-test('of more than 1 MiB the first is kept, a line says so, and the exit code is real', async () => {
+test('output over 1 MiB is truncated with a notice, and the exit code is correct', async () => {
   const { result } = (await sh('head -c 1500000 /dev/zero | tr "\\0" x; echo few >&2; exit 7')).body.data
 
   assert.equal(result.stdout, `${'x'.repeat(EXEC_OUTPUT_MAX_BYTES)}\n[output truncated: exceeded 1 MiB]\n`)
   assert.deepEqual([result.stderr, result.exit_code], ['few\n', 7])
 })
 
-test('exactly 1 MiB is not cut, and a cut never goes through a character', async () => {
+test('exactly 1 MiB is not truncated, and truncation never splits a character', async () => {
   const exact = (await sh(`head -c ${EXEC_OUTPUT_MAX_BYTES} /dev/zero | tr "\\0" x`)).body.data.result.stdout
-  // Three bytes each, and 1 MiB is no multiple of three.
+  // Three bytes each, and 1 MiB is not a multiple of three.
   const euros = (await sh(`i=0; while [ $i -lt 400 ]; do printf '%01000d' 0 | sed 's/0/€/g'; i=$((i+1)); done`)).body
     .data.result.stdout
 
@@ -116,11 +116,11 @@ test('exactly 1 MiB is not cut, and a cut never goes through a character', async
   assert.equal(euros, `${'€'.repeat(Math.floor(EXEC_OUTPUT_MAX_BYTES / 3))}\n[output truncated: exceeded 1 MiB]\n`)
 })
 
-test('bytes that are no UTF-8 become U+FFFD', async () => {
+test('bytes that are not valid UTF-8 become U+FFFD', async () => {
   assert.equal((await sh("printf 'a\\377b'")).body.data.result.stdout, 'a�b')
 })
 
-test('the sandbox must be running: 404 with its status', async () => {
+test('a sandbox that is not running is 404 with its status', async () => {
   for (const status of ['creating', 'paused', 'error', 'destroyed', 'failed'] as const) {
     const row = await insertSandbox(deps.db, ada.id, status, { owner: deps.processId })
     const answer = await exec({ cmd: 'true' }, ada, row.id)
@@ -131,7 +131,7 @@ test('the sandbox must be running: 404 with its status', async () => {
   }
 })
 
-test('a foreign sandbox is not found, and its own token may run commands in it', async () => {
+test('a sandbox of another user is not found, and its access token may run commands in it', async () => {
   const bob = await user()
   const token = 'skp_sb_test'
   await deps.db
@@ -148,15 +148,15 @@ test('a guest or host that cannot be reached is 502', async () => {
   const refused = await exec({ cmd: 'true' })
   host.hooks = {}
   await host.stop()
-  const gone = await exec({ cmd: 'true' })
+  const absent = await exec({ cmd: 'true' })
   await host.start()
 
   const unreachable = { status: 'error', message: 'guest unreachable', code: 502 }
-  assert.deepEqual([refused.status, refused.body, gone.body], [502, unreachable, unreachable])
+  assert.deepEqual([refused.status, refused.body, absent.body], [502, unreachable, unreachable])
   assert.equal((await exec({ cmd: 'true' })).status, 200)
 })
 
-test('whatever a hostile guest answers, the caller gets 502 and nothing of it', async () => {
+test('invalid responses of a hostile guest are 502 and are not forwarded', async () => {
   const json = (value: unknown) => Buffer.from(JSON.stringify(value))
   const started = guestExecFrame('started', json({ pid: 1 }))
   const lies: Uint8Array[][] = [
@@ -193,7 +193,7 @@ test('whatever a hostile guest answers, the caller gets 502 and nothing of it', 
   assert.equal((await exec({ cmd: 'true' })).status, 502)
 })
 
-test('a caller that hangs up has its command killed, buffered and streamed, and nobody is alarmed', async (t) => {
+test('the command of a caller that disconnects is killed, buffered or streamed, without a warning in the log', async (t) => {
   const warnings = t.mock.method(deps.log, 'warn').mock
   const passing = t.mock.method(deps.log, 'debug').mock
   for (const path of [`/v1/sandboxes/${id}/exec`, `/v1/sandboxes/${id}/exec?stream=true`]) {
@@ -207,11 +207,11 @@ test('a caller that hangs up has its command killed, buffered and streamed, and 
     await until(() => commands.size === 0, 'the command has ended', 5_000)
   }
 
-  await until(() => passing.calls.some((call) => /the caller has gone/.test(String(call.arguments[1]))))
+  await until(() => passing.calls.some((call) => /the caller has absent/.test(String(call.arguments[1]))))
   assert.equal(warnings.callCount(), 0)
 })
 
-test('a command that leaves something in the background does not lose it with its answer', async () => {
+test('processes that a command leaves in the background survive its response', async () => {
   const { result } = (await sh('sleep 30 >/dev/null 2>&1 & echo $!')).body.data
   await delay(200)
 
@@ -220,7 +220,7 @@ test('a command that leaves something in the background does not lose it with it
   process.kill(pid, 'SIGKILL')
 })
 
-test('the wall limit ends a command, and says so', async () => {
+test('the time limit kills a command with a notice', async () => {
   deps.config.execLimitSeconds = 1
   const { result } = (await sh('echo begun; sleep 30')).body.data
   deps.config.execLimitSeconds = 20
@@ -228,7 +228,7 @@ test('the wall limit ends a command, and says so', async () => {
   assert.deepEqual([result.stdout, result.exit_code, result.stderr], ['begun\n', 137, '[killed: exceeded 1 s]\n'])
 })
 
-test('activity is noted while a command runs and written by a sweep', async () => {
+test('activity is recorded while a command runs and written by a sweep', async () => {
   const lastActive = async () =>
     (await deps.db.selectFrom('sandboxes').select('last_active_at').where('id', '=', id).executeTakeFirstOrThrow())
       .last_active_at

@@ -1,10 +1,10 @@
 /**
- * A command in a guest, as events: what both kinds of exec are made of.
+ * Runs a command in a guest and yields its events; both kinds of exec use it.
  *
- * The command and its stdin go out as frames while the output comes in, each at the pace of the other end. The first
- * event is `started` or `error`; the last is `error` or `exit`. An answer that stops without them was cut: that throws,
- * for there is no exit code. Whoever stops reading early, or whose signal fires, resets the stream, and the guest
- * kills the command.
+ * The command and its stdin are sent as frames while output is received, each at the pace of the other side. The first
+ * event is `started` or `error`; the last is `error` or `exit`. A stream that ends without them was interrupted: that
+ * throws, because there is no exit code. When the consumer stops reading, or the signal fires, the stream is reset and
+ * the guest kills the command.
  */
 import type { ClientHttp2Stream } from 'node:http2'
 import { Readable } from 'node:stream'
@@ -26,22 +26,22 @@ import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { parseJson, responseOf } from '../hosts/client.ts'
+import { parseJson, waitForHeaders } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
-import { checkGuestAnswer, GUEST_TEXT_MAX_BYTES } from './failure.ts'
+import { checkGuestResponse, GUEST_TEXT_MAX_BYTES } from './failures.ts'
 
 export type ExecEvent =
   | { type: 'started' }
   | { type: 'stdout'; bytes: Uint8Array }
   | { type: 'stderr'; bytes: Uint8Array }
-  /** It could not start. */
+  /** The command could not be started. */
   | { type: 'error'; exitCode: number; message: string }
   | { type: 'exit'; exitCode: number; timedOut: boolean }
 
-/** The guest ends a command at its limit; one that does not within this is given up. */
+/** The guest kills a command at its time limit; if it has not done so after this, the request is aborted. */
 const LIMIT_GRACE_MS = 10_000
-/** A guest that has told the exit and does not end its answer gets no more time than this. */
-const CLOSE_LIMIT_MS = 5_000
+/** How long a guest may take to end its response after the exit event. */
+const CLOSE_TIMEOUT_MS = 5_000
 
 export async function* runCommand(
   deps: Deps,
@@ -56,7 +56,7 @@ export async function* runCommand(
   let ended = false
   try {
     sendCommand(stream, body, limitMs)
-    await checkGuestAnswer(stream, await responseOf(stream, signal), signal)
+    await checkGuestResponse(stream, await waitForHeaders(stream, signal), signal)
     for await (const event of readEvents(stream)) {
       ended = event.type === 'exit' || event.type === 'error'
       yield event
@@ -70,15 +70,18 @@ export async function* runCommand(
   }
 }
 
-/** After its exit only the end of the answer can follow. A reset would kill what the command left in the background. */
+/**
+ * After the exit event only the end of the response can follow. A reset would kill processes that the command left in
+ * the background.
+ */
 function closeStream(stream: ClientHttp2Stream): void {
   if (stream.closed) return
   stream.resume()
-  const limit = setTimeout(() => resetStream(stream), CLOSE_LIMIT_MS)
+  const limit = setTimeout(() => resetStream(stream), CLOSE_TIMEOUT_MS)
   stream.once('close', () => clearTimeout(limit))
 }
 
-/** What the schema cannot say. */
+/** Checks that the schema cannot express. */
 export function checkCommand(sandbox: SandboxRow, body: ExecBody): void {
   if (body.cmd.includes('\0')) throw badField({ cmd: 'must not contain a NUL character' })
   if (body.args?.some((arg) => arg.includes('\0'))) throw badField({ args: 'must not contain a NUL character' })
@@ -96,10 +99,10 @@ export function checkCommand(sandbox: SandboxRow, body: ExecBody): void {
 
 function sendCommand(stream: ClientHttp2Stream, body: ExecBody, limitMs: number): void {
   const command = guestExecFrame('command', commandBytes(body, limitMs))
-  // With its head and its end in one piece, so that the guest is woken once.
+  // Headers, command and end in one write, so that the guest wakes up once.
   if (!body.stdin) return void stream.end(command)
   stream.write(command)
-  // A command that ends without reading its stdin makes this fail; what counts is what the guest answers.
+  // Fails when the command exits without reading its stdin; the guest's response is what counts.
   pipeline(Readable.from(stdinFrames(body.stdin)), stream).catch(() => {})
 }
 
@@ -127,10 +130,10 @@ async function* readEvents(stream: ClientHttp2Stream): AsyncGenerator<ExecEvent,
         yield { type: 'started' }
       } else if (started && (type === 'stdout' || type === 'stderr')) yield { type, bytes: payload }
       else if (started && type === 'exit') return yield toExit(parse(GuestExecExit, payload))
-      else throw new Error(`the guest sent a frame out of order: ${type}`)
+      else throw new Error(`the guest sent an unexpected ${type} frame`)
     }
   }
-  throw new Error('the guest ended its answer before the command ended')
+  throw new Error('guest stream closed before an exit event')
 }
 
 const toError = ({ kind, message }: GuestExecError): ExecEvent => ({
@@ -140,13 +143,14 @@ const toError = ({ kind, message }: GuestExecError): ExecEvent => ({
 })
 
 function toExit({ code, signal, timed_out: timedOut }: GuestExecExit): ExecEvent {
-  if ((code === undefined) === (signal === undefined)) throw new Error('the guest sent an exit without one reason')
+  if ((code === undefined) === (signal === undefined))
+    throw new Error('the guest sent an exit without exactly one of code and signal')
   return { type: 'exit', exitCode: code ?? 128 + signal!, timedOut }
 }
 
 function parse<Schema extends TSchema>(schema: Schema, payload: Uint8Array): Static<Schema> {
   const value = parseJson(Buffer.from(payload))
-  if (!Value.Check(schema, value)) throw new Error('the guest sent a frame that does not fit')
+  if (!Value.Check(schema, value)) throw new Error('the guest sent a frame that does not match its schema')
   return value as Static<Schema>
 }
 

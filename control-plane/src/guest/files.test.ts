@@ -32,10 +32,10 @@ const put = async (file: string, body: string | Buffer | null, who = ada, sandbo
 const pull = (file: string, who = ada, sandbox = id) => fetch(url + filesUrl(file, sandbox), { headers: who.headers })
 const inGuest = (file: string) => path.join(root, file)
 const leftBeside = (folder: string) => readdirSync(inGuest(folder)).filter((name) => name.includes('.part'))
-// biome-ignore lint/suspicious/noExplicitAny: tests assert on the answer itself.
+// biome-ignore lint/suspicious/noExplicitAny: tests assert on the response itself.
 type Answer = any
 
-test('bytes go in and come out as they are, directories are made, and the answer is empty', async () => {
+test('files are stored unchanged, directories are created, and the response is empty', async () => {
   const bytes = randomBytes(3_000_000)
 
   const written = await put('/deep/er/file.bin', bytes)
@@ -48,7 +48,7 @@ test('bytes go in and come out as they are, directories are made, and the answer
   assert.deepEqual(Buffer.from(await read.arrayBuffer()), bytes)
 })
 
-test('an empty body is an empty file, a body without length works, and names may hold anything', async () => {
+test('an empty body creates an empty file, a body without length works, and names may contain anything', async () => {
   await put('/empty', null)
   const chunks = Array.from({ length: 40 }, (_, i) => Buffer.alloc(10_000, i))
   await put('/chunked', Readable.toWeb(Readable.from(chunks)) as never)
@@ -61,7 +61,7 @@ test('an empty body is an empty file, a body without length works, and names may
   assert.equal((await pull('/empty')).headers.get('content-length'), '0')
 })
 
-test('JSON is bytes like any other, whatever type is claimed', async () => {
+test('a JSON body is stored unchanged, whatever its content type', async () => {
   const init = { method: 'PUT', headers: { ...ada.headers, 'content-type': 'application/json' }, body: '{"broken":' }
   const response = await fetch(url + filesUrl('/x.json'), init)
 
@@ -69,7 +69,7 @@ test('JSON is bytes like any other, whatever type is claimed', async () => {
   assert.equal(readFileSync(inGuest('/x.json'), 'utf8'), '{"broken":')
 })
 
-test('a path that is none is 400 with its field', async () => {
+test('an invalid path is 400 with its field', async () => {
   await mkdir(inGuest('/folder'), { recursive: true })
   const bad = ['relative', '', '/a/../b', '/..', '/nul\0', `/${'x'.repeat(4096)}`]
 
@@ -86,7 +86,7 @@ test('a path that is none is 400 with its field', async () => {
   assert.deepEqual([missing.status, missing.body.data.path], [400, 'is required'])
 })
 
-test('a missing file is 404 with its own code, and not a header of the guest passes', async () => {
+test('a missing file is 404 with its code, and no header of the guest is forwarded', async () => {
   await writeFile(inGuest('/there'), 'x')
 
   assert.deepEqual((await pull('/missing').then(toAnswer)).body, {
@@ -96,7 +96,7 @@ test('a missing file is 404 with its own code, and not a header of the guest pas
   assert.equal((await pull('/there')).headers.get('x-from-guest'), null)
 })
 
-test('the sandbox must be running and of the caller', async () => {
+test('the sandbox must be running and belong to the caller', async () => {
   const paused = await insertSandbox(deps.db, ada.id, 'paused')
   const bob = await user()
 
@@ -110,7 +110,7 @@ test('the sandbox must be running and of the caller', async () => {
   assert.equal((await pull('/x', bob)).status, 404)
 })
 
-test('an upload that is cut leaves nothing, whole or half, and the old file as it was', async () => {
+test('an interrupted upload leaves nothing behind and the old file unchanged', async () => {
   await put('/cut/file', 'before')
   for (const headers of [{ 'content-length': 10_000_000 }, {}]) {
     const request = httpRequest({
@@ -130,7 +130,7 @@ test('an upload that is cut leaves nothing, whole or half, and the old file as i
   }
 })
 
-test('an upload that stands still when it is cut is not taken for a whole one', async () => {
+test('an upload that is idle when it is interrupted is not stored', async () => {
   for (let i = 0; i < 20; i++) {
     const request = httpRequest({ port, method: 'PUT', path: filesUrl('/still'), headers: ada.headers })
     request.on('error', () => {})
@@ -144,7 +144,7 @@ test('an upload that stands still when it is cut is not taken for a whole one', 
   }
 })
 
-test('more than 10 GiB is refused at once when it is announced', async () => {
+test('an announced length over 10 GiB is rejected immediately', async () => {
   const request = httpRequest({
     port,
     method: 'PUT',
@@ -160,7 +160,7 @@ test('more than 10 GiB is refused at once when it is announced', async () => {
   assert.deepEqual([response.statusCode, body.data.body], [400, `is larger than ${FILE_MAX_BYTES} bytes`])
 })
 
-test('a guest that refuses in the middle of an upload is heard, and the answer arrives', async () => {
+test('an error of the guest during an upload reaches the caller', async () => {
   host.hooks = {
     guest: (stream) => {
       stream.once('data', () => {
@@ -175,9 +175,9 @@ test('a guest that refuses in the middle of an upload is heard, and the answer a
   assert.match(body.data.body, /no space left/)
 })
 
-test('a guest that is gone is 502, and so is one that counts wrong', async () => {
+test('a lost guest is 502, and so is one that reports a wrong size', async () => {
   host.hooks = { guest: (stream) => stream.close() }
-  const gone = [(await put('/x', 'x')).status, (await pull('/x')).status]
+  const unreachable = [(await put('/x', 'x')).status, (await pull('/x')).status]
   host.hooks = {
     guest: (stream) => {
       stream.resume().once('end', () => {
@@ -188,28 +188,28 @@ test('a guest that is gone is 502, and so is one that counts wrong', async () =>
   }
   const wrong = await put('/x', 'x')
 
-  assert.deepEqual(gone, [502, 502])
+  assert.deepEqual(unreachable, [502, 502])
   assert.deepEqual([wrong.status, wrong.body.message], [502, 'guest unreachable'])
 })
 
-test('a download that is not as long as the guest said is cut, never passed off as whole', async () => {
-  for (const [said, sent] of [
+test('a download whose length differs from the announced one is reset', async () => {
+  for (const [announced, sent] of [
     [10, 5],
     [5, 10],
   ]) {
     host.hooks = {
       guest: (stream) => {
-        stream.respond({ ':status': 200, 'content-length': said })
+        stream.respond({ ':status': 200, 'content-length': announced })
         stream.end(Buffer.alloc(sent!))
       },
     }
-    const told = pull('/lie').then(async (response) => (response.ok ? response.arrayBuffer() : response.status))
-    // Seen before the head has left it is an error of its own, later it can only be cut.
-    assert.equal(await told.catch(() => 502), 502)
+    const download = pull('/lie').then(async (response) => (response.ok ? response.arrayBuffer() : response.status))
+    // Before the head is sent it is an error response, after that only a reset is possible.
+    assert.equal(await download.catch(() => 502), 502)
   }
 })
 
-test('a file without a length, as the kernel makes them, is sent in chunks', async () => {
+test('a file without a length, such as one of /proc, is sent in chunks', async () => {
   host.hooks = {
     guest: (stream) => {
       stream.respond({ ':status': 200 })
@@ -221,7 +221,7 @@ test('a file without a length, as the kernel makes them, is sent in chunks', asy
   assert.deepEqual([response.headers.get('content-length'), await response.text()], [null, 'made up'])
 })
 
-test('a reader that hangs up stops the guest from sending', async () => {
+test('a reader that disconnects stops the guest from sending', async () => {
   let closed = false
   host.hooks = {
     guest: (stream) => {
@@ -243,7 +243,7 @@ test('a reader that hangs up stops the guest from sending', async () => {
   await until(() => closed)
 })
 
-test('256 MiB go both ways with flat memory and the right checksum', async () => {
+test('256 MiB are uploaded and downloaded with constant memory and the right checksum', async () => {
   const piece = randomBytes(1024 * 1024)
   const hash = createHash('sha256')
   async function* pieces() {

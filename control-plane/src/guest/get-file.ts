@@ -1,21 +1,22 @@
-/** A file out of a guest. The guest says how long it is; what it then sends is held to that. */
+/** Reads a file from a guest. The guest announces the length, and what it sends must match it. */
 import type { ClientHttp2Stream } from 'node:http2'
 import { Readable } from 'node:stream'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { responseOf } from '../hosts/client.ts'
+import { waitForHeaders } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
 import { ensureRunning } from './ensure-running.ts'
-import { checkGuestAnswer, guestUnreachable, withGuest } from './failure.ts'
+import { checkGuestResponse, guestUnreachable } from './failures.ts'
 import { checkPath } from './put-file.ts'
+import { withGuest } from './with-guest.ts'
 
 export type GuestFile = {
-  /** Undefined for files the kernel makes up. */
+  /** Undefined for files without a known length, such as those of /proc. */
   bytes: number | undefined
   content: Readable
 }
 
-/** The signal also ends the content: a reader that hangs up stops the guest from sending. */
+/** The signal also ends the content: when the reader disconnects, the guest stops sending. */
 export async function getFile(deps: Deps, sandbox: SandboxRow, path: string, signal: AbortSignal): Promise<GuestFile> {
   checkPath(path)
   const running = await ensureRunning(deps, sandbox, signal)
@@ -26,8 +27,8 @@ export async function getFile(deps: Deps, sandbox: SandboxRow, path: string, sig
       const host = await deps.hosts.get(running.host_id)
       const stream = host.openGuest(sandbox.id, { method: 'GET', route: 'files', query: { path } }, signal)
       try {
-        const headers = await responseOf(stream, signal)
-        await checkGuestAnswer(stream, headers, signal)
+        const headers = await waitForHeaders(stream, signal)
+        await checkGuestResponse(stream, headers, signal)
         const bytes = parseLength(headers['content-length'])
         const activity = deps.activity.beginUse(sandbox.id)
         stream.once('close', () => activity[Symbol.dispose]())
@@ -43,11 +44,11 @@ export async function getFile(deps: Deps, sandbox: SandboxRow, path: string, sig
 
 function parseLength(text: string | undefined): number | undefined {
   if (text === undefined) return undefined
-  if (!/^\d{1,15}$/.test(text)) throw new Error('the guest sent a length that is none')
+  if (!/^\d{1,15}$/.test(text)) throw new Error('the guest sent an invalid content-length')
   return Number(text)
 }
 
-/** Passes what comes on, and fails if it is not just as much as was announced. */
+/** Forwards the stream, and fails if its length differs from the announced one. */
 async function* exactly(stream: ClientHttp2Stream, bytes: number | undefined): AsyncGenerator<Buffer> {
   let seen = 0
   try {
@@ -58,7 +59,7 @@ async function* exactly(stream: ClientHttp2Stream, bytes: number | undefined): A
     }
     if (stream.rstCode !== 0 || seen < (bytes ?? 0)) throw new Error(`the guest sent ${seen} of ${bytes} bytes`)
   } catch (error) {
-    // When the head has not left yet this becomes the answer; later it cuts the connection.
+    // Before the response head is sent this becomes the response; after that it resets the connection.
     throw guestUnreachable(error)
   } finally {
     resetStream(stream)

@@ -1,4 +1,6 @@
-/** Clients that push, pull and let go at the same time, with the real agent behind the API: each gets a true answer. */
+/**
+ * Clients that write, read and disconnect at the same time, with the real guest agent: each gets a correct response.
+ */
 import assert from 'node:assert/strict'
 import type { IncomingMessage } from 'node:http'
 import { test } from 'node:test'
@@ -9,7 +11,7 @@ import { hasRealGuest, startRealGuest } from '../testing/real-guest.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const skip = hasRealGuest ? false : 'the guest agent is not built'
-const { app, host, user, create, send } = await createHostedApp({ works: false })
+const { app, host, user, create, send } = await createHostedApp({ startWorker: false })
 const { port } = await listenOn(app)
 const ada = await user({ plan: 'local' })
 const { id } = (await create(ada)).body.data
@@ -26,7 +28,9 @@ const closeStdin = (process: string) => send('POST', at(`/${process}/stdin/close
 const open = (process: string, headers: Record<string, string> = ada.headers) =>
   openStream(port, at(`/${process}/connect`), headers)
 
-test('many who write and one who closes: what was taken is what the program read, in order', { skip }, async () => {
+test('with many writers and one that closes stdin, exactly the accepted input reaches the program in order', {
+  skip,
+}, async () => {
   for (let round = 0; round < 5; round++) {
     const process = await start({ cmd: 'cat' })
     const texts = Array.from({ length: 40 }, (_, n) => `${n} `.repeat(1 + (n % 7) * 500))
@@ -54,7 +58,9 @@ test('many who write and one who closes: what was taken is what the program read
   }
 })
 
-test('a process that was stopped takes what its pipe holds, holds up nobody, and can be ended', { skip }, async () => {
+test('a stopped process accepts what fits into its pipe, blocks no other request, and can be deleted', {
+  skip,
+}, async () => {
   const process = await start({ cmd: 'sh', args: ['-c', 'echo stops; kill -STOP $$'] })
   await until(async () => (await get(process)).output.newest_seq === 1)
   const great = Buffer.alloc(256 * 1024, 'x')
@@ -75,7 +81,7 @@ test('a process that was stopped takes what its pipe holds, holds up nobody, and
   }
 })
 
-test('a storm of resizes leaves a terminal of the last size, and everything it wrote', { skip }, async () => {
+test('many resizes leave the terminal at the last size, and no output is lost', { skip }, async () => {
   const script =
     'stty raw -echo; trap : WINCH; n=0; while [ $n -lt 300 ]; do n=$((n+1)); echo $n; done; read x; stty size'
   const process = await start({ cmd: 'bash', args: ['-c', script], pty: {} })
@@ -93,7 +99,7 @@ test('a storm of resizes leaves a terminal of the last size, and everything it w
   assert.equal(outputOf(lines).toString(), `${numbers.join('')}31 97\n`)
 })
 
-test('hundreds who connect and hang up at once leave nothing behind', { skip }, async () => {
+test('hundreds of readers that connect and disconnect at once leave nothing behind', { skip }, async () => {
   const process = await start({ cmd: 'sh', args: ['-c', 'yes | head -c 3000000; cat'] })
   for (let round = 0; round < 5; round++) {
     const readers = await Promise.all(Array.from({ length: 60 }, () => open(process)))
@@ -111,7 +117,7 @@ test('hundreds who connect and hang up at once leave nothing behind', { skip }, 
   assert.deepEqual([seq, lines.at(-1)], [output.newest_seq, { type: 'exit', exit_code: 0 }])
 })
 
-test('a token that is rotated loses its reader in the middle of a line or between two, and hears of no end', {
+test('the reader of a rotated token is reset within a line or between two, without an exit frame', {
   skip,
 }, async () => {
   const { token } = (await send('POST', `/v1/sandboxes/${id}/access-token`, ada)).body.data

@@ -1,8 +1,10 @@
 /**
- * The output of a process as the frames of the connect stream (wire 6), from any `seq` on: what is kept, then what comes.
+ * Reads the output of a process as the frames of the connect stream (docs/api.md#processes), starting after any `seq`:
+ * first the retained output, then new output.
  *
- * Gaps are worse than ends: what the guest sends is checked number by number, and whatever is wrong with it, or a host
- * or guest that goes away, ends in an `error` frame. An `exit` comes only from an exit that the guest told.
+ * A gap would be worse than an early end. Therefore every sequence number from the guest is checked, and invalid data
+ * or a lost host or guest ends the stream with an `error` frame. An `exit` frame is sent only for an exit that the
+ * guest reported.
  */
 import type { ClientHttp2Stream } from 'node:http2'
 import {
@@ -18,15 +20,19 @@ import {
 import { Value } from 'typebox/value'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { parseJson, responseOf } from '../hosts/client.ts'
+import { parseJson, waitForHeaders } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
 import { ensureRunning } from './ensure-running.ts'
-import { checkGuestAnswer, checkRunningState, withIdleGuest } from './failure.ts'
-import { pathOf } from './processes.ts'
+import { checkGuestResponse } from './failures.ts'
+import { processPath } from './processes.ts'
+import { checkRunningOrConflict, withGuestUnrecorded } from './with-guest.ts'
 
 export type ProcessOutput = AsyncGenerator<Exclude<ProcessFrame, { type: 'heartbeat' }>, void>
 
-/** Resolves when the guest has agreed; failures until then are ordinary ones. Whoever stops reading calls `return`. */
+/**
+ * Resolves when the guest has accepted; failures before that are ordinary ones. A consumer that stops early must call
+ * `return`.
+ */
 export async function openProcessOutput(
   deps: Deps,
   sandbox: SandboxRow,
@@ -34,17 +40,17 @@ export async function openProcessOutput(
   after: number,
   signal: AbortSignal,
 ): Promise<ProcessOutput> {
-  const below = `${pathOf(processId)}/connect`
-  const running = await ensureRunning(deps, sandbox, signal, checkRunningState)
-  return withIdleGuest(
+  const subpath = `${processPath(processId)}/connect`
+  const running = await ensureRunning(deps, sandbox, signal, checkRunningOrConflict)
+  return withGuestUnrecorded(
     deps,
     running,
     async () => {
       const host = await deps.hosts.get(running.host_id)
       const query = { after: String(after) }
-      const stream = host.openGuest(sandbox.id, { method: 'GET', route: 'processes', below, query }, signal)
+      const stream = host.openGuest(sandbox.id, { method: 'GET', route: 'processes', subpath, query }, signal)
       try {
-        await checkGuestAnswer(stream, await responseOf(stream, signal), signal)
+        await checkGuestResponse(stream, await waitForHeaders(stream, signal), signal)
       } catch (error) {
         resetStream(stream)
         throw error
@@ -63,29 +69,29 @@ async function* readOutput(
   signal: AbortSignal,
 ): ProcessOutput {
   const reader = createGuestConnectReader()
-  // From 0 on everything that is kept comes, whose first number only the guest knows.
+  // 0 asks for all retained output; only the guest knows its first sequence number.
   let seq = after === 0 ? undefined : after
   try {
     for await (const chunk of stream as AsyncIterable<Buffer>) {
       deps.activity.recordUse(sandbox.id)
       for (const frame of reader.push(chunk)) {
-        const line = toLine(frame, seq)
+        const line = toFrame(frame, seq)
         yield line
         if (line.type !== 'data') return
         seq = line.seq
       }
     }
-    throw new Error('the guest ended the output of a process before its end')
+    throw new Error('guest stream closed before the process exited')
   } catch (error) {
     if (signal.aborted) throw error
-    deps.log.warn({ err: error, sandbox: sandbox.id }, 'the output of a process was cut')
-    yield { type: 'error', error: await whyCut(deps, sandbox) }
+    deps.log.warn({ err: error, sandbox: sandbox.id }, 'process output was interrupted')
+    yield { type: 'error', error: await interruptionReason(deps, sandbox) }
   } finally {
     resetStream(stream)
   }
 }
 
-function toLine({ type, payload }: GuestConnectFrame, seqBefore: number | undefined) {
+function toFrame({ type, payload }: GuestConnectFrame, seqBefore: number | undefined) {
   if (type === 'exit') return toExit(parseJson(Buffer.from(payload)))
   if (type === 'error') return toError(parseJson(Buffer.from(payload)))
   const { seq, bytes } = parseGuestOutput(payload, seqBefore)
@@ -93,21 +99,21 @@ function toLine({ type, payload }: GuestConnectFrame, seqBefore: number | undefi
 }
 
 function toExit(exit: unknown) {
-  if (!Value.Check(GuestProcessExit, exit)) throw new Error('the guest sent an exit that does not fit')
+  if (!Value.Check(GuestProcessExit, exit)) throw new Error('the guest sent an exit that does not match its schema')
   return 'signal' in exit
     ? { type: 'exit' as const, signal: exit.signal }
     : { type: 'exit' as const, exit_code: exit.exit_code }
 }
 
 function toError(error: unknown) {
-  if (!Value.Check(GuestFailure, error)) throw new Error('the guest sent an error that does not fit')
+  if (!Value.Check(GuestFailure, error)) throw new Error('the guest sent an error that does not match its schema')
   const { code, oldest_available_seq: oldest } = error
   if (code === 'output_offset_expired' && oldest !== undefined) return offsetExpiredFrame(oldest)
-  return { type: 'error' as const, error: 'the process was lost: how it ended is not known' }
+  return { type: 'error' as const, error: 'the process was lost: its exit status is unknown' }
 }
 
-/** A pause or the end of the sandbox is told as such. */
-async function whyCut(deps: Deps, sandbox: SandboxRow): Promise<string> {
+/** If the sandbox was paused or has ended, the error says so. */
+async function interruptionReason(deps: Deps, sandbox: SandboxRow): Promise<string> {
   const now = await deps.loaders.sandbox(sandbox.id).catch(() => undefined)
   if (now && now.status !== 'running') return `sandbox is ${now.status}, expected running`
   return 'guest unreachable'

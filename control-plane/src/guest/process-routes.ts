@@ -44,7 +44,7 @@ export function processRoutes(app: App, deps: Deps): void {
       config: { ...config, idempotent: true },
       preValidation,
       schema: {
-        summary: 'Start a process, on pipes or with a terminal of its own',
+        summary: 'Start a process, with pipes or with a terminal',
         tags,
         params: SandboxParams,
         body: ProcessCreateBody,
@@ -60,7 +60,7 @@ export function processRoutes(app: App, deps: Deps): void {
       config,
       preValidation,
       schema: {
-        summary: 'List the processes, ended ones that are still on record included',
+        summary: 'List processes, including recently ended ones',
         tags,
         params: SandboxParams,
         response: { 200: success(ProcessListView) },
@@ -74,7 +74,7 @@ export function processRoutes(app: App, deps: Deps): void {
     {
       config,
       preValidation,
-      schema: { summary: 'Get one process', tags, params: ProcessParams, response: { 200: success(ProcessView) } },
+      schema: { summary: 'Get a process', tags, params: ProcessParams, response: { 200: success(ProcessView) } },
     },
     async (request) => ok(await getProcess(deps, request.sandbox, request.params.process_id)),
   )
@@ -85,7 +85,7 @@ export function processRoutes(app: App, deps: Deps): void {
       config,
       preValidation,
       schema: {
-        summary: 'End a process and all it started; may be repeated',
+        summary: 'Stop a process and everything it started. Idempotent',
         tags,
         params: ProcessParams,
         querystring: ProcessDeleteQuery,
@@ -100,15 +100,18 @@ export function processRoutes(app: App, deps: Deps): void {
     {
       config,
       preValidation,
-      // It would follow the process to its end to throw everything away.
+      // A HEAD request would read the whole output only to discard it.
       exposeHeadRoute: false,
       schema: {
-        summary: 'Follow the output of a process as NDJSON, from any number on',
+        summary: 'Stream the output of a process as NDJSON, starting after any sequence number',
         tags,
         params: ProcessParams,
         querystring: ProcessConnectQuery,
         response: {
-          200: { description: 'One frame a line', content: { 'application/x-ndjson': { schema: ProcessFrame } } },
+          200: {
+            description: 'One JSON frame per line',
+            content: { 'application/x-ndjson': { schema: ProcessFrame } },
+          },
         },
       },
     },
@@ -126,7 +129,7 @@ export function processRoutes(app: App, deps: Deps): void {
       preValidation,
       exposeHeadRoute: false,
       schema: {
-        summary: 'Wait for the end of a process; 408 while it goes on',
+        summary: 'Wait until a process has ended. Returns 408 if it is still running after the timeout',
         tags,
         params: ProcessParams,
         querystring: ProcessWaitQuery,
@@ -143,7 +146,7 @@ export function processRoutes(app: App, deps: Deps): void {
       config,
       preValidation,
       schema: {
-        summary: 'Write to the stdin or the terminal of a process',
+        summary: 'Write to the stdin or terminal of a process',
         tags,
         params: ProcessParams,
         body: ProcessInputBody,
@@ -162,7 +165,7 @@ export function processRoutes(app: App, deps: Deps): void {
       config,
       preValidation,
       schema: {
-        summary: 'Close the stdin of a process on pipes',
+        summary: 'Close the stdin of a process. Not available for a process with a terminal',
         tags,
         params: ProcessParams,
         response: { 200: success(Empty) },
@@ -177,7 +180,7 @@ export function processRoutes(app: App, deps: Deps): void {
       config,
       preValidation,
       schema: {
-        summary: 'Change the size of a terminal',
+        summary: 'Resize the terminal of a process',
         tags,
         params: ProcessParams,
         body: ProcessResizeBody,
@@ -193,7 +196,7 @@ export function processRoutes(app: App, deps: Deps): void {
       config,
       preValidation,
       schema: {
-        summary: 'Send a signal to the group of a process, or to the one that has its terminal',
+        summary: 'Send a signal to the process group, or to the foreground process group of its terminal',
         tags,
         params: ProcessParams,
         body: ProcessSignalBody,

@@ -25,7 +25,7 @@ test.afterEach(async () => {
   for (const process of guest.processes.keys()) await send('DELETE', at(`/${process}?grace_ms=0`), ada)
 })
 
-test('a process starts, is listed and read, and nothing the guest adds comes along', async () => {
+test('a process is started, listed and read, and unknown fields of the guest are dropped', async () => {
   const { status, body } = await start({ cmd: 'cat', args: ['-u'], cwd: '/', env: { LC_ALL: 'C' } })
 
   assert.equal(status, 200)
@@ -44,14 +44,14 @@ test('a process starts, is listed and read, and nothing the guest adds comes alo
   )
 })
 
-test('the environment of a process is that of the sandbox with any names on top', async () => {
+test('a process has the environment of the sandbox plus any variables of the request', async () => {
   const process = await sh('echo $GREETING $NEW', { env: { NEW: 'world' } })
 
   await send('GET', at(`/${process}/wait`), ada)
   assert.equal(outputOf(process).toString(), 'hello world\n')
 })
 
-test('pty makes a terminal, also without a command; its size can be changed, its stdin not closed', async () => {
+test('pty creates a terminal, even without a command; it can be resized, but its stdin not closed', async () => {
   const { body } = await start({ pty: {} })
   const process = body.data.process_id
   assert.equal(body.data.kind, 'pty')
@@ -64,7 +64,7 @@ test('pty makes a terminal, also without a command; its size can be changed, its
   assert.deepEqual([closed.status, closed.body.data.code], [409, 'wrong_process_kind'])
 })
 
-test('input is written in order and counted unless it is empty; a closed stdin takes none', async () => {
+test('input is written in order and counted unless it is empty; a closed stdin rejects it', async () => {
   const process = await sh('cat')
   const write = async (text: string) =>
     (await send('POST', at(`/${process}/input`), ada, { data_base64: base64(text) })).body.data
@@ -90,7 +90,7 @@ test('every byte value passes through input', async () => {
   assert.deepEqual(outputOf(process), all)
 })
 
-test('wait answers with the end, or 408 while it is not there; a longer wait than 30 s is clamped', async () => {
+test('wait returns when the process has ended, or 408; a wait over 30 s is clamped', async () => {
   const process = await sh('cat')
 
   const early = await send('GET', at(`/${process}/wait?timeout_ms=20`), ada)
@@ -103,7 +103,7 @@ test('wait answers with the end, or 408 while it is not there; a longer wait tha
   assert.deepEqual([status, body.data.exit_code, body.data.signal], [200, null, 'SIGTERM'])
 })
 
-test('DELETE ends a process, by force after its grace, and may be repeated', async () => {
+test('DELETE stops a process, kills it after the grace period, and is idempotent', async () => {
   const stubborn = await sh('trap "" TERM; echo ready; while :; do sleep 1; done')
   await until(() => outputOf(stubborn).length > 0)
 
@@ -115,7 +115,7 @@ test('DELETE ends a process, by force after its grace, and may be repeated', asy
   assert.deepEqual(again.body.data, first.body.data)
 })
 
-test('after the end input, close, resize and signal are 409, and the record stays', async () => {
+test('input, close, resize and signal of an ended process are 409, and its record remains', async () => {
   const pipe = await sh('true')
   const pty = (await start({ cmd: 'true', pty: {} })).body.data.process_id
   for (const process of [pipe, pty]) await send('GET', at(`/${process}/wait`), ada)
@@ -131,7 +131,7 @@ test('after the end input, close, resize and signal are 409, and the record stay
   assert.equal((await send('GET', at(`/${pipe}`), ada)).body.data.exit_code, 0)
 })
 
-test('what is wrong with a request is said by field', async () => {
+test('an invalid request is 400 with the name of the field', async () => {
   const process = await sh('cat')
   const tooMuch = base64('x'.repeat(PROCESS_INPUT_MAX_BYTES + 1))
   const cases: [string, string, object | undefined, string][] = [
@@ -158,14 +158,14 @@ test('what is wrong with a request is said by field', async () => {
   }
 })
 
-test('a process that is not there is 404, whatever its id looks like', async () => {
+test('an unknown process is 404, whatever its id looks like', async () => {
   for (const process of ['proc_nobody', 'nonsense', '%2E%2E%2Fexec', 'proc_%2F..%2Ffiles', 'proc_a?x']) {
     const { status, body } = await send('GET', at(`/${process}/wait`.replace('?x/wait', '')), ada)
     assert.deepEqual([status, body.data], [404, { message: 'process not found', code: 'process_not_found' }], process)
   }
 })
 
-test('more than the limit at once is 429', async () => {
+test('more running processes than the limit is 429', async () => {
   for (let i = 0; i < 8; i++) await sh('cat')
 
   const { status, body } = await start({ cmd: 'cat' })
@@ -187,7 +187,7 @@ test('the same Idempotency-Key starts one process', async () => {
   assert.equal(first.payload, second.payload)
 })
 
-test('a sandbox that does not run is 409, with the text that clients match', async () => {
+test('a sandbox that is not running is 409, with the text that clients match', async () => {
   const { id: paused } = await insertSandbox(deps.db, ada.id, 'paused')
   const answers = [
     await start({ cmd: 'true' }, paused),
@@ -201,7 +201,7 @@ test('a sandbox that does not run is 409, with the text that clients match', asy
   }
 })
 
-test('a guest that answers nonsense, or not at all, is a 502', async () => {
+test('an invalid response of the guest, or none, is 502', async () => {
   host.hooks = {
     guest: (stream) => {
       stream.resume()

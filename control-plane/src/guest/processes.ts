@@ -1,6 +1,6 @@
 /**
- * What can be asked of a process that there is. Records and journals are the guest's; nothing of them is kept here, so
- * they survive whatever happens to this process. None of this counts as activity but input (wire 2).
+ * Operations on existing processes. Records and journals are held by the guest only, so they survive a restart of the
+ * control plane. Only input counts as activity.
  */
 import { badField, failure } from '@warren/kit/failure'
 import {
@@ -21,22 +21,22 @@ import type { Static, TSchema } from 'typebox'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import type { GuestRequest } from '../hosts/client.ts'
-import { askGuest } from './ask.ts'
 import { ensureRunning } from './ensure-running.ts'
-import { checkRunningState, withIdleGuest, withUsedGuest } from './failure.ts'
+import { requestGuest } from './request-guest.ts'
+import { checkRunningOrConflict, withGuestUnrecorded, withProcessGuest } from './with-guest.ts'
 
-const ANSWER_LIMIT_MS = 15_000
-/** A guest that was asked to wait says itself when the time is over; this is for one that does not. */
+const RESPONSE_TIMEOUT_MS = 15_000
+/** Extra time for the response of a guest whose own timeout has passed. */
 const GRACE_MS = 10_000
-/** Clients give up at 60 s; before that they hear that the program does not read. */
-const INPUT_LIMIT_MS = 50_000
+/** Clients give up after 60 s; before that they receive the error that the program does not read its input. */
+const INPUT_TIMEOUT_MS = 50_000
 const NEVER = new AbortController().signal
 
 export const listProcesses = (deps: Deps, sandbox: SandboxRow): Promise<ProcessListView> =>
-  ask(deps, sandbox, { method: 'GET', route: 'processes' }, ProcessListView)
+  requestProcess(deps, sandbox, { method: 'GET', route: 'processes' }, ProcessListView)
 
 export const getProcess = (deps: Deps, sandbox: SandboxRow, id: string): Promise<ProcessView> =>
-  ask(deps, sandbox, { method: 'GET', route: 'processes', below: pathOf(id) }, ProcessView)
+  requestProcess(deps, sandbox, { method: 'GET', route: 'processes', subpath: processPath(id) }, ProcessView)
 
 export function waitProcess(
   deps: Deps,
@@ -49,13 +49,13 @@ export function waitProcess(
   const request: GuestRequest = {
     method: 'GET',
     route: 'processes',
-    below: `${pathOf(id)}/wait`,
+    subpath: `${processPath(id)}/wait`,
     query: { scope: query.scope ?? 'leader', timeout_ms: String(timeoutMs) },
   }
-  return ask(deps, sandbox, request, ProcessView, { ms: timeoutMs + GRACE_MS, signal })
+  return requestProcess(deps, sandbox, request, ProcessView, { ms: timeoutMs + GRACE_MS, signal })
 }
 
-/** Not bound to its caller: what was begun is finished. */
+/** Continues when the caller disconnects. */
 export function deleteProcess(
   deps: Deps,
   sandbox: SandboxRow,
@@ -63,11 +63,11 @@ export function deleteProcess(
   { grace_ms = PROCESS_GRACE_DEFAULT_MS }: ProcessDeleteQuery,
 ): Promise<ProcessView> {
   const query = { grace_ms: String(grace_ms) }
-  const request: GuestRequest = { method: 'DELETE', route: 'processes', below: pathOf(id), query }
-  return ask(deps, sandbox, request, ProcessView, { ms: grace_ms + GRACE_MS })
+  const request: GuestRequest = { method: 'DELETE', route: 'processes', subpath: processPath(id), query }
+  return requestProcess(deps, sandbox, request, ProcessView, { ms: grace_ms + GRACE_MS })
 }
 
-/** In the order in which the requests arrive; the guest keeps it. */
+/** Inputs are written in the order in which the requests arrive; the guest guarantees it. */
 export async function writeInput(
   deps: Deps,
   sandbox: SandboxRow,
@@ -80,17 +80,17 @@ export async function writeInput(
   const request: GuestRequest & { body: Uint8Array } = {
     method: 'POST',
     route: 'processes',
-    below: `${pathOf(id)}/input`,
+    subpath: `${processPath(id)}/input`,
     body: decodeBase64(dataBase64)!, // Checked above.
   }
-  const running = await ensureRunning(deps, sandbox, signal, checkRunningState)
-  const limit = AbortSignal.timeout(INPUT_LIMIT_MS)
-  return withUsedGuest(
+  const running = await ensureRunning(deps, sandbox, signal, checkRunningOrConflict)
+  const limit = AbortSignal.timeout(INPUT_TIMEOUT_MS)
+  return withProcessGuest(
     deps,
     running,
     async () => {
       try {
-        return await askGuest(deps, running, request, ProcessInputView, AbortSignal.any([limit, signal]))
+        return await requestGuest(deps, running, request, ProcessInputView, AbortSignal.any([limit, signal]))
       } catch (error) {
         if (limit.aborted) throw failure('wait_timeout', 'the process does not read its input')
         throw error
@@ -101,29 +101,44 @@ export async function writeInput(
 }
 
 export const closeStdin = (deps: Deps, sandbox: SandboxRow, id: string): Promise<object> =>
-  ask(deps, sandbox, { method: 'POST', route: 'processes', below: `${pathOf(id)}/stdin/close` }, Empty)
+  requestProcess(
+    deps,
+    sandbox,
+    { method: 'POST', route: 'processes', subpath: `${processPath(id)}/stdin/close` },
+    Empty,
+  )
 
 export const resizeProcess = (deps: Deps, sandbox: SandboxRow, id: string, body: ProcessResizeBody): Promise<object> =>
-  ask(deps, sandbox, { method: 'POST', route: 'processes', below: `${pathOf(id)}/resize`, body }, Empty)
+  requestProcess(
+    deps,
+    sandbox,
+    { method: 'POST', route: 'processes', subpath: `${processPath(id)}/resize`, body },
+    Empty,
+  )
 
 export const signalProcess = (deps: Deps, sandbox: SandboxRow, id: string, body: ProcessSignalBody): Promise<object> =>
-  ask(deps, sandbox, { method: 'POST', route: 'processes', below: `${pathOf(id)}/signal`, body }, Empty)
+  requestProcess(
+    deps,
+    sandbox,
+    { method: 'POST', route: 'processes', subpath: `${processPath(id)}/signal`, body },
+    Empty,
+  )
 
-/** Any text may be asked for; what cannot be an id is absent and never becomes part of a path. */
-export function pathOf(processId: string): string {
+/** Rejects anything that cannot be a process id, so that it never becomes part of a path. */
+export function processPath(processId: string): string {
   if (!/^proc_[0-9A-Za-z]{1,64}$/.test(processId)) throw failure('process_not_found', 'process not found')
   return `/${processId}`
 }
 
-async function ask<Answer extends TSchema>(
+async function requestProcess<Response extends TSchema>(
   deps: Deps,
   sandbox: SandboxRow,
   request: GuestRequest & { body?: object },
-  answer: Answer,
-  limit: { ms: number; signal?: AbortSignal } = { ms: ANSWER_LIMIT_MS },
-): Promise<Static<Answer>> {
-  const running = await ensureRunning(deps, sandbox, limit.signal ?? NEVER, checkRunningState)
+  response: Response,
+  limit: { ms: number; signal?: AbortSignal } = { ms: RESPONSE_TIMEOUT_MS },
+): Promise<Static<Response>> {
+  const running = await ensureRunning(deps, sandbox, limit.signal ?? NEVER, checkRunningOrConflict)
   const deadline = AbortSignal.timeout(limit.ms)
   const signal = limit.signal ? AbortSignal.any([deadline, limit.signal]) : deadline
-  return withIdleGuest(deps, running, () => askGuest(deps, running, request, answer, signal), limit.signal)
+  return withGuestUnrecorded(deps, running, () => requestGuest(deps, running, request, response, signal), limit.signal)
 }

@@ -8,14 +8,15 @@ import { checkAbsolutePath, FILE_MAX_BYTES, GuestUploadAnswer } from '@warren/pr
 import { Value } from 'typebox/value'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { parseJson, readAll, responseOf } from '../hosts/client.ts'
+import { parseJson, readBody, waitForHeaders } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
 import { ensureRunning } from './ensure-running.ts'
-import { checkGuestAnswer, withGuest } from './failure.ts'
+import { checkGuestResponse } from './failures.ts'
+import { withGuest } from './with-guest.ts'
 
-const ANSWER_MAX_BYTES = 1024
+const RESPONSE_MAX_BYTES = 1024
 
-/** `bytes` ends by itself at the limit; `announced` is 0 for what is not known before. */
+/** `bytes` fails at the size limit; `announced` is 0 if the size is not known in advance. */
 export type Upload = { bytes: AsyncIterable<Buffer>; announced: number }
 
 export async function putFile(
@@ -36,16 +37,16 @@ export async function putFile(
       const stream = host.openGuest(sandbox.id, { method: 'PUT', route: 'files', query: { path } }, signal)
       const counter = { bytes: 0 }
       try {
-        const answered = responseOf(stream, signal)
-        answered.catch(() => {}) // The upload may fail first; then that is the reason.
+        const headers = waitForHeaders(stream, signal)
+        headers.catch(() => {}) // If the upload fails first, that error is reported.
         const uploaded = pipeline(count(content.bytes, counter), stream)
-        // A guest may refuse (a directory, a full disk) long before the end of the body.
-        await Promise.race([uploaded, answered])
-        await checkGuestAnswer(stream, await answered, signal)
+        // A guest may respond with an error (a directory, a full disk) long before the end of the body.
+        await Promise.race([uploaded, headers])
+        await checkGuestResponse(stream, await headers, signal)
         await uploaded
-        const answer = parseJson(await readAll(stream, ANSWER_MAX_BYTES, signal))
-        if (!Value.Check(GuestUploadAnswer, answer) || answer.bytes !== counter.bytes) {
-          throw new Error(`the guest says it wrote ${JSON.stringify(answer)} of ${counter.bytes} bytes`)
+        const result = parseJson(await readBody(stream, RESPONSE_MAX_BYTES, signal))
+        if (!Value.Check(GuestUploadAnswer, result) || result.bytes !== counter.bytes) {
+          throw new Error(`the guest reports ${JSON.stringify(result)} after an upload of ${counter.bytes} bytes`)
         }
       } catch (error) {
         resetStream(stream)

@@ -1,4 +1,4 @@
-/** The contract between the API and the real guest agent: the same stories, with nothing made up on either side. */
+/** The contract between the API and the real guest agent: the same tests without any fake guest. */
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import net from 'node:net'
@@ -13,7 +13,7 @@ import { openUpgrade } from '../testing/upgrade-client.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const skip = hasRealGuest ? false : 'the guest agent is not built'
-const { app, host, user, create, send } = await createHostedApp({ config: { processesMax: 4 }, works: false })
+const { app, host, user, create, send } = await createHostedApp({ config: { processesMax: 4 }, startWorker: false })
 const { port } = await listenOn(app)
 const ada = await user({ plan: 'local' })
 const { id } = (await create(ada)).body.data
@@ -33,7 +33,9 @@ const end = (process: string) => send('DELETE', at(`/${process}?grace_ms=0`), ad
 
 const open = (process: string, query = '') => openStream(port, at(`/${process}/connect${query}`), ada.headers)
 
-test('a process of the real agent fits, takes every byte, and is read to its exit', { skip }, async () => {
+test('a process of the real agent matches the schema, accepts every byte, and is read until its exit', {
+  skip,
+}, async () => {
   const { body } = await start({ cmd: 'cat', cwd: '/tmp', env: { A: 'b' } })
   const process = body.data.process_id
   assert.ok(Value.Check(ProcessView, body.data), JSON.stringify(body.data))
@@ -52,7 +54,7 @@ test('a process of the real agent fits, takes every byte, and is read to its exi
   assert.deepEqual([waited.body.data.state, waited.body.data.tree_exited], ['exited', true])
 })
 
-test('a terminal has the size that it is told', { skip }, async () => {
+test('a terminal has the requested size', { skip }, async () => {
   const { body } = await start({ cmd: 'sh', pty: { rows: 10, cols: 20 } })
   const process = body.data.process_id
   const reading = readProcessLines(await open(process))
@@ -65,7 +67,7 @@ test('a terminal has the size that it is told', { skip }, async () => {
   assert.deepEqual(lines.at(-1), { type: 'exit', exit_code: 5 })
 })
 
-test('DELETE ends what does not want to end, and says so again', { skip }, async () => {
+test('DELETE kills a process that ignores SIGTERM, and is idempotent', { skip }, async () => {
   const process = await sh('trap "" TERM; echo ready; while :; do sleep 1; done')
   await until(async () => (await send('GET', at(`/${process}`), ada)).body.data.output.bytes > 0)
 
@@ -80,21 +82,21 @@ test('DELETE ends what does not want to end, and says so again', { skip }, async
   ])
 })
 
-test('a flood keeps the newest MiB; what is gone is 410 and its numbers have no gap', { skip }, async () => {
+test('of a flood the newest MiB is retained; an expired offset is 410 and there are no gaps', { skip }, async () => {
   const process = await sh('head -c 5000000 /dev/zero')
   await send('GET', at(`/${process}/wait`), ada)
   const { output } = (await send('GET', at(`/${process}`), ada)).body.data
   assert.ok(output.bytes <= PROCESS_JOURNAL_MAX_BYTES && output.oldest_seq > 2, JSON.stringify(output))
 
-  const gone = await send('GET', at(`/${process}/connect?after=1`), ada)
-  assert.deepEqual([gone.status, gone.body.data.oldest_available_seq], [410, String(output.oldest_seq)])
+  const expired = await send('GET', at(`/${process}/connect?after=1`), ada)
+  assert.deepEqual([expired.status, expired.body.data.oldest_available_seq], [410, String(output.oldest_seq)])
   const kept = await readProcessLines(await open(process), output.oldest_seq - 1)
 
   assert.equal(outputOf(kept.lines).length, output.bytes)
   assert.deepEqual([kept.seq, kept.lines.at(-1)?.type], [output.newest_seq, 'exit'])
 })
 
-test('cut at every byte, while it goes on and when it is over, the output of a process is whole', {
+test('a reader interrupted at any byte, during and after the process, resumes without loss', {
   skip,
 }, async () => {
   const process = await sh('while IFS= read -r line; do echo "$line"; echo "not $line" >&2; done; exit 7')
@@ -110,7 +112,7 @@ test('cut at every byte, while it goes on and when it is over, the output of a p
   for (let cut = 0; cut <= sizeOf(live); cut++) {
     const first = await readUpTo(await open(process), cut)
     const rest = cut === sizeOf(live) ? [] : await untilSeq(lastSeq(first))
-    assert.deepEqual([...first, ...rest], live, `cut at ${cut} while it went on`)
+    assert.deepEqual([...first, ...rest], live, `cut at ${cut} while it was running`)
   }
   await send('POST', at(`/${process}/stdin/close`), ada)
   const whole = [...live, { type: 'exit', exit_code: 7 } as const]
@@ -122,7 +124,7 @@ test('cut at every byte, while it goes on and when it is over, the output of a p
   }
 })
 
-test('the codes of the real agent are those of the API', { skip }, async () => {
+test('the error codes of the real agent become those of the API', { skip }, async () => {
   const pipe = await sh('cat')
   const pty = (await start({ pty: {} })).body.data.process_id
   const ended = await sh('true')
@@ -148,7 +150,7 @@ test('the codes of the real agent are those of the API', { skip }, async () => {
   assert.ok('cmd' in noCommand.body.data && 'cwd' in noPlace.body.data, JSON.stringify([noCommand.body, noPlace.body]))
 })
 
-test('a shell has a terminal of its own and ends as one', { skip }, async () => {
+test('a shell has a terminal and exits', { skip }, async () => {
   const input = (text: string) => encodeShellFrame({ type: 'input', data: Buffer.from(text) })
   const early = Buffer.concat([encodeShellFrame({ type: 'resize', rows: 50, cols: 132 }), input('stty size\n')])
   const peer = openUpgrade(port, `POST /v1/sandboxes/${id}/shell`, { 'X-Api-Key': ada.key }, early)
@@ -160,7 +162,7 @@ test('a shell has a terminal of its own and ends as one', { skip }, async () => 
   peer.socket.destroy()
 })
 
-test('a tunnel passes bytes and half-closes; a port that nobody listens on is 502', { skip }, async () => {
+test('a tunnel passes bytes and half-closes; a port where nothing listens is 502', { skip }, async () => {
   const server = net.createServer({ allowHalfOpen: true }, (socket) => {
     socket.on('error', () => {})
     let bytes = 0
@@ -187,7 +189,7 @@ test('a tunnel passes bytes and half-closes; a port that nobody listens on is 50
   for (const one of [peer, refused]) one.socket.destroy()
 })
 
-test('an agent that is killed leaves an error, never an exit', { skip }, async () => {
+test('when the agent is killed, output ends with an error and never with an exit', { skip }, async () => {
   const process = await sh('echo hello; exec sleep 60')
   const response = await open(process)
   const reading = readProcessLines(response)

@@ -30,7 +30,7 @@ export function guestRoutes(app: App, deps: Deps): void {
       config: { access: 'token' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Run a command; with `stream` the answer is NDJSON, as it happens',
+        summary: 'Run a command. With `stream`, output is sent as NDJSON while the command runs',
         tags: ['guest'],
         params: SandboxParams,
         querystring: ExecQuery,
@@ -52,21 +52,21 @@ export function guestRoutes(app: App, deps: Deps): void {
     {
       config: { access: 'token' },
       preValidation: loadOwnSandbox(deps),
-      // It would read the whole file to throw it away.
+      // A HEAD request would read the whole file only to discard it.
       exposeHeadRoute: false,
       schema: {
-        summary: 'Read a file',
+        summary: 'Download a file',
         tags: ['guest'],
         params: SandboxParams,
         querystring: FileQuery,
-        response: { 200: { description: 'The bytes', content: RAW } },
+        response: { 200: { description: 'The content of the file', content: RAW } },
       },
     },
     async (request, reply) => {
       const file = await getFile(deps, request.sandbox, request.query.path, callerDisconnected(reply))
       reply.type('application/octet-stream')
       if (file.bytes !== undefined) reply.header('content-length', file.bytes)
-      return reply.send(file.content as never) // The type knows only of JSON.
+      return reply.send(file.content as never) // The route's type allows only JSON.
     },
   )
 
@@ -76,7 +76,7 @@ export function guestRoutes(app: App, deps: Deps): void {
       config: { access: 'user' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Add SSH keys; they open the door at once when the sandbox runs, else when it is resumed',
+        summary: 'Add SSH public keys. A running sandbox accepts them immediately, a paused one after it is resumed',
         tags: ['guest'],
         params: SandboxParams,
         body: SshPubkeysBody,
@@ -94,7 +94,7 @@ export function guestRoutes(app: App, deps: Deps): void {
         config: { access: 'token' },
         preValidation: loadOwnSandbox(deps),
         schema: {
-          summary: 'Write a file of up to 10 GiB; missing directories are made',
+          summary: 'Upload a file of up to 10 GiB. Missing directories are created',
           tags: ['guest'],
           params: SandboxParams,
           querystring: FileQuery,
@@ -102,13 +102,13 @@ export function guestRoutes(app: App, deps: Deps): void {
         },
       },
       async (request, reply) => {
-        const { path } = request.query as { path: string } // Checked by the schema; a scope has no types of it.
+        const { path } = request.query as { path: string } // Checked by the schema; the type is lost in a nested scope.
         try {
           const bytes = limitBytes(request.raw, FILE_MAX_BYTES)
           const announced = Number(request.headers['content-length'] ?? 0)
           await putFile(deps, request.sandbox, path, { bytes, announced }, callerDisconnected(reply))
         } catch (error) {
-          // What is still on its way must be read, or the answer could be lost with the connection.
+          // The rest of the request body must be read, or the response could be lost with the connection.
           request.raw.resume()
           throw error
         }

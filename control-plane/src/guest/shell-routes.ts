@@ -16,7 +16,7 @@ export function shellRoutes(app: App, deps: Deps): void {
       config: { access: 'token' },
       preValidation,
       schema: {
-        summary: 'Upgrade to tcp-tunnel: the bytes of a port of the sandbox',
+        summary: 'Open a tunnel to a TCP port of the sandbox (Upgrade: tcp-tunnel)',
         tags,
         params: TunnelParams,
         response,
@@ -34,7 +34,7 @@ export function shellRoutes(app: App, deps: Deps): void {
       config: { access: 'token' },
       preValidation,
       schema: {
-        summary: 'Upgrade to tcp-tunnel: a login shell; frames go in, terminal bytes come out',
+        summary: 'Open a login shell (Upgrade: tcp-tunnel). The client sends frames, the server sends terminal output',
         tags,
         params: SandboxParams,
         response,
@@ -53,7 +53,7 @@ export function shellRoutes(app: App, deps: Deps): void {
       preValidation,
       exposeHeadRoute: false,
       schema: {
-        summary: 'The same shell as a WebSocket of binary messages',
+        summary: 'Open a login shell as a WebSocket with binary messages',
         tags,
         params: SandboxParams,
         querystring: ShellWsQuery,

@@ -1,6 +1,7 @@
 /**
- * The shell for browsers: the frames of spec 4.11 in binary messages, cut anywhere, and the terminal's bytes back. Each
- * side is read at the pace of the other. A WebSocket has no half-close: when it closes, the terminal is hung up.
+ * The shell as a WebSocket, for browsers. Binary messages carry the client's frames (input and terminal size), split
+ * anywhere, and the terminal's output. Each side is read at the pace of the other. A WebSocket has no half-close: when
+ * it closes, the terminal closes and the shell receives SIGHUP.
  */
 import type { ClientHttp2Stream } from 'node:http2'
 import { failure } from '@warren/kit/failure'
@@ -11,19 +12,19 @@ import type { Deps } from '../deps.ts'
 import { resetStream } from '../hosts/session.ts'
 import { callerDisconnected } from '../http/caller-disconnected.ts'
 import { requireUpgrade, takeUpgrade } from '../http/upgrade.ts'
-import { openPipe, whenClosed } from './pipe.ts'
+import { onClosed, openGuestConnection } from './connection.ts'
 
-/** A message holds one or more frames; the largest frame fits with room to spare. */
+/** A message contains one or more frames; the largest frame fits with room to spare. */
 const MESSAGE_MAX_BYTES = 4 * SHELL_PAYLOAD_MAX_BYTES
-/** Output that the client has not taken yet. */
+/** Output buffered for a client that has not read it yet. */
 const WAITING_MAX_BYTES = 256 * 1024
-/** Proxies close what is silent for a minute. */
+/** Proxies close connections that are silent for a minute. */
 const PING_MS = 30_000
-/** 8 is the last draft, which is the same on the wire. */
+/** 8 is the last draft version, which is identical on the wire. */
 const VERSIONS: ReadonlySet<string> = new Set(['13', '8'])
 const NORMAL = 1000
 const UNSUPPORTED_DATA = 1003
-const TROUBLE = 1011
+const INTERNAL_ERROR = 1011
 
 const server = new WebSocketServer({
   noServer: true,
@@ -35,49 +36,49 @@ const server = new WebSocketServer({
 export async function openShellWebSocket(deps: Deps, request: FastifyRequest, reply: FastifyReply): Promise<void> {
   requireUpgrade(request, 'websocket')
   checkHandshake(request)
-  const stream = await openPipe(deps, request.sandbox, { route: 'shell' }, callerDisconnected(reply))
+  const stream = await openGuestConnection(deps, request.sandbox, { route: 'shell' }, callerDisconnected(reply))
   const { socket, head } = takeUpgrade(request, reply, 'websocket')
   socket.once('close', () => resetStream(stream))
   server.handleUpgrade(request.raw, socket, head, (peer) => {
-    join(peer, stream, () => deps.activity.recordUse(request.sandbox.id))
+    relay(peer, stream, () => deps.activity.recordUse(request.sandbox.id))
   })
 }
 
-/** What `ws` would refuse, in words of its own that are no JSON, and after a shell was opened for it. */
+/** Checks what `ws` would reject too, but only after a shell was opened, and with a response that is not JSON. */
 function checkHandshake({ method, headers }: FastifyRequest): void {
   const version = headers['sec-websocket-version']
   if (method !== 'GET' || !VERSIONS.has(String(version))) {
     throw failure('upgrade_required', 'this route needs Sec-WebSocket-Version: 13')
   }
   if (!/^[+/0-9a-z]{22}==$/i.test(headers['sec-websocket-key'] ?? '')) {
-    throw failure('validation_failed', 'Sec-WebSocket-Key is missing or no 16 bytes in base64')
+    throw failure('validation_failed', 'Sec-WebSocket-Key is missing or not 16 bytes in base64')
   }
 }
 
-function join(peer: WebSocket, stream: ClientHttp2Stream, note: () => void): void {
+function relay(peer: WebSocket, stream: ClientHttp2Stream, recordUse: () => void): void {
   peer.on('error', () => {}) // `close` follows.
   peer.on('message', (data: Buffer, isBinary) => {
     if (!isBinary) {
       peer.close(UNSUPPORTED_DATA, 'binary messages only')
-      return resetStream(stream) // A peer that is told so may still send; the shell hears none of it.
+      return resetStream(stream) // The peer may still send; the shell must not receive it.
     }
-    note()
+    recordUse()
     if (stream.destroyed || stream.write(data)) return
     peer.pause()
     stream.once('drain', () => peer.resume())
   })
 
   stream.on('data', (chunk: Buffer) => {
-    note()
+    recordUse()
     peer.send(chunk, { binary: true }, () => stream.resume())
     if (peer.bufferedAmount > WAITING_MAX_BYTES) stream.pause()
   })
   stream.once('end', () => {
     if (stream.rstCode === 0) peer.close(NORMAL)
   })
-  whenClosed(stream, () => {
-    // Nothing, if it is closing already.
-    peer.close(TROUBLE, 'the shell was cut')
+  onClosed(stream, () => {
+    // Has no effect if it is already closing.
+    peer.close(INTERNAL_ERROR, 'connection to the shell was lost')
     peer.resume()
   })
 

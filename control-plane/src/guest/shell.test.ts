@@ -28,8 +28,8 @@ function openSocket(query = '', headers: Record<string, string> = { 'X-Api-Key':
   return { peer, received: () => text, until: (pattern: RegExp) => until(() => pattern.test(text)) }
 }
 
-/** The status of a handshake that is refused. */
-async function refusal(query: string, headers: Record<string, string> = {}, sandbox = id): Promise<number> {
+/** The status of a rejected handshake. */
+async function rejectedStatus(query: string, headers: Record<string, string> = {}, sandbox = id): Promise<number> {
   const { peer } = openSocket(query, headers, sandbox)
   peer.on('error', () => {})
   const [, response] = await once(peer, 'unexpected-response')
@@ -37,7 +37,7 @@ async function refusal(query: string, headers: Record<string, string> = {}, sand
   return response.statusCode
 }
 
-test('a shell takes frames and gives the bytes of its terminal; a resize may come first', async () => {
+test('a shell accepts frames and sends terminal output; a resize may come first', async () => {
   const early = Buffer.concat([resize(50, 132), input('hello')])
   const peer = openUpgrade(port, `POST /v1/sandboxes/${id}/shell`, { 'X-Api-Key': ada.key }, early)
 
@@ -49,7 +49,7 @@ test('a shell takes frames and gives the bytes of its terminal; a resize may com
   assert.equal(peer.body().toString(), '$ [50x132]hellobye')
 })
 
-test('the end of the input is told to the shell, whose last words still come', async () => {
+test('the end of the input reaches the shell, and its remaining output arrives', async () => {
   const peer = openUpgrade(port, `POST /v1/sandboxes/${id}/shell`, { 'X-Api-Key': token })
   await peer.until(/\$ $/)
 
@@ -68,7 +68,7 @@ test('a frame of an unknown type closes the shell', async () => {
   await until(() => peer.socket.closed)
 })
 
-test('several shells at once know nothing of each other', async () => {
+test('concurrent shells are independent', async () => {
   const shells = [1, 2, 3].map((n) =>
     openUpgrade(port, `POST /v1/sandboxes/${id}/shell`, { 'X-Api-Key': ada.key }, input(`shell ${n}.`)),
   )
@@ -79,7 +79,7 @@ test('several shells at once know nothing of each other', async () => {
   for (const shell of shells) shell.socket.destroy()
 })
 
-test('the WebSocket takes the same frames, several in a message or one in several', async () => {
+test('the WebSocket accepts the same frames, several per message or one split over several', async () => {
   const { peer, received, until: seen } = openSocket()
   await once(peer, 'open')
   const [one, two] = [input('split'), Buffer.concat([resize(3, 4), input('together')])]
@@ -95,7 +95,7 @@ test('the WebSocket takes the same frames, several in a message or one in severa
   assert.equal(code, 1000)
 })
 
-test('a text message closes with 1003, a frame that makes no sense with 1011', async () => {
+test('a text message closes with 1003, an invalid frame with 1011', async () => {
   const text = openSocket()
   await once(text.peer, 'open')
   text.peer.send('hello')
@@ -107,7 +107,7 @@ test('a text message closes with 1003, a frame that makes no sense with 1011', a
   assert.equal((await once(broken.peer, 'close'))[0], 1011)
 })
 
-test('what follows a text message does not reach the shell', async () => {
+test('messages after a text message do not reach the shell', async () => {
   let heard = ''
   const closed = Promise.withResolvers<void>()
   host.hooks = {
@@ -130,7 +130,7 @@ test('what follows a text message does not reach the shell', async () => {
   host.hooks = {}
 })
 
-test('a WebSocket that closes hangs up its shell', async () => {
+test('closing the WebSocket ends the shell', async () => {
   const closed = Promise.withResolvers<number>()
   host.hooks = {
     guest: (stream) => {
@@ -148,22 +148,22 @@ test('a WebSocket that closes hangs up its shell', async () => {
   host.hooks = {}
 })
 
-test('browsers bring a user credential in the query, by any of its names', async () => {
+test('a user credential is accepted in the query, by any of its names', async () => {
   for (const name of ['token', 'access_token', 'api_key']) {
     const { peer, until: seen } = openSocket(`?${name}=${ada.key}`, {})
     await seen(/\$ $/)
     peer.close()
   }
-  assert.equal(await refusal('?token=wrong'), 401)
-  assert.equal(await refusal(''), 401)
+  assert.equal(await rejectedStatus('?token=wrong'), 401)
+  assert.equal(await rejectedStatus(''), 401)
 })
 
-test('a sandbox token is a credential in the header and never in the query', async () => {
+test('an access token is accepted in the header and never in the query', async () => {
   const { peer, until: seen } = openSocket('', { 'X-Api-Key': token })
   await seen(/\$ $/)
   peer.close()
 
-  for (const name of ['token', 'access_token', 'api_key']) assert.equal(await refusal(`?${name}=${token}`), 401)
+  for (const name of ['token', 'access_token', 'api_key']) assert.equal(await rejectedStatus(`?${name}=${token}`), 401)
   assert.equal((await app.inject(`/v1/sandboxes/${id}?token=${ada.key}`)).statusCode, 401)
   assert.equal(
     (await app.inject({ method: 'POST', url: `/v1/sandboxes/${id}/shell?token=${ada.key}` })).statusCode,
@@ -171,18 +171,18 @@ test('a sandbox token is a credential in the header and never in the query', asy
   )
 })
 
-test('what cannot be opened is an ordinary answer: 404, 409, 426, 502', async () => {
+test('a shell that cannot be opened is an ordinary error response: 404, 409, 426, 502', async () => {
   const { id: paused } = await insertSandbox(deps.db, ada.id, 'paused')
   const headers = { 'X-Api-Key': ada.key }
-  assert.equal(await refusal('', headers, 'sb-01ARZ3NDEKTSV4RRFFQ69G5FAV'), 404)
-  assert.equal(await refusal('', headers, paused), 409)
+  assert.equal(await rejectedStatus('', headers, 'sb-01ARZ3NDEKTSV4RRFFQ69G5FAV'), 404)
+  assert.equal(await rejectedStatus('', headers, paused), 409)
   assert.equal((await send('GET', `/v1/sandboxes/${id}/shell-ws`, ada)).status, 426)
   host.hooks = { guest: (stream) => stream.close(2) }
-  assert.equal(await refusal('', headers), 502)
+  assert.equal(await rejectedStatus('', headers), 502)
   host.hooks = {}
 })
 
-test('a handshake that is none is refused in JSON, and opens no shell', async () => {
+test('an invalid handshake is rejected with JSON, and opens no shell', async () => {
   const shells = () => host.calls.filter((call) => call.endsWith('/guest/shell')).length
   const before = shells()
   const sound = { 'X-Api-Key': ada.key, Upgrade: 'websocket', 'Sec-WebSocket-Version': '13' }
@@ -199,7 +199,7 @@ test('a handshake that is none is refused in JSON, and opens no shell', async ()
   assert.equal(shells(), before)
 })
 
-test('a flood to a WebSocket that is not read waits in the guest', async () => {
+test('output for a WebSocket that is not read waits in the guest', async () => {
   let written = 0
   host.hooks = {
     guest: (stream) => {
@@ -231,7 +231,7 @@ test('a flood to a WebSocket that is not read waits in the guest', async () => {
   host.hooks = {}
 })
 
-test('a void token loses its shells', async () => {
+test('the shells of a revoked token are closed', async () => {
   const { peer, until: seen } = openSocket('', { 'X-Api-Key': token })
   await seen(/\$ $/)
   peer.on('error', () => {})

@@ -21,7 +21,7 @@ test.beforeEach(() => {
   host.hooks = {}
 })
 
-test('added keys open the door of a running sandbox at once, each counted once whatever its comment', async () => {
+test('added keys reach a running sandbox immediately, each counted once whatever its comment', async () => {
   const { id } = (await create(ada, { ssh_pubkeys: [KEYS[0]] })).body.data
 
   const { status, body } = await add(id, [KEYS[1], KEYS[0].replace('key-1', 'another comment'), KEYS[1]])
@@ -31,7 +31,7 @@ test('added keys open the door of a running sandbox at once, each counted once w
   assert.deepEqual(await keysOf(id), [KEYS[0], KEYS[1]])
 })
 
-test('a bad key is named, and none of its neighbours is added', async () => {
+test('an invalid key is named, and none of the request is added', async () => {
   const { id } = (await create(ada)).body.data
 
   const { status, body } = await add(id, [KEYS[0], 'ssh-ed25519 AAAA', KEYS[1]])
@@ -41,7 +41,7 @@ test('a bad key is named, and none of its neighbours is added', async () => {
   assert.deepEqual([await keysOf(id), doorOf(id)], [[], []])
 })
 
-test('in every living state keys are taken; in the others not', async () => {
+test('keys are accepted in every state except destroyed and failed ones', async () => {
   for (const status of ['creating', 'pausing', 'paused', 'resuming', 'forking', 'error', 'destroying'] as const) {
     const { id } = await insertSandbox(deps.db, ada.id, status)
     assert.deepEqual((await add(id, [KEYS[0]])).body, { status: 'success', data: { count: 1 } }, status)
@@ -53,7 +53,7 @@ test('in every living state keys are taken; in the others not', async () => {
   }
 })
 
-test('a key added while the sandbox starts is in the guest soon after it runs', async () => {
+test('a key added while the sandbox starts reaches the guest soon after it runs', async () => {
   const started = Promise.withResolvers<string>()
   const go = Promise.withResolvers<void>()
   host.hooks = {
@@ -72,7 +72,7 @@ test('a key added while the sandbox starts is in the guest soon after it runs', 
   await until(() => doorOf(id).length === 1, 'the keys are in the guest', 30_000)
 })
 
-test('of keys that many callers add at once none is lost, in the row or in the guest', async () => {
+test('keys added concurrently are all stored, in the row and in the guest', async () => {
   const { id } = (await create(ada)).body.data
 
   await Promise.all(KEYS.map((key) => add(id, [key])))
@@ -81,7 +81,7 @@ test('of keys that many callers add at once none is lost, in the row or in the g
   assert.deepEqual([...doorOf(id)].sort(), [...KEYS].sort())
 })
 
-test('a guest that does not answer is a 502; the key is kept for the next resume', async () => {
+test('an unreachable guest is 502; the key is stored for the next resume', async () => {
   const { id } = (await create(ada)).body.data
   host.hooks = { guest: (stream) => stream.close(2) }
 

@@ -1,4 +1,4 @@
-/** A process that lives on its own in the guest: it does not care what becomes of the request that started it. */
+/** Starts a managed process in a guest. It keeps running when the request that started it ends. */
 import { badField } from '@warren/kit/failure'
 import {
   checkEnvs,
@@ -10,12 +10,12 @@ import {
 } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { askGuest } from './ask.ts'
 import { ensureRunning } from './ensure-running.ts'
-import { checkRunningState, withUsedGuest } from './failure.ts'
+import { requestGuest } from './request-guest.ts'
+import { checkRunningOrConflict, withProcessGuest } from './with-guest.ts'
 
-/** A guest under load may take seconds for a fork and exec, not more. */
-const START_LIMIT_MS = 30_000
+/** A guest under load may take seconds for a fork and exec, but not longer. */
+const START_TIMEOUT_MS = 30_000
 
 export async function startProcess(
   deps: Deps,
@@ -24,14 +24,14 @@ export async function startProcess(
   signal: AbortSignal,
 ): Promise<ProcessView> {
   const start = parseStart(deps, body)
-  const running = await ensureRunning(deps, sandbox, signal, checkRunningState)
-  return withUsedGuest(deps, running, () =>
-    askGuest(
+  const running = await ensureRunning(deps, sandbox, signal, checkRunningOrConflict)
+  return withProcessGuest(deps, running, () =>
+    requestGuest(
       deps,
       running,
       { method: 'POST', route: 'processes', body: start },
       ProcessView,
-      AbortSignal.timeout(START_LIMIT_MS),
+      AbortSignal.timeout(START_TIMEOUT_MS),
     ),
   )
 }

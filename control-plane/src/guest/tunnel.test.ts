@@ -23,7 +23,7 @@ const tunnel = (to: number | string, early?: string | Buffer, who = ada, sandbox
   return peer
 }
 
-/** A server on this machine, which is where the ports of a fake guest are. */
+/** A server on this machine, whose ports are those of a fake guest. */
 async function listen(onConnection: (socket: net.Socket) => void): Promise<number> {
   const server = net.createServer({ allowHalfOpen: true }, (socket) => {
     socket.on('error', () => {})
@@ -44,7 +44,7 @@ test.afterEach(() => {
   for (const peer of peers.splice(0)) peer.socket.destroy()
 })
 
-test('101, then raw bytes both ways; those sent with the head are not lost', async () => {
+test('after 101 raw bytes pass in both directions; those sent with the head are not lost', async () => {
   const peer = tunnel(echo, 'early ')
 
   const head = await peer.head()
@@ -79,7 +79,7 @@ test('a half-close passes in both directions', async () => {
   assert.deepEqual([peer.body().toString(), ends], ['got 4', ['client']])
 })
 
-test('a server that ends first still gets what the client says after that', async () => {
+test('a server that ends first still receives what the client sends afterwards', async () => {
   const heard = Promise.withResolvers<string>()
   const polite = await listen((socket) => {
     socket.end('goodbye')
@@ -94,7 +94,7 @@ test('a server that ends first still gets what the client says after that', asyn
   assert.equal(await heard.promise, 'see you')
 })
 
-test('megabytes pass unharmed in both directions at once', async () => {
+test('megabytes pass unchanged in both directions at once', async () => {
   const peer = tunnel(echo)
   await peer.head()
   const sent = randomBytes(8 * 1024 * 1024)
@@ -106,7 +106,7 @@ test('megabytes pass unharmed in both directions at once', async () => {
   assert.equal(digest(peer.body()), digest(sent))
 })
 
-test('a reader that does not read stops the sender instead of filling memory', async () => {
+test('a reader that does not read blocks the sender instead of filling memory', async () => {
   let written = 0
   const flood = await listen((socket) => {
     const chunk = Buffer.alloc(64 * 1024)
@@ -122,7 +122,7 @@ test('a reader that does not read stops the sender instead of filling memory', a
   await peer.head()
   peer.socket.pause()
 
-  // It has come to rest when a while brings nothing new.
+  // The sender is blocked when nothing new arrives for a while.
   let seen = -1
   await until(async () => {
     const rests = written === seen
@@ -134,11 +134,11 @@ test('a reader that does not read stops the sender instead of filling memory', a
   assert.ok(written < 64 * 1024 * 1024, `${written} bytes were taken`)
 })
 
-test('a reset on one side is a reset on the other', async () => {
+test('a reset on one side resets the other', async () => {
   const inside = Promise.withResolvers<net.Socket>()
-  const held = await listen((socket) => inside.resolve(socket))
+  const holding = await listen((socket) => inside.resolve(socket))
 
-  const first = tunnel(held)
+  const first = tunnel(holding)
   await first.head()
   const server = await inside.promise
   first.socket.resetAndDestroy()
@@ -151,7 +151,7 @@ test('a reset on one side is a reset on the other', async () => {
   assert.ok(second.socket.errored)
 })
 
-test('what cannot be opened is a JSON answer: refused, not running, foreign, no port, no upgrade', async () => {
+test('a tunnel that cannot be opened is a JSON error: refused, not running, of another user, no port, no upgrade', async () => {
   const free = await listen(() => {})
   const { id: paused } = await insertSandbox(deps.db, ada.id, 'paused')
   const cases: [ReturnType<typeof tunnel>, RegExp, RegExp][] = [
@@ -173,7 +173,7 @@ test('what cannot be opened is a JSON answer: refused, not running, foreign, no 
   }
 })
 
-test('a guest that goes away ends its tunnels', async () => {
+test('the tunnels of a lost guest are closed', async () => {
   const { id: other } = (await create(ada)).body.data
   const peer = tunnel(echo, 'x', ada, other)
   await peer.until(/x/)
@@ -184,7 +184,7 @@ test('a guest that goes away ends its tunnels', async () => {
   await host.start()
 })
 
-test('only bytes that move count as activity', async () => {
+test('only transferred bytes count as activity', async () => {
   const peer = tunnel(echo)
   await peer.head()
   deps.activity.drain()
@@ -197,7 +197,7 @@ test('only bytes that move count as activity', async () => {
   assert.ok(deps.activity.drain().has(id))
 })
 
-test('many tunnels at once, each with its own bytes', async () => {
+test('many concurrent tunnels do not mix their bytes', async () => {
   const hundred = Array.from({ length: 100 }, (_, n) => tunnel(echo, `number ${n}.`))
 
   const texts = await Promise.all(hundred.map((peer) => peer.until(/\.$/)))
@@ -208,7 +208,7 @@ test('many tunnels at once, each with its own bytes', async () => {
   )
 })
 
-test('a void token loses its tunnels', async () => {
+test('the tunnels of a revoked token are closed', async () => {
   const { token } = (await send('POST', `/v1/sandboxes/${id}/access-token`, ada)).body.data
   const theirs = openUpgrade(port, `POST /v1/sandboxes/${id}/tunnel/${echo}`, { 'X-Api-Key': token }, 'x')
   const ours = tunnel(echo, 'x')
@@ -220,7 +220,7 @@ test('a void token loses its tunnels', async () => {
   assert.equal(ours.socket.closed, false)
 })
 
-test('tunnels that are open do not hold up a stop', async () => {
+test('open tunnels do not delay a stop', async () => {
   const other = await createTestApp({ database: reconnect(deps.database), config: { hostSocket: host.socket } })
   const { port: otherPort } = await listenOn(other.app)
   const peer = openUpgrade(otherPort, `POST /v1/sandboxes/${id}/tunnel/${echo}`, key(ada), 'x')

@@ -17,7 +17,7 @@ test('healthz and readyz answer in the envelope, without a key and with a wrong 
 
 test('while the database is gone readyz is 503 with the reason, requests are 503, and healthz is 200', async () => {
   const gone = connectDatabase('postgresql://nobody@/nothing?host=/nonexistent', { warn() {} })
-  const { app } = await createTestApp({ database: gone, hears: false })
+  const { app } = await createTestApp({ database: gone, watchCredentials: false })
 
   const ready = await app.inject('/readyz')
   const list = await app.inject({ url: '/v1/sandboxes', headers: { 'x-api-key': 'skp_any' } })
@@ -41,7 +41,7 @@ test('while the database is gone readyz is 503 with the reason, requests are 503
 test('a database that hangs is not ready within 2 seconds, and ready again when it wakes', async () => {
   const server = await startTestPostgres()
   const database = connectDatabase(server.url, { warn() {} })
-  const { app } = await createTestApp({ database, hears: false })
+  const { app } = await createTestApp({ database, watchCredentials: false })
   try {
     assert.equal((await app.inject('/readyz')).statusCode, 200)
     const pids = await stopProcesses(server.pid)

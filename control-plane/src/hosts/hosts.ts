@@ -1,14 +1,14 @@
-/** The way to each host: one client an address, and the address of each host as the database last told it. */
+/** Clients of the hosts: one per address, and the address of each host as last read from the database. */
 import type { Database } from '../db/connect.ts'
 import { createHostClient, type HostClient } from './client.ts'
-import { HostError } from './failure.ts'
+import { HostError } from './host-error.ts'
 
 export type Hosts = {
-  at(address: string): HostClient
-  /** The host that holds a sandbox; throws HostError `unreachable` for one that nobody knows. */
+  clientAt(address: string): HostClient
+  /** The host of a sandbox; throws HostError `unreachable` if its address is unknown. */
   get(hostId: string | null): Promise<HostClient>
-  /** Said by each heartbeat: an agent may come back at another address. */
-  learn(hostId: string, address: string): void
+  /** Called at each heartbeat: a restarted agent may have another address. */
+  setAddress(hostId: string, address: string): void
   close(): void
 }
 
@@ -16,7 +16,7 @@ export function createHosts(database: Database): Hosts {
   const clients = new Map<string, HostClient>()
   const addresses = new Map<string, string>()
 
-  function at(address: string): HostClient {
+  function clientAt(address: string): HostClient {
     const known = clients.get(address)
     if (known) return known
     const client = createHostClient(address)
@@ -32,13 +32,13 @@ export function createHosts(database: Database): Hosts {
   }
 
   return {
-    at,
+    clientAt,
     async get(hostId) {
       const address = hostId === null ? undefined : (addresses.get(hostId) ?? (await addressOf(hostId)))
-      if (address === undefined) throw new HostError('unreachable', `there is no way to the host ${hostId}`)
-      return at(address)
+      if (address === undefined) throw new HostError('unreachable', `the address of host ${hostId} is unknown`)
+      return clientAt(address)
     },
-    learn: (hostId, address) => void addresses.set(hostId, address),
+    setAddress: (hostId, address) => void addresses.set(hostId, address),
     close() {
       for (const client of clients.values()) client.close()
     },

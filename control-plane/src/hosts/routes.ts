@@ -10,7 +10,7 @@ export function hostRoutes(app: App, deps: Deps): void {
     {
       config: { access: 'operator' },
       schema: {
-        summary: 'List the machines that run sandboxes (operators only)',
+        summary: 'List the hosts that run sandboxes. Operators only',
         tags: ['hosts'],
         querystring: PageQuery,
         response: { 200: success(page(HostView)) },

@@ -1,6 +1,6 @@
 /**
- * One HTTP/2 connection to a host agent, opened when it is first needed and again after it broke. All requests of
- * this process to that host are streams of it.
+ * One HTTP/2 connection to a host agent, opened on first use and reopened after it broke. All requests of this process
+ * to that host are streams of it.
  */
 import {
   type ClientHttp2Session,
@@ -9,17 +9,23 @@ import {
   type OutgoingHttpHeaders as Headers,
 } from 'node:http2'
 import { connect as connectSocket } from 'node:net'
-import { HostError } from './failure.ts'
+import { HostError } from './host-error.ts'
 
-/** What one stream may send before it is read: enough for hundreds of MB/s, little for a reader that stalls. */
+/** What one stream may receive before it is read: enough for hundreds of MB/s, and little for a reader that stalls. */
 const STREAM_WINDOW_BYTES = 256 * 1024
-/** For all streams together: so many that a few slow readers never hold up the others. */
+/** For all streams together: large enough that a few slow readers never block the others. */
 const SESSION_WINDOW_BYTES = 2 ** 30
-/** Node counts the bytes that a reset stream had not sent yet for ever; its default of 10 MB would then refuse all. */
+/**
+ * Node never stops counting unsent bytes of reset streams; its default limit of 10 MB would eventually reject
+ * everything.
+ */
 const NO_MEMORY_LIMIT_MB = 1e9
 
 export type HostSession = {
-  /** The stream is reset, never ended, when the signal fires: the other end must not take a cut body for a whole one. */
+  /**
+   * When the signal fires the stream is reset, not ended: the other side must not take a truncated body for a complete
+   * one.
+   */
   open(headers: Headers, signal: AbortSignal, options?: { endStream?: boolean }): ClientHttp2Stream
   close(): void
 }
@@ -29,36 +35,36 @@ export function createHostSession(address: string): HostSession {
   let closed = false
 
   function session(): ClientHttp2Session {
-    if (closed) throw new HostError('unreachable', `the connection to ${address} was closed by us`)
+    if (closed) throw new HostError('unreachable', `the connection to ${address} is closed`)
     if (current && !current.closed && !current.destroyed) return current
-    const mine = connect('http://host', {
+    const opened = connect('http://host', {
       createConnection: () => connectSocket(socketPath(address)),
       settings: { initialWindowSize: STREAM_WINDOW_BYTES, enablePush: false },
       maxSessionMemory: NO_MEMORY_LIMIT_MB,
     })
-    mine.on('connect', () => mine.setLocalWindowSize(SESSION_WINDOW_BYTES))
-    // Every stream hears of it too; without a listener it would end the process.
-    mine.on('error', () => {})
-    mine.on('goaway', () => forget(mine))
-    mine.on('close', () => forget(mine))
-    // An idle connection alone must not keep a process from ending.
-    mine.unref()
-    current = mine
-    return mine
+    opened.on('connect', () => opened.setLocalWindowSize(SESSION_WINDOW_BYTES))
+    // Every stream gets the error too; without a listener it would end the process.
+    opened.on('error', () => {})
+    opened.on('goaway', () => discard(opened))
+    opened.on('close', () => discard(opened))
+    // An idle connection must not keep the process alive.
+    opened.unref()
+    current = opened
+    return opened
   }
 
-  function forget(mine: ClientHttp2Session): void {
-    if (current === mine) current = undefined
+  function discard(opened: ClientHttp2Session): void {
+    if (current === opened) current = undefined
   }
 
   return {
     open(headers, signal, { endStream = false } = {}) {
       signal.throwIfAborted()
       const stream = bytesOnly(session().request(headers, { endStream }))
-      const cut = () => resetStream(stream, signal.reason)
-      signal.addEventListener('abort', cut)
-      stream.once('close', () => signal.removeEventListener('abort', cut))
-      stream.on('error', () => {}) // Whoever waits for the answer learns of it there.
+      const abort = () => resetStream(stream, signal.reason)
+      signal.addEventListener('abort', abort)
+      stream.once('close', () => signal.removeEventListener('abort', abort))
+      stream.on('error', () => {}) // Reported by the code that waits for the response.
       return stream
     },
     close() {
@@ -69,8 +75,8 @@ export function createHostSession(address: string): HostSession {
 }
 
 /**
- * Text is turned into bytes before Node gets it. Text and bytes that wait together are handed over in one call, and Node
- * (26.10) frees the text of it before it is sent: the first bytes of a request head arrive as parts of the heap.
+ * Converts text to bytes before Node gets it. Node (26.10) passes queued text and bytes on in one call and frees the
+ * text before it is sent: the first bytes of a request head then arrive as arbitrary heap content.
  */
 function bytesOnly(stream: ClientHttp2Stream): ClientHttp2Stream {
   const write = stream.write.bind(stream) as (chunk: unknown, ...rest: unknown[]) => boolean
@@ -83,15 +89,15 @@ function bytesOnly(stream: ClientHttp2Stream): ClientHttp2Stream {
 }
 
 /**
- * With an error, always: `close(NGHTTP2_CANCEL)` and a plain `destroy()` may send the end of the body first, and half
- * an upload would be a whole file.
+ * Always destroys with an error: `close(NGHTTP2_CANCEL)` and a plain `destroy()` may send the end of the body first,
+ * and half an upload would become a complete file.
  */
 export function resetStream(stream: ClientHttp2Stream, reason?: unknown): void {
   if (stream.destroyed) return
-  stream.destroy(reason instanceof Error ? reason : new Error('given up'))
+  stream.destroy(reason instanceof Error ? reason : new Error('aborted'))
 }
 
 function socketPath(address: string): string {
-  if (!address.startsWith('unix:')) throw new HostError('unreachable', `${address} is not an address of a host`)
+  if (!address.startsWith('unix:')) throw new HostError('unreachable', `${address} is not a host address`)
   return address.slice('unix:'.length)
 }

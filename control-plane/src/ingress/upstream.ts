@@ -5,7 +5,7 @@ import { isTerminal } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { ensureRunning } from '../guest/ensure-running.ts'
-import { HostError } from '../hosts/failure.ts'
+import { HostError } from '../hosts/host-error.ts'
 import { IngressError } from './error.ts'
 import type { Target } from './hostname.ts'
 

@@ -1,15 +1,17 @@
-/** Some output of a process for a reader that asks again and again: what there is, or what comes within a while. */
+/**
+ * Returns a part of the output of a process to a client that polls: what is available, or what arrives within a while.
+ */
 import { setTimeout as delay } from 'node:timers/promises'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { openProcessOutput } from '../guest/process-output.ts'
 
 const TEXT_MAX_BYTES = 64 * 1024
-/** Output comes in bursts; what follows within this belongs to the same answer. */
+/** Output arrives in bursts; what follows within this time belongs to the same result. */
 const QUIET_MS = 100
 
 export type Followed = {
-  /** Both streams, as they came; bytes that are not UTF-8 are replaced. */
+  /** Both streams in order of arrival; bytes that are not UTF-8 are replaced. */
   output: string
   /** The `after` of the next call. */
   seq: number
@@ -49,17 +51,17 @@ export async function followProcess(
     return followed
   } finally {
     done.abort()
-    next.catch(() => {}) // What was still awaited is given up.
+    next.catch(() => {}) // The pending read is aborted.
   }
 }
 
-/** Undefined when nothing came in time. */
+/** Undefined when nothing arrived in time. */
 async function within<T>(work: Promise<T>, ms: number, signal: AbortSignal): Promise<T | undefined> {
-  const late = new AbortController()
-  const timer = delay(ms, undefined, { signal: AbortSignal.any([late.signal, signal]) }).catch(() => undefined)
+  const settled = new AbortController()
+  const timer = delay(ms, undefined, { signal: AbortSignal.any([settled.signal, signal]) }).catch(() => undefined)
   try {
     return await Promise.race([work, timer])
   } finally {
-    late.abort()
+    settled.abort()
   }
 }

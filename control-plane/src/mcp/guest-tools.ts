@@ -9,12 +9,12 @@ import { startProcess } from '../guest/start-process.ts'
 import { followProcess } from './follow-process.ts'
 import { defineTool, getSandbox, SandboxIdInput, type Tool } from './tool.ts'
 
-/** More than a model wants to read at once. */
+/** More than a model should read at once. */
 const READ_MAX_BYTES = 1024 * 1024
 
 const sandbox_id = SandboxIdInput
 const process_id = Type.String({ description: 'Id of the process (proc_…).' })
-const path = Type.String({ description: 'Absolute.' })
+const path = Type.String({ description: 'Absolute path in the sandbox.' })
 const { stream: _, ...execFields } = ExecBody.properties
 
 export const GUEST_TOOLS: readonly Tool[] = [
@@ -22,8 +22,8 @@ export const GUEST_TOOLS: readonly Tool[] = [
     name: 'exec',
     title: 'Run a command',
     description:
-      'Runs a command to its end and gives its output and exit code. No shell parses it: for pipes and the like use ' +
-      'cmd "sh" with args ["-lc", "…"]. For what runs long, use start_process.',
+      'Runs a command until it exits and returns stdout, stderr and exit code. The command is not parsed by a shell: for ' +
+      'pipes, globs or variables use cmd "sh" with args ["-lc", "…"]. Use start_process for long-running programs.',
     access: 'token',
     input: Type.Object({ sandbox_id, ...execFields }),
     async run(call, { sandbox_id: id, ...body }) {
@@ -34,7 +34,7 @@ export const GUEST_TOOLS: readonly Tool[] = [
   defineTool({
     name: 'read_file',
     title: 'Read a file',
-    description: 'Up to 1 MiB of a file, as text where it is UTF-8 and as base64 where not.',
+    description: 'Returns the first 1 MiB of a file, as text if it is valid UTF-8 and as base64 otherwise.',
     access: 'token',
     reads: true,
     input: Type.Object({ sandbox_id, path }),
@@ -52,20 +52,20 @@ export const GUEST_TOOLS: readonly Tool[] = [
   defineTool({
     name: 'write_file',
     title: 'Write a file',
-    description: 'Writes a whole file; missing directories are made.',
+    description: 'Creates or replaces a file. Missing directories are created.',
     access: 'token',
     destroys: true,
     input: Type.Object({
       sandbox_id,
       path,
       content: Type.String(),
-      encoding: Type.Optional(Type.Enum(['utf8', 'base64'], { description: 'Of content; utf8 when left out.' })),
+      encoding: Type.Optional(Type.Enum(['utf8', 'base64'], { description: 'Encoding of content. Default: utf8.' })),
     }),
     async run(call, input) {
       const bytes = input.encoding === 'base64' ? decodeBase64(input.content) : Buffer.from(input.content, 'utf8')
       if (!bytes) throw badField({ content: 'is not base64' })
       const sandbox = await getSandbox(call, input.sandbox_id)
-      await putFile(call.deps, sandbox, input.path, { bytes: inPieces(bytes), announced: bytes.length }, call.signal)
+      await putFile(call.deps, sandbox, input.path, { bytes: chunksOf(bytes), announced: bytes.length }, call.signal)
       return { bytes: bytes.length }
     },
   }),
@@ -73,7 +73,7 @@ export const GUEST_TOOLS: readonly Tool[] = [
     name: 'start_process',
     title: 'Start a process',
     description:
-      'Starts a process that goes on by itself, on pipes or with a terminal; read what it says with follow_process.',
+      'Starts a program in the background, with pipes or with a terminal (pty). Read its output with follow_process.',
     access: 'token',
     input: Type.Object({ sandbox_id, ...ProcessCreateBody.properties }),
     async run(call, { sandbox_id: id, ...body }) {
@@ -84,15 +84,27 @@ export const GUEST_TOOLS: readonly Tool[] = [
     name: 'follow_process',
     title: 'Read the output of a process',
     description:
-      'Output after the number `after`, waiting for some up to `wait_ms`. Call again with the `seq` of the answer as ' +
-      '`after`; `ended` tells that no more comes.',
+      'Returns output after sequence number `after`, waiting up to `wait_ms` if there is none yet. To read on, call it ' +
+      'again with `after` set to the returned `seq`. When `ended` is true, there is no more output.',
     access: 'token',
     reads: true,
     input: Type.Object({
       sandbox_id,
       process_id,
-      after: Type.Optional(Type.Integer({ minimum: 0, description: '0 or left out: all that is kept.' })),
-      wait_ms: Type.Optional(Type.Integer({ minimum: 0, maximum: 30_000, description: '5000 when left out.' })),
+      after: Type.Optional(
+        Type.Integer({
+          minimum: 0,
+          description:
+            'Sequence number of the last output already read. Default: 0, which returns all retained output.',
+        }),
+      ),
+      wait_ms: Type.Optional(
+        Type.Integer({
+          minimum: 0,
+          maximum: 30_000,
+          description: 'How long to wait for output, in milliseconds. Default: 5000.',
+        }),
+      ),
     }),
     async run(call, { sandbox_id: id, process_id: process, after = 0, wait_ms = 5_000 }) {
       return followProcess(call.deps, await getSandbox(call, id), process, { after, waitMs: wait_ms }, call.signal)
@@ -101,7 +113,7 @@ export const GUEST_TOOLS: readonly Tool[] = [
   defineTool({
     name: 'send_input',
     title: 'Write to a process',
-    description: 'Writes text to the stdin or the terminal of a process; a terminal wants a newline at the end.',
+    description: 'Writes text to the stdin or terminal of a process. Include a newline to submit a line.',
     access: 'token',
     input: Type.Object({ sandbox_id, process_id, text: Type.String() }),
     async run(call, { sandbox_id: id, process_id: process, text }) {
@@ -111,8 +123,8 @@ export const GUEST_TOOLS: readonly Tool[] = [
   }),
   defineTool({
     name: 'stop_process',
-    title: 'End a process',
-    description: 'Ends a process and all it started: SIGTERM, and SIGKILL after grace_ms.',
+    title: 'Stop a process',
+    description: 'Stops a process and everything it started: SIGTERM first, then SIGKILL after grace_ms.',
     access: 'token',
     destroys: true,
     input: Type.Object({ sandbox_id, process_id, ...ProcessDeleteQuery.properties }),
@@ -131,22 +143,22 @@ async function readSome(content: AsyncIterable<Buffer>) {
     if (bytes > READ_MAX_BYTES) break
   }
   const all = Buffer.concat(chunks).subarray(0, READ_MAX_BYTES)
-  const truncated = bytes > READ_MAX_BYTES ? { truncated: true } : {}
+  const notice = bytes > READ_MAX_BYTES ? { truncated: true } : {}
   const text = decodeText(all, bytes > READ_MAX_BYTES)
   return text === undefined
-    ? { encoding: 'base64', content: all.toString('base64'), ...truncated }
-    : { encoding: 'utf8', content: text, ...truncated }
+    ? { encoding: 'base64', content: all.toString('base64'), ...notice }
+    : { encoding: 'utf8', content: text, ...notice }
 }
 
-/** Undefined where it is not text; a character that the limit has cut is left out. */
-function decodeText(bytes: Buffer, cut: boolean): string | undefined {
+/** Undefined if it is not text; a character split by the limit is omitted. */
+function decodeText(bytes: Buffer, truncated: boolean): string | undefined {
   try {
-    return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes, { stream: cut })
+    return new TextDecoder('utf-8', { fatal: true, ignoreBOM: true }).decode(bytes, { stream: truncated })
   } catch {
     return undefined
   }
 }
 
-async function* inPieces(bytes: Uint8Array): AsyncGenerator<Buffer> {
+async function* chunksOf(bytes: Uint8Array): AsyncGenerator<Buffer> {
   for (let from = 0; from < bytes.length; from += 64 * 1024) yield Buffer.from(bytes.subarray(from, from + 64 * 1024))
 }

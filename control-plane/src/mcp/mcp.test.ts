@@ -1,4 +1,4 @@
-/** With the official client, in both ways that it speaks: with a greeting first, and without any state. */
+/** Tests with the official client, in both of its modes: with an initialization first, and stateless. */
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
@@ -35,7 +35,7 @@ async function tokenOf(id: string): Promise<string> {
 }
 
 for (const mode of ['legacy', 'auto'] as const) {
-  test(`an agent with nothing but a URL and a key gets its work done (${mode})`, async () => {
+  test(`a client with only a URL and a key can use a sandbox (${mode})`, async () => {
     const { call, client } = await connect({ Authorization: `Bearer ${ada.key}` }, mode)
     assert.match(client.getInstructions() ?? '', /virtual machines/)
 
@@ -57,7 +57,7 @@ for (const mode of ['legacy', 'auto'] as const) {
   })
 }
 
-test('a process is started, followed by its numbers, written to and ended', async () => {
+test('a process is started, followed by sequence number, written to and stopped', async () => {
   const { call } = await connect(asUser(ada))
   const sandbox_id = await newSandbox()
   const { process_id } = await call('start_process', {
@@ -92,7 +92,7 @@ test('pause, fork and resume', async () => {
   await until(async () => (await call('get_sandbox', { sandbox_id })).status === 'running')
 })
 
-test('the token of a sandbox shows only what it may do, and only for its own', async () => {
+test('an access token sees only the tools it may use, for its own sandbox only', async () => {
   const id = await newSandbox()
   const other = await newSandbox()
   const { client, call } = await connect({ 'X-Api-Key': await tokenOf(id) })
@@ -120,7 +120,7 @@ test('the token of a sandbox shows only what it may do, and only for its own', a
   })
 })
 
-test("what goes wrong is told in the API's own words; another user's sandbox is not found", async () => {
+test("errors have the text of the API; another user's sandbox is not found", async () => {
   const { call } = await connect(asUser(ada))
   const id = await newSandbox()
   const foreign = await newSandbox(eve)
@@ -137,7 +137,7 @@ test("what goes wrong is told in the API's own words; another user's sandbox is 
   host.hooks = {}
 })
 
-test('input that does not fit is refused before anything happens', async () => {
+test('invalid input is rejected without any effect', async () => {
   const { client } = await connect(asUser(ada))
   const before = host.calls.length
 
@@ -150,7 +150,7 @@ test('input that does not fit is refused before anything happens', async () => {
   )
 })
 
-test('files that are not text come as base64, large ones in part', async () => {
+test('files that are not text are returned as base64, large ones truncated', async () => {
   const { call } = await connect(asUser(ada))
   const sandbox_id = await newSandbox()
   const bytes = Buffer.from([0xff, 0x00, 0xfe])
@@ -165,7 +165,7 @@ test('files that are not text come as base64, large ones in part', async () => {
   assert.deepEqual([big.content.length, big.truncated], [1024 * 1024, true])
 })
 
-test('without a credential, or with one in the wrong place, nobody comes in', async () => {
+test('a request without a credential, or with one in the wrong place, is rejected', async () => {
   const token = await tokenOf(await newSandbox())
   const post = (headers: Record<string, string>, query = '') =>
     fetch(`${url}/mcp${query}`, { method: 'POST', headers, body: '{"jsonrpc":"2.0","id":1,"method":"ping"}' })
@@ -176,6 +176,6 @@ test('without a credential, or with one in the wrong place, nobody comes in', as
   assert.equal((await post({ 'X-Auth-Token': token })).status, 401)
   assert.equal((await post({}, `?token=${ada.key}`)).status, 401)
   await assert.rejects(connect({ Authorization: 'Bearer wrong' }))
-  // Everywhere else Authorization means nothing.
+  // Everywhere else Authorization is ignored.
   assert.equal((await fetch(`${url}/v1/whoami`, { headers: { Authorization: `Bearer ${ada.key}` } })).status, 401)
 })

@@ -1,4 +1,7 @@
-/** MCP over streamable HTTP. Many of its clients can send no header but Authorization, so here that is a credential. */
+/**
+ * MCP over streamable HTTP. Many MCP clients can send no credential header other than Authorization, so it is accepted
+ * here.
+ */
 import { Readable } from 'node:stream'
 import type { ReadableStream } from 'node:stream/web'
 import type { FastifyReply, FastifyRequest } from 'fastify'
@@ -18,7 +21,7 @@ export function mcpRoutes(app: App, deps: Deps, version: string): void {
   const options = {
     config: { access: 'token', credentialIn: 'bearer' },
     exposeHeadRoute: false,
-    // It has a description of its own: its list of tools.
+    // Not part of the OpenAPI document: MCP clients read the list of tools instead.
     schema: { hide: true },
   } as const
   app.post('/mcp', options, serve)
@@ -26,12 +29,15 @@ export function mcpRoutes(app: App, deps: Deps, version: string): void {
   app.delete('/mcp', options, serve)
 }
 
-/** The body was read and parsed at the door; who is asking is known, so no credential goes further. */
+/**
+ * Builds the request for the MCP library. The body is already parsed and the caller is authenticated, so no credential
+ * is passed on.
+ */
 function toRequest(request: FastifyRequest, signal: AbortSignal): Request {
   const headers = new Headers({ 'content-type': 'application/json' })
   for (const [name, value] of Object.entries(request.headers)) {
-    const belongs = name === 'accept' || name === 'last-event-id' || name.startsWith('mcp-')
-    if (belongs && typeof value === 'string') headers.set(name, value)
+    const isForwarded = name === 'accept' || name === 'last-event-id' || name.startsWith('mcp-')
+    if (isForwarded && typeof value === 'string') headers.set(name, value)
   }
   return new Request('http://warren/mcp', { method: request.method, headers, signal })
 }

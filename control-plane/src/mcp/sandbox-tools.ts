@@ -10,7 +10,7 @@ import { resumeSandbox } from '../sandboxes/resume.ts'
 import { viewSandbox } from '../sandboxes/view.ts'
 import { defineTool, getSandbox, SandboxIdInput, type Tool, type ToolCall } from './tool.ts'
 
-/** Enough for most things, and every plan has it. */
+/** Enough for most tasks, and available in every plan. */
 const SHAPE_DEFAULT = 's-1vcpu-1gb'
 
 const OneSandbox = Type.Object({ sandbox_id: SandboxIdInput })
@@ -22,16 +22,17 @@ export const SANDBOX_TOOLS: readonly Tool[] = [
   defineTool({
     name: 'create_sandbox',
     title: 'Create a sandbox',
-    description: 'Starts a virtual machine of your own and answers when it runs. Destroy it when you are done.',
+    description:
+      'Creates a sandbox (a virtual machine) and returns when it is running. Destroy it when you no longer need it.',
     access: 'user',
     input: Type.Object({
       ...createFields,
-      shape: Type.Optional(Type.String({ ...shape, description: `Size; ${SHAPE_DEFAULT} when left out.` })),
+      shape: Type.Optional(Type.String({ ...shape, description: `Size of the sandbox. Default: ${SHAPE_DEFAULT}.` })),
     }),
     async run(call, input) {
       const body = { ...input, shape: input.shape || SHAPE_DEFAULT }
       const row = await createSandbox(call.deps, call.caller.user, body, { signal: call.signal })
-      // Nobody would know of it.
+      // The caller disconnected and would never learn the id.
       if (call.signal.aborted) await destroySandbox(call.deps, row.id)
       return view(call, row)
     },
@@ -39,7 +40,7 @@ export const SANDBOX_TOOLS: readonly Tool[] = [
   defineTool({
     name: 'list_sandboxes',
     title: 'List sandboxes',
-    description: 'Your sandboxes, newest first, ended ones included unless a status is given.',
+    description: 'Lists your sandboxes, newest first. Includes destroyed and failed ones unless a status is given.',
     access: 'user',
     reads: true,
     input: SandboxListQuery,
@@ -51,7 +52,8 @@ export const SANDBOX_TOOLS: readonly Tool[] = [
   defineTool({
     name: 'get_sandbox',
     title: 'Get a sandbox',
-    description: 'The state of one sandbox; ask again after pause, resume or fork until it has arrived.',
+    description:
+      'Returns a sandbox with its current status. After pause, resume or fork, call it again until the status is reached.',
     access: 'token',
     reads: true,
     input: OneSandbox,
@@ -61,7 +63,7 @@ export const SANDBOX_TOOLS: readonly Tool[] = [
     name: 'pause_sandbox',
     title: 'Pause a sandbox',
     description:
-      'Saves memory, disk and processes and frees the machine; answers at once, get_sandbox tells when done.',
+      'Saves memory, disk and processes and stops the machine. Returns immediately; get_sandbox shows `paused` when done.',
     access: 'token',
     input: OneSandbox,
     async run(call, input) {
@@ -72,7 +74,8 @@ export const SANDBOX_TOOLS: readonly Tool[] = [
   defineTool({
     name: 'resume_sandbox',
     title: 'Resume a sandbox',
-    description: 'Goes on where a pause has stopped; answers at once, get_sandbox tells when it runs.',
+    description:
+      'Resumes a paused sandbox where it stopped. Returns immediately; get_sandbox shows `running` when done.',
     access: 'token',
     input: OneSandbox,
     async run(call, input) {
@@ -83,7 +86,7 @@ export const SANDBOX_TOOLS: readonly Tool[] = [
   defineTool({
     name: 'fork_sandbox',
     title: 'Fork a sandbox',
-    description: 'Makes new sandboxes that go on from the state of a paused one, which stays as it is.',
+    description: 'Creates new sandboxes from the saved state of a paused one, which is left unchanged.',
     access: 'user',
     input: Type.Object({ sandbox_id: SandboxIdInput, ...SandboxForkBody.properties }),
     async run(call, { sandbox_id, ...body }) {
@@ -94,7 +97,7 @@ export const SANDBOX_TOOLS: readonly Tool[] = [
   defineTool({
     name: 'destroy_sandbox',
     title: 'Destroy a sandbox',
-    description: 'Ends a sandbox with all that is in it, for good.',
+    description: 'Destroys a sandbox and all its data permanently.',
     access: 'token',
     destroys: true,
     input: OneSandbox,

@@ -1,6 +1,6 @@
 /**
- * MCP, without state: each request stands for itself, so any copy of the control plane may answer the next. Callers see
- * the tools that they may use and no others. What a tool refuses is told to the model, as a result that is an error.
+ * MCP server without state: requests are independent, so any control plane process can serve the next one. Callers see
+ * only the tools they may use. A failed tool call is returned to the model as an error result.
  */
 import { Failure, Fault } from '@warren/kit/failure'
 import { errorText } from '@warren/kit/text'
@@ -14,8 +14,8 @@ import type { Tool, ToolCall } from './tool.ts'
 const TOOLS: readonly Tool[] = [...SANDBOX_TOOLS, ...GUEST_TOOLS]
 
 const INSTRUCTIONS =
-  'Sandboxes are virtual machines with a kernel, a disk and a network of their own. Create one, run commands and ' +
-  'processes in it, read and write its files, pause, resume or fork it, and destroy it in the end.'
+  'Sandboxes are isolated virtual machines, each with its own kernel, disk and network. Create one, run commands and ' +
+  'processes in it, read and write its files, pause, resume or fork it, and destroy it when you are done.'
 
 export async function serveMcp(
   deps: Deps,
@@ -34,26 +34,29 @@ export async function serveMcp(
         const { name, title, description, reads = false, destroys = false } = tool
         const annotations = { title, readOnlyHint: reads, destructiveHint: destroys }
         server.registerTool(name, { title, description, inputSchema, annotations }, (input, context) =>
-          answer(tool, { deps, caller, signal: AbortSignal.any([request.signal, context.mcpReq.signal]) }, input),
+          runTool(tool, { deps, caller, signal: AbortSignal.any([request.signal, context.mcpReq.signal]) }, input),
         )
       }
       return server
     },
-    { onerror: (error) => deps.log.debug({ err: error }, 'an MCP request failed') },
+    { onerror: (error) => deps.log.debug({ err: error }, 'MCP request failed') },
   )
   return handler.fetch(request, { parsedBody: body })
 }
 
 let loaded: ReturnType<typeof load> | undefined
 
-/** 25 MB and a quarter of a second: for those who use it. Schemas are compiled once, not for each request. */
+/**
+ * Loaded on first use, because it costs 25 MB and a quarter of a second. Schemas are compiled once, not for each
+ * request.
+ */
 async function load() {
   const { createMcpHandler, fromJsonSchema, McpServer } = await import('@modelcontextprotocol/server')
   const schemas = new Map(TOOLS.map((tool) => [tool, fromJsonSchema(JSON.parse(JSON.stringify(tool.input)))]))
   return { createMcpHandler, McpServer, schemas }
 }
 
-async function answer(tool: Tool, call: ToolCall, input: unknown) {
+async function runTool(tool: Tool, call: ToolCall, input: unknown) {
   try {
     return textOf(await tool.run(call, input))
   } catch (error) {
@@ -63,7 +66,7 @@ async function answer(tool: Tool, call: ToolCall, input: unknown) {
 
 const textOf = (value: unknown) => ({ content: [{ type: 'text' as const, text: JSON.stringify(value) }] })
 
-/** The same words as the API's. */
+/** The same error text as in the API. */
 function explain(deps: Deps, tool: Tool, error: unknown): object {
   const { body, unexpected } = renderError(error)
   if (unexpected) deps.log.error({ err: error, tool: tool.name }, 'unexpected error')

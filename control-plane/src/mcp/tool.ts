@@ -1,4 +1,4 @@
-/** A tool is a verb of the API with words for a model: what it does, what it takes, who may use it. */
+/** A tool is an operation of the API with a description for a model: what it does, its input, and who may use it. */
 import { badField, notFound } from '@warren/kit/failure'
 import { type Static, type TSchema, Type } from 'typebox'
 import type { SandboxRow } from '../db/schema.ts'
@@ -14,22 +14,24 @@ export type Tool<Input extends TSchema = TSchema> = {
   description: string
   /** As of the route with the same verb: `token` also for a sandbox's own access token. */
   access: 'user' | 'token'
-  /** Hints for whoever asks a person first. */
+  /** Hints for clients that ask the user for confirmation. */
   reads?: boolean
   destroys?: boolean
   input: Input
-  /** What it gives is shown as JSON. */
+  /** The result is sent as JSON. */
   run(call: ToolCall, input: Static<Input>): Promise<unknown>
 }
 
 export const defineTool = <Input extends TSchema>(tool: Tool<Input>): Tool<Input> => tool
 
-/** Of every tool for one sandbox. */
+/** Input of every tool for one sandbox. */
 export const SandboxIdInput = Type.Optional(
-  Type.String({ description: 'Id of the sandbox (sb-…). May be left out with the access token of a sandbox.' }),
+  Type.String({
+    description: 'Id of the sandbox (sb-…). Optional if you are authenticated with the access token of a sandbox.',
+  }),
 )
 
-/** A foreign sandbox is an absent one, and to an access token every other is foreign. */
+/** A sandbox of another user is not found; with an access token, every other sandbox is not found. */
 export async function getSandbox({ deps, caller }: ToolCall, given: string | undefined): Promise<SandboxRow> {
   const id = given ?? (caller.kind === 'token' ? caller.sandboxId : undefined)
   if (id === undefined) throw badField({ sandbox_id: 'is required' })

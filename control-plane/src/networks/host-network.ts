@@ -13,7 +13,7 @@ import type { HostVmNetwork, SandboxStatus } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
-import { HostError } from '../hosts/failure.ts'
+import { HostError } from '../hosts/host-error.ts'
 
 type Desired = HostVmNetwork & { host_id: string | null; fence: number; status: SandboxStatus }
 

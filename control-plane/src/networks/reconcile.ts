@@ -20,7 +20,7 @@ export const reconcileNetworks: Sweep = {
 
 async function followHost(deps: Deps, address: string): Promise<void> {
   const told = await deps.hosts
-    .at(address)
+    .clientAt(address)
     .listNetworks()
     .catch(() => undefined) // heartbeat.ts says so.
   if (!told || told.vms.length === 0) return

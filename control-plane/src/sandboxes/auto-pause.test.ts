@@ -11,7 +11,7 @@ import { createHostedApp } from '../testing/with-host.ts'
 import { autoPause } from './auto-pause.ts'
 import { pauseJob } from './pause.ts'
 
-const { deps, host, user, create, send, get } = await createHostedApp({ works: false })
+const { deps, host, user, create, send, get } = await createHostedApp({ startWorker: false })
 const ada = await user({ plan: 'local' })
 
 const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data

@@ -15,7 +15,7 @@ import { type HostVmNetwork, newId, type SandboxCreateBody } from '@warren/proto
 import type { Tx } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { HostError, type HostErrorCode, reasonOf } from '../hosts/failure.ts'
+import { HostError, type HostErrorCode, statusReason } from '../hosts/host-error.ts'
 import type { CallerUser } from '../http/caller.ts'
 import { getHostNetwork, pushNetworkIfChanged, pushPeerNetworks } from '../networks/host-network.ts'
 import { addToNetworks, lockNetworks } from '../networks/members.ts'
@@ -164,7 +164,7 @@ function explain(error: unknown, row: SandboxRow, request: CreateRequest, signal
   if (signal.aborted) return unanswered('the caller had gone before the sandbox was ready')
   if (error instanceof FenceLost) return unanswered(DELETED)
   if (!(error instanceof HostError)) return { answer: error, reason: 'the service failed' }
-  const reason = reasonOf(error)
+  const reason = statusReason(error)
   return { answer: answerFor(error.code, reason, row, request), reason }
 }
 

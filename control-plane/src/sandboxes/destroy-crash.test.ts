@@ -6,7 +6,7 @@ import { sql } from 'kysely'
 import { startApiProcess } from '../testing/api-process.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
-const hosted = await createHostedApp({ works: false })
+const hosted = await createHostedApp({ startWorker: false })
 const { deps, host, user, create, send, get, assertNothingLeft } = hosted
 const ada = await user()
 

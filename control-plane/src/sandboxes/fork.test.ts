@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import type { HostVmResumeBody } from '@warren/protocol'
-import type { Answer, TestUser } from '../testing/app.ts'
+import type { TestResponse, TestUser } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
@@ -292,7 +292,7 @@ test('a child is deleted while it is forking, and nothing stays', async () => {
 
 test('the same Idempotency-Key is the same child', async () => {
   const id = await paused()
-  const post = async (payload: object): Promise<Answer> => {
+  const post = async (payload: object): Promise<TestResponse> => {
     const headers = { ...ada.headers, 'idempotency-key': 'fork-1' }
     const response = await app.inject({ method: 'POST', url: `/v1/sandboxes/${id}/fork`, headers, payload })
     return { status: response.statusCode, headers: response.headers, body: response.json() }

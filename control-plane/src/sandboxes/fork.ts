@@ -20,7 +20,7 @@ import { type HostVmForked, newId, type SandboxForkBody } from '@warren/protocol
 import type { Tx } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { HostError } from '../hosts/failure.ts'
+import { HostError } from '../hosts/host-error.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
 import { pushPeerNetworks } from '../networks/host-network.ts'
 import { addToNetworks, lockNetworks } from '../networks/members.ts'

@@ -19,7 +19,7 @@ import { startApiProcess } from '../testing/api-process.ts'
 import { createTestDeps, reconnect } from '../testing/app.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
-const hosted = await createHostedApp({ works: false })
+const hosted = await createHostedApp({ startWorker: false })
 const { deps, host, user, create, send, assertNothingLeft } = hosted
 const ada = await user({ plan: 'local' })
 const crashPoints = await mkdtemp(path.join(tmpdir(), 'warren-crash-points-'))

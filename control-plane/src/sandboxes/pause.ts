@@ -16,7 +16,7 @@ import { recordCounts } from '../bandwidth/record-counts.ts'
 import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { HostError, reasonOf } from '../hosts/failure.ts'
+import { HostError, statusReason } from '../hosts/host-error.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
 import { findVm } from './decide-repair.ts'
 import { beginMove, endMove } from './move.ts'
@@ -81,7 +81,7 @@ async function finishPause(deps: Deps, row: SandboxRow, { generation, counts }: 
 
 async function failPause(deps: Deps, row: SandboxRow, cause: HostError): Promise<void> {
   deps.log.warn({ err: cause, sandbox: row.id }, 'a pause failed; the VM goes on')
-  const reason = `could not be paused: ${reasonOf(cause)}`
+  const reason = `could not be paused: ${statusReason(cause)}`
   await deps.db.transaction().execute((tx) => endMove(tx, row.id, 'pauseFailed', row.fence, { reason }))
 }
 

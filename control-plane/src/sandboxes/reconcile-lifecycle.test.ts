@@ -12,7 +12,7 @@ import { createHostedApp } from '../testing/with-host.ts'
 import { failOrphanedCreates } from './orphaned-creates.ts'
 import { reconcile } from './reconcile.ts'
 
-const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp({ works: false })
+const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp({ startWorker: false })
 const ada = await user({ plan: 'local' })
 
 test.beforeEach(() => {

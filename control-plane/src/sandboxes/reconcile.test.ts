@@ -6,7 +6,7 @@ import { sql } from 'kysely'
 import { createHostedApp } from '../testing/with-host.ts'
 import { reconcile } from './reconcile.ts'
 
-const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp({ works: false })
+const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp({ startWorker: false })
 const ada = await user()
 
 test.beforeEach(() => {

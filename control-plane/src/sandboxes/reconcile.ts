@@ -37,7 +37,7 @@ async function reconcileHost(deps: Deps, address: string): Promise<void> {
   const ended = await listEndedHolders(deps)
   const settled = await listSettled(deps)
   const state = await deps.hosts
-    .at(address)
+    .clientAt(address)
     .getState()
     .catch(() => undefined) // heartbeat.ts says so.
   if (!state) return
@@ -85,7 +85,7 @@ async function deleteOrphans(deps: Deps, state: HostState, address: string): Pro
 async function deleteOrphan(deps: Deps, address: string, vm: HostVm, row: Placed | undefined): Promise<void> {
   const fence = Math.max(vm.fence, row?.fence ?? 0) + 1
   try {
-    await deps.hosts.at(address).deleteVm(vm.id, fence)
+    await deps.hosts.clientAt(address).deleteVm(vm.id, fence)
     deps.log.warn({ sandbox: vm.id, status: row?.status ?? 'unknown' }, 'deleted a VM that belongs to nobody')
   } catch (error) {
     deps.log.warn({ err: error, sandbox: vm.id }, 'could not delete a VM that belongs to nobody, trying again')

@@ -13,7 +13,7 @@ import { crashPoint } from '@warren/kit/crash-point'
 import { findShape, type HostVm, type HostVmNetwork, type HostVmResumed } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { HostError, type HostErrorCode, reasonOf } from '../hosts/failure.ts'
+import { HostError, type HostErrorCode, statusReason } from '../hosts/host-error.ts'
 import { getHostNetwork, pushNetworkIfChanged } from '../networks/host-network.ts'
 import { findVm } from './decide-repair.ts'
 import { getEnvs } from './envs.ts'
@@ -48,11 +48,11 @@ export async function restoreVm(deps: Deps, row: SandboxRow, ways: Ways, signal:
     if (error.code === 'unreachable' && !isOverdue(deps, row)) throw error
     deps.log.warn({ err: error, sandbox: row.id }, 'a sandbox could not be resumed')
     if (error.code === 'identity_failed') {
-      await rollBack(deps, row, 'forkAbandoned', `the copy could not be given its own identity: ${reasonOf(error)}`)
+      await rollBack(deps, row, 'forkAbandoned', `the copy could not be given its own identity: ${statusReason(error)}`)
       return
     }
     await deps.db.transaction().execute(async (tx) => {
-      await endMove(tx, row.id, ways.failed, row.fence, { reason: `could not be resumed: ${reasonOf(error)}` })
+      await endMove(tx, row.id, ways.failed, row.fence, { reason: `could not be resumed: ${statusReason(error)}` })
       await releaseMemory(tx, row.id)
     })
   }

@@ -1,4 +1,7 @@
-/** The whole control plane in a process of its own, for tests that kill or stop it. Says its port when it listens. */
+/**
+ * The whole control plane in a separate process, for tests that kill or stop it. It sends its port to the parent when
+ * it listens.
+ */
 import { type ChildProcess, fork } from 'node:child_process'
 import type { AddressInfo } from 'node:net'
 import { after } from 'node:test'
@@ -13,16 +16,16 @@ import type { HostedApp } from './with-host.ts'
 
 export type ApiProcess = {
   child: ChildProcess
-  /** The status of a create; rejects when the process dies before it answers. */
+  /** Returns the status of a create; rejects when the process dies before it responds. */
   create(who: TestUser, body: object, headers?: Record<string, string>): Promise<number>
   /** Any other request, the same way. */
   send(method: string, path: string, who: TestUser, body?: object): Promise<number>
   kill(): Promise<void>
-  /** When it has ended, by whatever cause. */
+  /** Resolves when the process has exited for any reason. */
   ended: Promise<unknown>
 }
 
-/** `crashPoints`: a directory of orders for the crash points it comes by (kit/crash-point.ts). */
+/** `crashPoints` is the directory with the commands for its crash points (kit/src/crash-point.ts). */
 export async function startApiProcess(
   { deps, host }: Pick<HostedApp, 'deps' | 'host'>,
   options: { crashPoints?: string } = {},
@@ -30,7 +33,7 @@ export async function startApiProcess(
   const child = fork(import.meta.filename, {
     env: {
       ...process.env,
-      // Without the runner's own variable the child would take itself for a test file.
+      // With the test runner's variable the child would behave like a test file.
       NODE_TEST_CONTEXT: undefined,
       DATABASE_URL: deps.database.url,
       WARREN_HOST_SOCKET: host.socket,
@@ -40,7 +43,7 @@ export async function startApiProcess(
   const ended = new Promise((resolve) => child.once('exit', resolve))
   after(() => child.kill('SIGKILL'))
   const port = await new Promise<number>((resolve) =>
-    child.once('message', (said) => resolve((said as { port: number }).port)),
+    child.once('message', (message) => resolve((message as { port: number }).port)),
   )
   const send = async (method: string, path: string, headers: Record<string, string>, body?: object) => {
     const payload = body === undefined ? null : JSON.stringify(body)

@@ -1,4 +1,4 @@
-/** The whole control plane for a test: real database, real app, entered by the front door. */
+/** The whole control plane for a test: real database and real app, used through its API. */
 import { randomUUID } from 'node:crypto'
 import type { AddressInfo } from 'node:net'
 import { after } from 'node:test'
@@ -19,29 +19,29 @@ import { createTestDatabase } from './database.ts'
 export type TestApp = {
   app: App
   deps: Deps
-  /** A user with a key, and what to send as that user. */
+  /** Creates a user with an API key, and the headers to send as that user. */
   user(options?: Partial<NewUser>): Promise<TestUser>
-  get(path: string, key?: string): Promise<Answer>
+  get(path: string, key?: string): Promise<TestResponse>
 }
 export type TestUser = { id: string; key: string; keyId: string; headers: { 'x-api-key': string } }
-// biome-ignore lint/suspicious/noExplicitAny: tests assert on the answer itself.
-export type Answer = { status: number; headers: Record<string, unknown>; body: any }
+// biome-ignore lint/suspicious/noExplicitAny: tests assert on the response itself.
+export type TestResponse = { status: number; headers: Record<string, unknown>; body: any }
 
 export async function createTestApp(
   options: {
     config?: Partial<Config>
     database?: Database
     routes?: (app: App, deps: Deps) => void
-    /** False where there is no database to hear. */
-    hears?: boolean
+    /** False where there is no database to watch. */
+    watchCredentials?: boolean
   } = {},
 ): Promise<TestApp> {
   const database = options.database ?? (await createTestDatabase())
   const deps = createTestDeps(database, options.config)
   after(() => deps.hosts.close())
   after(() => deps.tokenStreams.close())
-  const heard = options.hears === false ? { close() {} } : await hear(deps)
-  after(() => heard.close())
+  const watcher = options.watchCredentials === false ? { close() {} } : await watchCredentials(deps)
+  after(() => watcher.close())
   const app = await buildApp(deps)
   options.routes?.(app, deps)
   await app.ready()
@@ -68,7 +68,7 @@ export function createTestDeps(database: Database, config: Partial<Config> = {})
   })
 }
 
-/** Another process on the same database: its own pool, its own memory. */
+/** Connects like another process on the same database: with a separate pool and caches. */
 export const reconnect = (database: Database): Database => {
   const other = connectDatabase(database.url, { warn() {} })
   after(() => other.close())
@@ -81,14 +81,14 @@ async function createTestUser(deps: Deps, options: Partial<NewUser> = {}): Promi
   return { id: user.id, key, keyId, headers: { 'x-api-key': key } }
 }
 
-async function hear(deps: Deps): Promise<{ close(): void }> {
+async function watchCredentials(deps: Deps): Promise<{ close(): void }> {
   const { promise, resolve } = Promise.withResolvers<void>()
-  const heard = watchCredentialChanges(deps, resolve)
+  const watcher = watchCredentialChanges(deps, resolve)
   await promise
-  return heard
+  return watcher
 }
 
-/** For what cannot be injected: upgrades, raw sockets, real clients. */
+/** For tests that cannot use inject: upgrades, raw sockets, real clients. */
 export async function listenOn(app: App): Promise<{ url: string; port: number }> {
   await app.listen({ host: '127.0.0.1', port: 0 })
   const { port } = app.server.address() as AddressInfo

@@ -1,6 +1,7 @@
 /**
- * Each test file gets its own database, copied from a migrated template: tens of milliseconds, and files run in
- * parallel without meeting. The template's name carries a hash of the migrations, so it is never stale.
+ * Each test file gets its own database, copied from a migrated template: that takes tens of milliseconds, and files run
+ * in parallel without affecting each other. The template's name contains a hash of the migrations, so it is never
+ * outdated.
  */
 import { createHash, randomBytes } from 'node:crypto'
 import { readdir, readFile } from 'node:fs/promises'
@@ -15,7 +16,7 @@ const SILENT = { warn() {} }
 
 let server: Promise<string> | undefined
 
-/** Open until the test file ends. */
+/** Closed when the test file ends. */
 export async function createTestDatabase(): Promise<Database> {
   const database = connectDatabase(await createTestDatabaseUrl(), SILENT)
   after(() => database.close())
@@ -46,7 +47,7 @@ async function findServer(): Promise<string> {
 
 async function ensureTemplate(admin: pg.Client, serverUrl: string): Promise<string> {
   const template = `template_${await hashMigrations()}`
-  // Held while copying as well: a template that somebody is connected to cannot be copied.
+  // Also held while copying: a template with an open connection cannot be copied.
   await admin.query('select pg_advisory_lock($1)', [TEMPLATE_LOCK])
   const { rowCount } = await admin.query('select from pg_database where datname = $1', [template])
   if (rowCount === 0) {

@@ -1,6 +1,6 @@
 /**
- * The guest of a fake VM: commands really run, as child processes of the test, and files are really written, below a
- * directory of the VM. It keeps the promises of protocol/guest-api.ts that the control plane builds on.
+ * The guest of a fake VM. Commands really run, as child processes of the test, and files are really written, below a
+ * directory of the VM. It implements the part of protocol/src/guest-api.ts that the control plane relies on.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -32,14 +32,14 @@ export async function serveGuest(guest: FakeGuest, method: string, url: URL, str
   if (route === 'GET files') return getFile(guest, queryPath(url), stream)
   if (route === 'POST shell') return serveShell(stream)
   if (route === 'POST tunnel') return serveTunnel(url, stream)
-  if (route === 'POST identity') return takeIdentity(guest, stream)
+  if (route === 'POST identity') return applyIdentity(guest, stream)
   respondJson(stream, 404, { code: 'not_found', message: route })
 }
 
 /** `+` is a plus here, unlike in forms. */
 const queryPath = (url: URL): string => decodeURIComponent(/[?&]path=([^&]*)/.exec(url.search)?.[1] ?? '')
 
-async function takeIdentity(guest: FakeGuest, stream: ServerHttp2Stream): Promise<void> {
+async function applyIdentity(guest: FakeGuest, stream: ServerHttp2Stream): Promise<void> {
   const body: unknown = JSON.parse((await readBody(stream)).toString())
   if (!Value.Check(GuestIdentityBody, body)) return respondJson(stream, 400, { code: 'invalid', message: 'identity' })
   guest.sshPubkeys = body.ssh_pubkeys ?? guest.sshPubkeys
@@ -59,7 +59,7 @@ async function putFile(guest: FakeGuest, target: string, stream: ServerHttp2Stre
   })
   try {
     await pipeline(stream, createWriteStream(part), { end: true })
-    if (stream.aborted) throw new Error('cut')
+    if (stream.aborted) throw new Error('aborted')
     await rename(part, file)
     respondJson(stream, 200, { bytes })
   } catch {
@@ -91,7 +91,7 @@ async function serveExec(guest: FakeGuest, stream: ServerHttp2Stream): Promise<v
   guest.commands.add(child)
   child.once('close', () => guest.commands.delete(child))
   const kill = () => child.pid && killGroup(child.pid)
-  // A reset kills all of its session, also what outlived the command itself.
+  // A reset kills the whole session, including processes that outlived the command.
   stream.once('close', () => (stream.rstCode !== 0 || child.exitCode === null) && kill())
   stream.once('aborted', kill)
 
@@ -124,7 +124,7 @@ async function serveExec(guest: FakeGuest, stream: ServerHttp2Stream): Promise<v
 }
 
 async function feed(child: ChildProcess, frames: AsyncGenerator<Buffer>): Promise<void> {
-  child.stdin?.on('error', () => {}) // It need not read all of it.
+  child.stdin?.on('error', () => {}) // It may exit without reading everything.
   try {
     for await (const bytes of frames) {
       if (child.stdin && !child.stdin.write(bytes)) await once(child.stdin, 'drain')
@@ -148,7 +148,7 @@ async function copy(child: ChildProcess, name: 'stdout' | 'stderr', stream: Serv
       }
     }
   } catch {
-    // The reader has gone, and the command with it.
+    // The reader disconnected, which kills the command.
   }
 }
 
@@ -156,22 +156,22 @@ function killGroup(pid: number): void {
   try {
     process.kill(-pid, 'SIGKILL')
   } catch {
-    // It has ended by itself.
+    // It has already exited.
   }
 }
 
 const frame = (type: 'error' | 'started' | 'exit', value: unknown): Uint8Array =>
   guestExecFrame(type, Buffer.from(JSON.stringify(value)))
 
-/** The payloads of the request, however they were cut. */
+/** The payloads of the request, independent of how it was split. */
 async function* readFrames(stream: ServerHttp2Stream): AsyncGenerator<Buffer> {
-  let held = Buffer.alloc(0)
+  let buffered = Buffer.alloc(0)
   for await (const chunk of stream.iterator({ destroyOnReturn: false }) as AsyncIterable<Buffer>) {
-    held = Buffer.concat([held, chunk])
-    while (held.length >= 5 && held.length >= 5 + held.readUInt32BE(1)) {
-      const end = 5 + held.readUInt32BE(1)
-      yield held.subarray(5, end)
-      held = held.subarray(end)
+    buffered = Buffer.concat([buffered, chunk])
+    while (buffered.length >= 5 && buffered.length >= 5 + buffered.readUInt32BE(1)) {
+      const end = 5 + buffered.readUInt32BE(1)
+      yield buffered.subarray(5, end)
+      buffered = buffered.subarray(end)
     }
   }
 }

@@ -1,6 +1,6 @@
 /**
  * A host agent without VMs, for tests of the control plane: a real HTTP/2 server on a unix socket, with the router of
- * the real host agent (kit/host-router.ts) and VMs that go through the real states (fake-vms.ts). Like the real one it
+ * the real host agent (kit/src/host-router.ts) and VMs that go through the real states (fake-vms.ts). Like the real one it
  * undoes a create whose caller disconnects. On demand it hangs, fails, dies or loses VMs.
  */
 import { once } from 'node:events'

@@ -1,6 +1,6 @@
 /**
- * The network of a VM of a fake host: it keeps what it was told, refuses what is older, and counts as a kernel does:
- * what is over the quota does not leave, and totals go on over pause and resume.
+ * The network of a VM of a fake host: it stores its policy, ignores older revisions, and counts like the kernel:
+ * traffic over the quota is dropped, and totals continue across pause and resume.
  */
 import type {
   EgressDecision,
@@ -18,7 +18,7 @@ export class FakeNetwork {
   capped = false
   decisions: EgressDecision[] = []
   flows: EgressFlow[] = []
-  /** False once the agent that was told has died. */
+  /** False once the agent that received the policy has died. */
   known = true
 
   constructor(network: HostVmNetwork) {
@@ -37,7 +37,7 @@ export class FakeNetwork {
     return { revision: this.network.revision }
   }
 
-  /** The guest sends so much; what is over its budget is dropped. */
+  /** The guest sends this much; what exceeds its budget is dropped. */
   send(bytes: number): void {
     const { quota_bytes } = this.network.bandwidth
     const left = quota_bytes === -1 ? bytes : Math.max(0, quota_bytes - this.usedBytes)

@@ -1,6 +1,6 @@
 /**
- * Managed processes of a fake guest: real child processes on pipes, with a journal each. A terminal is only said to be
- * one (its output is `pty`, its size is remembered). What it promises is protocol/guest-processes.ts.
+ * Managed processes of a fake guest: real child processes on pipes, each with a journal. A terminal is only simulated
+ * (its output is `pty`, its size is stored). It implements protocol/src/guest-processes.ts.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { EventEmitter, once } from 'node:events'
@@ -26,7 +26,7 @@ export class FakeProcess extends EventEmitter {
   size = { rows: 24, cols: 80 }
   inputSeq = 0
   stdinClosed = false
-  /** No more output comes and the end is known. */
+  /** No more output will arrive, and the exit status is known. */
   drained = false
   #journalBytes: number
 
@@ -41,7 +41,7 @@ export class FakeProcess extends EventEmitter {
       stdio: 'pipe',
       detached: true,
     })
-    this.child.stdin?.on('error', () => {}) // It need not read all of it.
+    this.child.stdin?.on('error', () => {}) // It may exit without reading everything.
     this.view = {
       process_id: id,
       kind: pty ? 'pty' : 'process',
@@ -58,18 +58,18 @@ export class FakeProcess extends EventEmitter {
       cwd,
     }
     for (const name of ['stdout', 'stderr'] as const) {
-      this.child[name]!.on('data', (chunk: Buffer) => this.#keep(pty ? 'pty' : name, chunk))
+      this.child[name]!.on('data', (chunk: Buffer) => this.#record(pty ? 'pty' : name, chunk))
     }
     this.child.once('close', (code, signal) => this.#end(code, signal))
   }
 
-  /** The guest's agent no longer knows how it goes. */
+  /** The guest's agent has lost track of the process. */
   lose(): void {
     this.view.state = 'failed'
     this.emit('change')
   }
 
-  #keep(stream: ProcessStream, chunk: Buffer): void {
+  #record(stream: ProcessStream, chunk: Buffer): void {
     const { output } = this.view
     for (let from = 0; from < chunk.length; from += PROCESS_EVENT_MAX_BYTES) {
       const bytes = chunk.subarray(from, from + PROCESS_EVENT_MAX_BYTES)
@@ -113,7 +113,7 @@ export async function serveProcesses(
   if (id === '' && method === 'POST') return start(guest, stream)
   if (id === '') return respondJson(stream, 200, { processes: [...guest.processes.values()].map((one) => one.view) })
   const found = guest.processes.get(id)
-  if (!found) return refuse(stream, 404, 'process_not_found')
+  if (!found) return respondError(stream, 404, 'process_not_found')
   if (verb === '' && method === 'GET') return respondJson(stream, 200, found.view)
   if (verb === '') return end(found, Number(url.searchParams.get('grace_ms')), stream)
   if (verb === 'connect') return connect(found, Number(url.searchParams.get('after')), stream)
@@ -121,32 +121,32 @@ export async function serveProcesses(
   return control(found, verb, await readBody(stream), stream)
 }
 
-const refuse = (stream: ServerHttp2Stream, status: number, code: string, more: object = {}) =>
-  respondJson(stream, status, { code, message: `told by the guest: ${code}`, ...more })
+const respondError = (stream: ServerHttp2Stream, status: number, code: string, more: object = {}) =>
+  respondJson(stream, status, { code, message: `from the guest: ${code}`, ...more })
 
 async function start(guest: FakeProcesses, stream: ServerHttp2Stream): Promise<void> {
   const body: unknown = JSON.parse((await readBody(stream)).toString())
-  if (!Value.Check(GuestProcessStart, body)) return refuse(stream, 400, 'invalid')
+  if (!Value.Check(GuestProcessStart, body)) return respondError(stream, 400, 'invalid')
   const live = [...guest.processes.values()].filter((one) => !one.view.leader_exited)
-  if (live.length >= (body.live_max ?? 64)) return refuse(stream, 429, 'process_limit_reached')
-  const made = new FakeProcess(`proc_${++started}`, body, guest.root, guest.envs, guest.journalBytes)
+  if (live.length >= (body.live_max ?? 64)) return respondError(stream, 429, 'process_limit_reached')
+  const created = new FakeProcess(`proc_${++started}`, body, guest.root, guest.envs, guest.journalBytes)
   try {
-    await once(made.child, 'spawn')
+    await once(created.child, 'spawn')
   } catch {
-    return refuse(stream, 400, body.cwd === undefined ? 'invalid_cmd' : 'invalid_cwd')
+    return respondError(stream, 400, body.cwd === undefined ? 'invalid_cmd' : 'invalid_cwd')
   }
-  guest.processes.set(made.view.process_id, made)
-  respondJson(stream, 200, { ...made.view, secret_of_the_guest: 'must not be forwarded' })
+  guest.processes.set(created.view.process_id, created)
+  respondJson(stream, 200, { ...created.view, secret_of_the_guest: 'must not be forwarded' })
 }
 
 async function control(one: FakeProcess, verb: string, body: Buffer, stream: ServerHttp2Stream): Promise<void> {
   const { view, child } = one
-  if (verb === 'resize' && view.kind !== 'pty') return refuse(stream, 409, 'wrong_process_kind')
-  if (verb === 'stdin/close' && view.kind === 'pty') return refuse(stream, 409, 'wrong_process_kind')
-  if (view.leader_exited) return refuse(stream, 409, 'process_exited')
+  if (verb === 'resize' && view.kind !== 'pty') return respondError(stream, 409, 'wrong_process_kind')
+  if (verb === 'stdin/close' && view.kind === 'pty') return respondError(stream, 409, 'wrong_process_kind')
+  if (view.leader_exited) return respondError(stream, 409, 'process_exited')
   if (verb === 'resize') one.size = JSON.parse(body.toString())
   else if (verb === 'signal') process.kill(-child.pid!, JSON.parse(body.toString()).signal)
-  else if (one.stdinClosed) return refuse(stream, 409, 'stdin_closed')
+  else if (one.stdinClosed) return respondError(stream, 409, 'stdin_closed')
   else if (verb === 'stdin/close') {
     one.stdinClosed = true
     child.stdin!.end()
@@ -160,7 +160,7 @@ async function control(one: FakeProcess, verb: string, body: Buffer, stream: Ser
 async function wait(one: FakeProcess, timeoutMs: number, stream: ServerHttp2Stream): Promise<void> {
   const limit = AbortSignal.timeout(timeoutMs)
   while (!one.view.leader_exited) {
-    if (limit.aborted) return refuse(stream, 408, 'wait_timeout')
+    if (limit.aborted) return respondError(stream, 408, 'wait_timeout')
     await once(one, 'change', { signal: limit }).catch(() => {})
   }
   respondJson(stream, 200, one.view)
@@ -179,7 +179,7 @@ async function end(one: FakeProcess, graceMs: number, stream: ServerHttp2Stream)
 async function connect(one: FakeProcess, after: number, stream: ServerHttp2Stream): Promise<void> {
   const oldest = () => one.events[0]?.seq ?? one.view.output.newest_seq + 1
   if (after > 0 && after + 1 < oldest()) {
-    return refuse(stream, 410, 'output_offset_expired', { oldest_available_seq: oldest() })
+    return respondError(stream, 410, 'output_offset_expired', { oldest_available_seq: oldest() })
   }
   stream.respond({ ':status': 200 })
   const closed = new AbortController()
@@ -204,7 +204,11 @@ async function connect(one: FakeProcess, after: number, stream: ServerHttp2Strea
   }
 }
 
-const expired = (oldest: number) => ({ code: 'output_offset_expired', message: 'gone', oldest_available_seq: oldest })
+const expired = (oldest: number) => ({
+  code: 'output_offset_expired',
+  message: 'expired',
+  oldest_available_seq: oldest,
+})
 
 const finish = (stream: ServerHttp2Stream, type: 'exit' | 'error', value: object) =>
   void stream.end(guestFrame(GUEST_CONNECT_FRAME[type], Buffer.from(JSON.stringify(value))))

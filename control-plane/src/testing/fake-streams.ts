@@ -1,6 +1,6 @@
 /**
- * The shell and the ports of a fake guest. The shell is `cat` with a voice: it gives input back and tells sizes. Ports
- * are those of this machine, so a test listens wherever it likes.
+ * The shell and the ports of a fake guest. The shell echoes its input and prints size changes. Ports are those of this
+ * machine, so that a test can listen on any of them.
  */
 import type { ServerHttp2Stream } from 'node:http2'
 import net from 'node:net'
@@ -37,7 +37,7 @@ export function serveTunnel(url: URL, stream: ServerHttp2Stream): void {
     socket.pipe(stream, { end: false })
     socket.once('end', () => stream.end())
     stream.once('close', () => (stream.rstCode === 0 ? socket.destroySoon() : socket.resetAndDestroy()))
-    // With an error: a plain close may send the end of the body first.
+    // Destroyed with an error: a plain close may send the end of the body first.
     socket.on('error', () => stream.destroy(new Error('reset')))
   })
 }

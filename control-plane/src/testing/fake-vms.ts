@@ -1,9 +1,11 @@
 /**
- * The VMs of a fake host: honest states and no VM. A lower fence is refused, also for a VM that is gone. What was done
- * with a fence is not done twice. A pause that fails leaves the VM running, a resume that fails leaves it as it was.
- * Saved states are numbered and can be damaged; files of the guest are saved with them, so a fork has copies.
+ * The VMs of a fake host: the real states without real VMs. A lower fence is rejected, even for a deleted VM. An
+ * operation with the same fence is not performed twice. A pause that fails leaves the VM running, a resume that fails
+ * leaves it unchanged. Saved generations are numbered and can be damaged; the guest's files are saved with them, so a
+ * fork has copies.
  *
- * Hooks are awaited at their moment: what they throw is the answer, and one that never resolves hangs.
+ * Hooks are awaited at their points: an error they throw becomes the response, and a hook that never resolves hangs the
+ * request.
  */
 import { cp, mkdtemp } from 'node:fs/promises'
 import path from 'node:path'
@@ -37,7 +39,7 @@ export class FakeVms {
   memMib: number
   protected readonly folder: string
   readonly #fences = new Map<string, number>()
-  /** Rises when the agent dies: what it was doing then does not go on. */
+  /** Incremented when the agent dies: operations of a dead agent do not continue. */
   #life = 0
 
   constructor(folder: string, options: { memMib: number; images: HostImage[] }) {
@@ -57,15 +59,18 @@ export class FakeVms {
     }))
   }
 
-  /** `left` rejects when the caller has gone or the time is up: a create, unlike the others, is then taken back. */
-  async createVm(body: HostVmCreateBody, left: Promise<never>): Promise<{ spawn_ms: number; how: 'clone' }> {
+  /**
+   * `aborted` rejects when the caller has disconnected or the time is up: a create, unlike the other operations, is
+   * then undone.
+   */
+  async createVm(body: HostVmCreateBody, aborted: Promise<never>): Promise<{ spawn_ms: number; how: 'clone' }> {
     this.#checkFence(body.id, body.fence, true)
     if (!this.images.some((image) => image.name === body.image && image.state === 'ready')) {
       throw new FakeHostFailure('image_not_ready', body.image)
     }
     this.#checkRoom(body.id, body)
     const vm = this.#newVm(body, 'creating', await mkdtemp(path.join(this.folder, 'vm-')))
-    const within = <T>(work: T) => Promise.race([work, left])
+    const within = <T>(work: T) => Promise.race([work, aborted])
     try {
       await within(this.hooks.beforeCreate?.(body))
       if (this.vms.get(body.id) !== vm) throw new FakeHostFailure('fence_lost', 'deleted meanwhile')
@@ -92,7 +97,7 @@ export class FakeVms {
         throw error
       }
       const generation = (vm.generations.at(-1) ?? 0) + 1
-      // The one before is kept until this one is proven.
+      // The previous generation is kept until this one is proven.
       vm.generations = [...vm.generations.slice(-1), generation]
       vm.state = 'paused'
       delete vm.signal
@@ -151,7 +156,7 @@ export class FakeVms {
       await this.hooks.afterFork?.(id, body)
       return { generation: 1, ...(body.live ? { stopped_ms: 1 } : {}) }
     }
-    // What is saved can be copied whatever the VM does; a live one has to stand still.
+    // A saved generation can be copied in any state; a live fork needs exclusive access.
     return this.#once(vm, key, work, body.live === true)
   }
 
@@ -178,26 +183,26 @@ export class FakeVms {
     return {}
   }
 
-  /** QEMU ends. */
+  /** The QEMU process exits. */
   killVm(id: string, reason: string): void {
     const vm = this.vms.get(id)!
     Object.assign(vm, { state: 'dead', reason })
     endGuest(vm)
   }
 
-  /** As if the machine had been set up anew. */
+  /** As if the host had been reinstalled. */
   loseVm(id: string): void {
     endGuest(this.vms.get(id)!)
     this.vms.delete(id)
   }
 
-  /** A bit flips in the newest saved state. */
+  /** Damages the newest generation. */
   damageVm(id: string): void {
     const vm = this.vms.get(id)!
     vm.damaged.add(vm.generations.at(-1)!)
   }
 
-  /** What the agent was doing when it died: before its commit point nothing happened. */
+  /** Drops the operations of an agent that died: before its commit point an operation has no effect. */
   protected forgetOperations(): void {
     this.#life++
     for (const vm of this.vms.values()) {
@@ -235,7 +240,7 @@ export class FakeVms {
     const known = vm.done.get(key)
     if (known) return known as Promise<Answer>
     if (alone && vm.doing) {
-      throw new FakeHostFailure('wrong_state', `VM ${vm.id} is ${vm.state}: ${vm.doing} is under way`)
+      throw new FakeHostFailure('wrong_state', `VM ${vm.id} is ${vm.state}: ${vm.doing} is in progress`)
     }
     if (alone) vm.doing = key
     const under = work(alive).finally(() => {
@@ -249,7 +254,7 @@ export class FakeVms {
   #pickGeneration(vm: FakeVm): number | undefined {
     const newest = vm.generations.at(-1)
     if (newest === undefined && vm.state === 'dead') return undefined
-    if (newest === undefined) throw new FakeHostFailure('snapshot_missing', 'nothing is left to start from')
+    if (newest === undefined) throw new FakeHostFailure('snapshot_missing', 'there is no generation to start from')
     if (!vm.damaged.has(newest)) return newest
     vm.generations.pop()
     const next = vm.generations.at(-1)
@@ -260,7 +265,7 @@ export class FakeVms {
   async #copy(source: FakeVm, child: { id: string; fence: number }): Promise<void> {
     const root = await mkdtemp(path.join(this.folder, 'vm-'))
     await cp(source.guest.root, root, { recursive: true })
-    // It has no address before it is first resumed.
+    // It has no address until it is first resumed.
     const vm = this.#newVm({ ...source.body, ...child, ip: '', network: HOST_NETWORK_DEFAULT }, 'paused', root)
     vm.generations = [1]
   }
@@ -281,7 +286,7 @@ export class FakeVms {
     return vm
   }
 
-  /** A create whose VM was deleted with the same number comes too late, too. */
+  /** A create whose VM was deleted with the same fence is too late as well. */
   #checkFence(id: string, fence: number, isNew: boolean): void {
     const seen = this.#fences.get(id) ?? 0
     if (fence < seen || (isNew && fence === seen)) throw new FakeHostFailure('fence_lost', `${id}: ${seen}`)
@@ -294,9 +299,10 @@ export class FakeVms {
     if (taken) throw new FakeHostFailure('internal', `${body.ip} belongs to ${taken.id}`)
     const holders = others.filter((vm) => HOLDS_MEMORY.includes(vm.state))
     const used = holders.reduce((sum, vm) => sum + vm.body.mem_mib, 0)
-    if (used + body.mem_mib > this.memMib) throw new FakeHostFailure('internal', 'this host was oversold')
+    if (used + body.mem_mib > this.memMib)
+      throw new FakeHostFailure('internal', 'the memory of this host is overcommitted')
   }
 }
 
-/** Throws when the agent has died since. */
+/** Throws when the agent has died meanwhile. */
 type Alive = (() => void) & { is(): boolean }

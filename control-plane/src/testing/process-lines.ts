@@ -1,4 +1,7 @@
-/** Reads a connect stream as the strictest client does: every line fits, `seq` has no gap, nothing follows the end. */
+/**
+ * Reads a connect stream like the strictest client: every line matches its schema, `seq` has no gaps, and nothing
+ * follows the end.
+ */
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
@@ -7,7 +10,7 @@ import { Value } from 'typebox/value'
 
 export type ProcessLine = Exclude<ProcessFrame, { type: 'heartbeat' }>
 
-/** The answer as it comes, over a real connection of its own. */
+/** Opens a streamed response over a separate real connection. */
 export async function openStream(
   port: number,
   path: string,
@@ -46,7 +49,7 @@ export async function readProcessLines(
   return { lines, seq }
 }
 
-/** What a reader has of the lines when its connection breaks after so many bytes, or lines. */
+/** Returns the lines that a reader has received when its connection breaks after this many bytes or lines. */
 export async function readUpTo(
   response: IncomingMessage,
   bytes: number,

@@ -1,6 +1,6 @@
 /**
- * The real guest agent in place of the fake one: the static binary, started on this machine, reached as a host agent
- * reaches it (protocol/guest-api.ts). Its processes are real processes here, so tests run harmless ones.
+ * The real guest agent instead of the fake one: the static binary, started on this machine, and connected to as a host
+ * agent does (protocol/src/guest-api.ts). Its processes are real processes here, so tests must run harmless ones.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
@@ -17,7 +17,7 @@ import { guestHello, guestHelloAnswer } from '@warren/protocol'
 
 const BINARY = path.resolve(import.meta.dirname, '../../../guest-agent/target/warren/guest-agent')
 
-/** It is built by set-up, as root. */
+/** The binary is built by set-up when run as root. */
 export const hasRealGuest = existsSync(BINARY)
 
 export type RealGuest = {
@@ -31,14 +31,14 @@ export async function startRealGuest(): Promise<RealGuest> {
   const socket = path.join(folder, 'agent')
   const agent = spawn(BINARY, ['--listen-unix', socket], { stdio: 'ignore' })
   const session = await greet(socket)
-  // A login shell reads the profile of its home: not that of whoever runs the tests.
+  // A login shell must not read the profile of the user who runs the tests.
   await post(session, '/identity', { envs: { HOME: folder } })
   after(async () => {
     session.destroy()
     agent.kill('SIGKILL')
     await rm(folder, { recursive: true, force: true })
   })
-  return { agent, serve: (stream, url, method) => passOn(session, stream, url, method) }
+  return { agent, serve: (stream, url, method) => relay(session, stream, url, method) }
 }
 
 async function greet(socket: string): Promise<ClientHttp2Session> {
@@ -54,12 +54,12 @@ async function greet(socket: string): Promise<ClientHttp2Session> {
     createConnection: () => data,
     settings: { initialWindowSize: 64 * 1024, enablePush: false },
   })
-  session.on('error', () => {}) // Every stream hears of it too.
+  session.on('error', () => {}) // Every stream gets the error too.
   session.once('close', () => hello.destroy())
   return session
 }
 
-/** The file of a socket is there a moment before anybody listens on it. */
+/** The socket file exists slightly before the agent listens on it. */
 async function connectTo(file: string): Promise<net.Socket> {
   let open: net.Socket | undefined
   await until(async () => {
@@ -86,28 +86,28 @@ async function skipPast(port: net.Socket, line: string): Promise<void> {
   while (!seen.endsWith(line)) {
     const byte = port.read(1) as Buffer | null
     if (byte) seen += byte.toString('latin1')
-    else if (port.readableEnded || port.destroyed) throw new Error('the guest hung up')
+    else if (port.readableEnded || port.destroyed) throw new Error('the guest closed the connection')
     else await once(port, 'readable')
   }
 }
 
-function passOn(session: ClientHttp2Session, caller: ServerHttp2Stream, url: URL, method: string): void {
-  const below = url.pathname.replace(/^.*\/guest\//, '/')
-  const guest = session.request({ ':method': method, ':path': `${below}${url.search}` }, { endStream: false })
-  const cut = (stream: { destroyed: boolean; destroy(error: Error): unknown }) =>
-    stream.destroyed ? undefined : stream.destroy(new Error('cut'))
+function relay(session: ClientHttp2Session, caller: ServerHttp2Stream, url: URL, method: string): void {
+  const path = url.pathname.replace(/^.*\/guest\//, '/')
+  const guest = session.request({ ':method': method, ':path': `${path}${url.search}` }, { endStream: false })
+  const abort = (stream: { destroyed: boolean; destroy(error: Error): unknown }) =>
+    stream.destroyed ? undefined : stream.destroy(new Error('aborted'))
   guest.on('error', () => {})
   caller.pipe(guest, { end: false })
-  caller.once('end', () => (caller.aborted ? cut(guest) : guest.end()))
-  caller.once('close', () => cut(guest))
+  caller.once('end', () => (caller.aborted ? abort(guest) : guest.end()))
+  caller.once('close', () => abort(guest))
   guest.once('response', (headers) => {
     if (caller.destroyed) return
     caller.respond({ ':status': headers[':status'] ?? 502 })
     guest.pipe(caller, { end: false })
   })
-  guest.once('end', () => (guest.rstCode === 0 ? caller.end() : cut(caller)))
+  guest.once('end', () => (guest.rstCode === 0 ? caller.end() : abort(caller)))
   guest.once('close', () => {
-    if (!guest.readableEnded || guest.rstCode !== 0) cut(caller)
+    if (!guest.readableEnded || guest.rstCode !== 0) abort(caller)
     else if (!caller.readableEnded) caller.close(0)
   })
 }

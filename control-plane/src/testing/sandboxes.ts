@@ -1,9 +1,11 @@
-/** Rows for tests of what reads them; the verbs that make real ones have tests of their own. */
+/**
+ * Inserts sandbox rows for tests of code that reads them; the operations that create real ones have their own tests.
+ */
 import { newId, type SandboxStatus } from '@warren/protocol'
 import type { Db } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 
-let made = 0
+let inserted = 0
 
 export async function insertSandbox(
   db: Db,
@@ -11,13 +13,13 @@ export async function insertSandbox(
   status: SandboxStatus = 'running',
   more: Partial<NewSandboxRow> = {},
 ): Promise<SandboxRow> {
-  made++
+  inserted++
   return db
     .insertInto('sandboxes')
     .values({
       id: newId('sandbox'),
       user_id: userId,
-      name: `box-${made}`,
+      name: `sandbox-${inserted}`,
       status,
       shape: 's-1vcpu-1gb',
       rootfs: 'debian:13',

@@ -1,12 +1,12 @@
-/** A raw client of an upgraded connection: what was sent and what came back, byte for byte. */
+/** A raw client of an upgraded connection, which records what was received byte for byte. */
 import { once } from 'node:events'
 import net from 'node:net'
 
 export type UpgradeClient = {
   socket: net.Socket
-  /** The head of the answer, once it is there. */
+  /** Waits for the response head. */
   head(): Promise<string>
-  /** What followed the head. */
+  /** Everything after the head. */
   body(): Buffer
   until(pattern: RegExp): Promise<string>
 }

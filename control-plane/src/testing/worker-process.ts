@@ -1,8 +1,8 @@
 /**
- * A worker in a process of its own, for tests that kill or stop it.
+ * A worker in a separate process, for tests that kill or stop it.
  *
- * Its one job pauses a sandbox in two steps with a wait between them: it writes that it began, waits until the test
- * lets it go on (or for ever, in a process that is to be killed), then ends the operation under its fence.
+ * Its only job pauses a sandbox in two steps with a wait in between: it reports that it began, waits (for a long time
+ * if the process is to be killed), then completes the operation under its fence.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { createLog } from '@warren/kit/log'
@@ -19,10 +19,10 @@ export const slowPauseJob = defineJob({
   payload: Type.Object({ id: Type.String(), fence: Type.Integer() }),
   maxAttempts: 25,
   async run(deps, { id, fence }) {
-    const holds = process.env.TEST_HOLD === 'yes'
+    const waits = process.env.TEST_HOLD === 'yes'
     process.send?.({ began: id })
-    // A process that is to die or be stopped holds its job here; the event loop of a stopped one stands still.
-    if (holds) await delay(2_000)
+    // A process that will be killed or stopped waits here; the event loop of a stopped process does not run.
+    if (waits) await delay(2_000)
     try {
       await deps.db.transaction().execute((tx) => endMove(tx, id, 'pauseDone', fence))
       process.send?.({ committed: id })

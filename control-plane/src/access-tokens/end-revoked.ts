@@ -1,21 +1,22 @@
 /**
- * What access tokens have open: every request of a token, from its admission to its end, upgraded connections
- * included. A token that was disabled, rotated or voided loses all of it, in every process.
+ * Ends the open requests of revoked access tokens. Every request made with a token is tracked from its admission to its
+ * end, including upgraded connections. When the token is disabled, rotated or deleted, all of them end, in every
+ * process.
  *
- * The database says `credentials_changed`, and whoever hears it looks which of its open tokens still exist. That is
- * also looked up every CHECK_EVERY_MS while anything is open, for news that was not heard and for a request that
- * was admitted while the news was on its way.
+ * The database notifies `credentials_changed`, and each process then checks which of its open tokens still exist. The
+ * same check runs every CHECK_EVERY_MS while any request is open, in case a notification was lost or a request was
+ * admitted while one was on its way.
  */
 import type { Log } from '@warren/kit/log'
 import type { Database } from '../db/connect.ts'
 
-/** A void token's streams are over within 5 s. */
+/** The streams of a revoked token must end within 5 s. */
 const CHECK_EVERY_MS = 2_000
 
 export type TokenStreams = {
-  /** `end` is called once, if the token becomes void before the returned function is called. */
+  /** `end` is called once if the token is revoked before the returned function is called. */
   add(tokenHash: string, end: () => void): () => void
-  /** Something about credentials has changed. */
+  /** Called when credentials have changed. */
   check(): void
   close(): void
 }
@@ -26,21 +27,21 @@ export function createTokenStreams(database: Database, log: Pick<Log, 'warn'>): 
   let checking = false
   let again = false
 
-  async function findLiving(hashes: string[]): Promise<Set<string>> {
+  async function findValid(hashes: string[]): Promise<Set<string>> {
     const rows = await database.named<{ hash: Buffer }>(
-      'living-access-tokens',
+      'valid-access-tokens',
       'select hash from access_tokens where hash = any($1)',
       [hashes.map((hash) => Buffer.from(hash, 'hex'))],
     )
     return new Set(rows.map((row) => row.hash.toString('hex')))
   }
 
-  async function look(): Promise<void> {
+  async function endRevoked(): Promise<void> {
     const hashes = [...open.keys()]
     if (hashes.length === 0) return
-    const living = await findLiving(hashes)
+    const valid = await findValid(hashes)
     for (const hash of hashes) {
-      if (living.has(hash)) continue
+      if (valid.has(hash)) continue
       const ends = open.get(hash)
       open.delete(hash)
       for (const end of ends ?? []) end()
@@ -52,9 +53,9 @@ export function createTokenStreams(database: Database, log: Pick<Log, 'warn'>): 
     again = checking
     if (checking) return
     checking = true
-    look()
-      // A database that does not answer says nothing about tokens; the next look is two seconds away.
-      .catch((error) => log.warn({ err: error }, 'could not look whether access tokens are still valid'))
+    endRevoked()
+      // An unavailable database says nothing about tokens; the next check follows in two seconds.
+      .catch((error) => log.warn({ err: error }, 'failed to check for revoked access tokens'))
       .finally(() => {
         checking = false
         if (again) check()

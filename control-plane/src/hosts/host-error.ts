@@ -1,12 +1,12 @@
 /**
- * What a host agent answered, or that it did not. Caught by the verbs. What it says about a saved state is written for
- * the owner of the sandbox and is kept as a reason; all its other text stays in the log.
+ * The error of a request to a host agent. Callers in sandboxes/ catch it. Its text about a saved state is written for
+ * the owner of the sandbox and becomes the status reason; any other text is only logged.
  */
 import type { HostFailureCode } from '@warren/protocol'
 
 export type HostErrorCode =
   | HostFailureCode
-  /** No connection, a cut one, or no answer in time: what was asked may or may not have happened. */
+  /** No connection, an interrupted one, or no response in time: the operation may or may not have happened. */
   | 'unreachable'
 
 export class HostError extends Error {
@@ -22,7 +22,7 @@ export class HostError extends Error {
 const REASON_MAX_CHARACTERS = 500
 
 const REASONS: Partial<Record<HostErrorCode, string>> = {
-  no_capacity: 'the host had no room left',
+  no_capacity: 'the host has no capacity left',
   image_not_ready: 'the image was not ready on the host',
   disk_too_small: 'the disk was too small for the image',
   boot_failed: 'the VM did not start',
@@ -31,7 +31,7 @@ const REASONS: Partial<Record<HostErrorCode, string>> = {
   not_found: 'the host does not have the VM',
 }
 
-const FOR_OWNERS: ReadonlySet<HostErrorCode> = new Set([
+const SHOWN_TO_OWNERS: ReadonlySet<HostErrorCode> = new Set([
   'pause_failed',
   'snapshot_damaged',
   'snapshot_missing',
@@ -39,8 +39,8 @@ const FOR_OWNERS: ReadonlySet<HostErrorCode> = new Set([
   'identity_failed',
 ])
 
-/** What the row says. */
-export function reasonOf({ code, message }: HostError): string {
-  if (FOR_OWNERS.has(code)) return message.slice(0, REASON_MAX_CHARACTERS)
+/** The `status_reason` of the sandbox. */
+export function statusReason({ code, message }: HostError): string {
+  if (SHOWN_TO_OWNERS.has(code)) return message.slice(0, REASON_MAX_CHARACTERS)
   return REASONS[code] ?? 'the host failed'
 }
