@@ -9,6 +9,7 @@ import { globSync, readFileSync } from 'node:fs'
 import { isBuiltin } from 'node:module'
 import path from 'node:path'
 import { test } from 'node:test'
+import { parseImports } from './import-graph.ts'
 
 const ROOT = path.resolve(import.meta.dirname, '..')
 /** Both architectures are declared; npm installs the one that fits. */
@@ -59,8 +60,6 @@ function listDeclared(manifest: Manifest): string[] {
   return Object.keys({ ...dependencies, ...devDependencies, ...optionalDependencies })
 }
 
-/** The line that names the module: of a one-line import, the last of a longer one, or a dynamic import. */
-const IMPORT = /^(?:(?:import|export|\})[^'\n]* from |import )'([^']+)'$|\bimport\('([^']+)'\)/gm
 /** A package with binaries for one architecture, found by name at run time. */
 const PER_ARCHITECTURE = /`(@?[\w/-]+-)\$\{process\.arch\}`/g
 
@@ -68,8 +67,7 @@ function listImported(workspace: string): Set<string> {
   const imported = new Set<string>()
   for (const file of globSync(`${workspace}/**/*.ts`, { cwd: ROOT, exclude: (name) => name === 'node_modules' })) {
     const source = readFileSync(path.join(ROOT, file), 'utf8')
-    for (const match of source.matchAll(IMPORT)) {
-      const specifier = (match[1] ?? match[2])!
+    for (const { specifier } of parseImports(source)) {
       if (!specifier.startsWith('.') && !isBuiltin(specifier)) imported.add(packageOf(specifier))
     }
     for (const [, prefix] of source.matchAll(PER_ARCHITECTURE)) {

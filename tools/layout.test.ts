@@ -1,8 +1,9 @@
-/** Who may import whom (docs/architecture.md). The arrows point one way, and this keeps them so. */
+/** Checks which workspaces, folders and files may import which (docs/architecture.md), and that no imports form a cycle. */
 import assert from 'node:assert/strict'
 import { globSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
+import { buildValueGraph, findCycles, parseImports } from './import-graph.ts'
 
 const ROOT = path.resolve(import.meta.dirname, '..')
 
@@ -16,16 +17,14 @@ const MAY_IMPORT: Record<string, string[]> = {
   e2e: ['protocol', 'kit'],
   tools: ['kit', 'control-plane', 'host-agent', 'warren'],
 }
-/** It runs anywhere, in a browser too. */
+/** The protocol must also run in a browser, so it may depend on nothing else. */
 const PROTOCOL_PACKAGES = ['typebox']
 
 const sources = globSync('{*/src/**,tools}/*.ts', { cwd: ROOT }).filter((file) => !file.includes('node_modules'))
-/** The line that names the module: of a one-line import, the last of a longer one, or a dynamic import. */
-const IMPORT = /^(?:(?:import|export|\})[^'\n]* from |import )'([^']+)'$|\bimport\('([^']+)'\)/gm
 const importsOf = (file: string) =>
-  [...readFileSync(path.join(ROOT, file), 'utf8').matchAll(IMPORT)].map((match) => (match[1] ?? match[2])!)
+  parseImports(readFileSync(path.join(ROOT, file), 'utf8')).map(({ specifier }) => specifier)
 
-test('a workspace imports only what lies below it', () => {
+test('a workspace imports only the workspaces that MAY_IMPORT lists for it', () => {
   const wrong = sources.flatMap((file) => {
     const home = file.split('/')[0]!
     return importsOf(file)
@@ -37,7 +36,7 @@ test('a workspace imports only what lies below it', () => {
   assert.deepEqual(wrong, [])
 })
 
-test('the protocol needs typebox and nothing else', () => {
+test('the protocol imports no package but typebox', () => {
   const wrong = sources
     .filter((file) => file.startsWith('protocol/') && !file.endsWith('.test.ts'))
     .flatMap((file) => importsOf(file).map((specifier) => ({ file, specifier })))
@@ -46,7 +45,7 @@ test('the protocol needs typebox and nothing else', () => {
   assert.deepEqual(wrong, [])
 })
 
-test("no feature reaches into another's routes", () => {
+test("a feature does not import another feature's routes", () => {
   const wrong = sources
     .filter((file) => !/(app|main)\.ts$/.test(file))
     .flatMap((file) => importsOf(file).map((specifier) => `${file} imports ${specifier}`))
@@ -55,7 +54,69 @@ test("no feature reaches into another's routes", () => {
   assert.deepEqual(wrong, [])
 })
 
-/** A relative path that leaves the workspace counts as an import of where it leads. */
+test('values are imported without cycles', () => {
+  const cycles = findCycles(buildValueGraph(ROOT, sources)).map((cycle) => cycle.join('\n  imports '))
+
+  const advice = 'Move the shared value into a file that both import, or use `import type` where it is only a type.'
+  assert.equal(cycles.length, 0, `${cycles.join('\n')}\n${advice}`)
+})
+
+test('parseImports tells values from types', () => {
+  const source = `
+import type { A } from './type-only.ts'
+import type B from './type-default.ts'
+import type * as C from './type-namespace.ts'
+import { type D, type E } from './all-types.ts'
+import { type F, g } from './mixed.ts'
+import {
+  type H,
+  type I,
+  j,
+} from './mixed-lines.ts'
+import k, { type L } from './default-and-type.ts'
+import * as m from './namespace.ts'
+import './side-effect.ts'
+import { type as n } from './value-called-type.ts'
+export type { O } from './type-export.ts'
+export { type P, q } from './mixed-export.ts'
+export * from './all.ts'
+const r = await import('./dynamic.ts')
+`
+  const imports = parseImports(source)
+  const filesOf = (isValue: boolean) =>
+    imports.filter((one) => one.isValue === isValue).map(({ specifier }) => specifier.slice(2, -3))
+
+  assert.deepEqual(filesOf(false), ['type-only', 'type-default', 'type-namespace', 'all-types', 'type-export'])
+  assert.deepEqual(filesOf(true), [
+    'mixed',
+    'mixed-lines',
+    'default-and-type',
+    'namespace',
+    'value-called-type',
+    'mixed-export',
+    'all',
+    'side-effect',
+    'dynamic',
+  ])
+})
+
+test('findCycles reports one shortest cycle for each group of files that import each other', () => {
+  const graph = new Map([
+    ['a', new Set(['b', 'd'])],
+    ['b', new Set(['c'])],
+    ['c', new Set(['a'])],
+    ['d', new Set(['e'])],
+    ['e', new Set(['e'])],
+    ['f', new Set(['a'])],
+  ])
+
+  assert.deepEqual(findCycles(graph), [
+    ['e', 'e'],
+    ['a', 'b', 'c', 'a'],
+  ])
+})
+
+/** Counts a relative path that leaves the workspace as an import of the workspace where it ends. */
 function workspaceOf(file: string, specifier: string): string | undefined {
   if (specifier.startsWith('@warren/')) return specifier.split('/')[1]
   if (!specifier.startsWith('.')) return undefined
