@@ -48,7 +48,7 @@ the reason printed. The exit status is 0 when everything else was measured, whet
 With --compare, a Warren of COMMIT and one of this checkout run at the same time and are measured in turns through the
 public API, so that other load on the machine affects both. The table shows the median of each, the ratio new/old with
 its 95 % confidence interval (bootstrap over rounds), and a verdict: faster or slower when the interval excludes 1, else
-"no difference shown". COMMIT is checked out in a temporary folder, which is removed at the end. Needs root.
+"no difference shown". COMMIT is checked out in a temporary folder, which is removed at the end. Requirements root.
 `
 
 type Options = {

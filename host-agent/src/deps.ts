@@ -7,7 +7,7 @@ import type { createLimiter } from './limiter.ts'
 import type { Network } from './net/open.ts'
 import type { Pool } from './pool/pool.ts'
 import type { SnapshotStore } from './snapshots/store.ts'
-import type { Workers } from './snapshots/workers.ts'
+import type { WorkerPool } from './snapshots/worker-pool.ts'
 import type { Standby } from './standby/standby.ts'
 import type { Machine } from './vmm/args.ts'
 import type { Compactor } from './vmm/disk/compact.ts'
@@ -25,7 +25,7 @@ export type Deps = {
   registry: Registry
   snapshots: SnapshotStore
   /** Threads for reading and writing memory and large files. */
-  workers: Workers
+  workers: WorkerPool
   pool: Pool
   standby: Standby
   compactor: Compactor

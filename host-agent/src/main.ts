@@ -26,7 +26,7 @@ import { createPool } from './pool/pool.ts'
 import { prepareAll } from './prepare.ts'
 import { pruneImages } from './prune-images.ts'
 import { openSnapshotStore } from './snapshots/store.ts'
-import { startWorkers } from './snapshots/workers.ts'
+import { startWorkerPool } from './snapshots/worker-pool.ts'
 import { createStandby } from './standby/standby.ts'
 import { createCompactor } from './vmm/disk/compact.ts'
 import { detectMachine } from './vmm/machine.ts'
@@ -100,7 +100,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     cgroups,
     registry: openRegistry(path.join(config.dataDir, 'vms')),
     snapshots: await openSnapshotStore(path.join(config.dataDir, 'snapshots')),
-    workers: startWorkers(Math.max(availableParallelism(), 2)),
+    workers: startWorkerPool(Math.max(availableParallelism(), 2)),
     pool: createPool(() => deps, config.poolMib),
     standby: createStandby(() => deps, config.standbyMib),
     compactor: createCompactor(() => deps),

@@ -4,11 +4,11 @@ import { rm, truncate, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { after, type TestContext, test } from 'node:test'
 import { makeFolder } from '../images/testing.ts'
-import { startWorkers } from '../snapshots/workers.ts'
+import { startWorkerPool } from '../snapshots/worker-pool.ts'
 import type { Base } from './base.ts'
 import { findDamage, sumBase } from './check.ts'
 
-const workers = startWorkers(1)
+const workers = startWorkerPool(1)
 after(() => workers.close())
 
 async function makeBase(t: TestContext): Promise<Base> {
@@ -42,7 +42,10 @@ for (const name of ['image', 'disk', 'ram', 'state'] as const) {
 
     const flipped = Buffer.alloc(3_000_000, file)
     flipped[2_500_000]! ^= 1
-    assert.match(await damage(() => writeFile(file, flipped)), new RegExp(`its ${name}: its MiB 2 has changed`))
+    assert.match(
+      await damage(() => writeFile(file, flipped)),
+      new RegExp(`its ${name}: the checksum of MiB 2 does not match`),
+    )
     assert.match(await damage(() => truncate(file, 2_999_999)), /2999999 bytes instead of 3000000/)
     assert.match(await damage(() => rm(file)), new RegExp(`its ${name}: it is missing`))
   })

@@ -6,11 +6,11 @@
 import { readFile, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { Deps } from '../deps.ts'
-import type { Sums } from '../snapshots/sums.ts'
+import type { Checksums } from '../snapshots/checksums.ts'
 import type { Base } from './base.ts'
 
 type Files = Base['files']
-type BaseSums = Record<keyof Files, Sums>
+type BaseSums = Record<keyof Files, Checksums>
 type Checking = Pick<Deps, 'workers'>
 
 const sumsFile = (base: Pick<Base, 'folder'>): string => path.join(base.folder, 'sums.json')
@@ -43,7 +43,7 @@ async function compare({ workers }: Checking, base: Base): Promise<string | unde
   const sums = text === undefined ? undefined : parse(text)
   if (!sums) return undefined // Built before bases were summed up, or the sums themselves are lost.
   for (const name of namesOf(base.files)) {
-    const check = workers.run('checkBase', { file: base.files[name], sums: sums[name] })
+    const check = workers.run('checkBase', { file: base.files[name], checksums: sums[name] })
     const wrong = await check.catch((error) => ifMissing(error) ?? 'it is missing')
     if (wrong !== undefined) return `its ${name}: ${wrong}`
   }

@@ -25,7 +25,7 @@ async function start(t: TestContext, bases: Record<string, object | undefined>, 
       list: async () => [{ name: 'debian:13', state: 'ready' }],
       find: async () => ({ digest: 'debian' }),
     },
-    snapshots: { all: () => new Map([['sb-1', generations]]) },
+    snapshots: { listAll: () => new Map([['sb-1', generations]]) },
     log: { info: () => {}, warn: (details: { err: unknown }) => assert.fail(String(details.err)) },
   } as unknown as Deps // What it uses of them.
   return { deps, left: () => readdir(path.join(dataDir, 'bases')) }

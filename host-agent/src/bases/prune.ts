@@ -32,7 +32,7 @@ export async function pruneBases(deps: Pruning, records: readonly Pick<VmRecord,
 
 function listNeeded({ snapshots }: Pruning, records: readonly Pick<VmRecord, 'body'>[]): Set<string> {
   const ofRunning = records.flatMap(({ body }) => body?.base ?? [])
-  const ofSaved = [...snapshots.all().values()].flat().flatMap(({ manifest }) => manifest?.needs.base ?? [])
+  const ofSaved = [...snapshots.listAll().values()].flat().flatMap(({ manifest }) => manifest?.needs.base ?? [])
   return new Set([...ofRunning, ...ofSaved])
 }
 

@@ -53,7 +53,7 @@ test('verify names a changed or missing file and exits with 1', async (t) => {
   const missing = await run(dataDir, 'verify')
 
   assert.equal(changed.code, 1)
-  assert.match(changed.out, /damaged: disk: its MiB 0 has changed/)
+  assert.match(changed.out, /damaged: disk: the checksum of MiB 0 does not match/)
   assert.match(missing.out, /damaged: disk is missing/)
 })
 

@@ -8,10 +8,10 @@ import { createCommand, runCli, type Terminal } from '../cli.ts'
 import { type Config, readHostConfig } from '../config.ts'
 import { becomeOnlyOne } from '../net/process-lock.ts'
 import { openRegistry } from '../vms/registry.ts'
+import { checkFile } from './checksums.ts'
 import { objectsOf } from './manifest.ts'
 import { renderSnapshots, type SnapshotLine } from './render.ts'
 import { openSnapshotStore, type SnapshotStore } from './store.ts'
-import { checkFile } from './sums.ts'
 
 const HELP = `
 Reads WARREN_DATA_DIR.
@@ -65,7 +65,7 @@ export const snapshots = (args: string[], terminal: Terminal): Promise<number> =
 
 function listLines(store: SnapshotStore, wanted: string | undefined): SnapshotLine[] {
   const lines: SnapshotLine[] = []
-  for (const [sandbox, list] of store.all()) {
+  for (const [sandbox, list] of store.listAll()) {
     if (wanted !== undefined && sandbox !== wanted) continue
     for (const { generation, manifest, damage } of list) {
       const bytes = manifest && objectsOf(manifest).reduce((sum, object) => sum + object.bytes, 0)
@@ -107,7 +107,7 @@ async function collect(config: Config): Promise<{ removed: number; bytes: number
     if (broken.length > 0)
       throw new Error(`${broken.join(', ')} cannot be read; start Warren first, which repairs that`)
     // A sandbox keeps running without a host agent, so the files that it reads must stay.
-    for (const { body } of records) if (body) store.hold(body.id, body.layers)
+    for (const { body } of records) if (body) store.retain(body.id, body.layers)
     return await store.collect()
   } finally {
     release()

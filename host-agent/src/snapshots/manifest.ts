@@ -1,10 +1,11 @@
 /**
- * What is known about one generation of one sandbox, in one file: its objects with their checksums, and everything a
- * host must have to run it. A state file has no check of its own, not even that it belongs to its memory (platform
- * 4.2), so a generation is either whole, by its manifest, or it is nothing.
+ * The manifest of one generation of one sandbox: its objects with their checksums, and what a host must have to run it.
  *
- * The file is outside the door like everything that was on a disk: its last field is a checksum of the rest, and it is
- * checked against its schema.
+ * QEMU's state file has no checksum, and nothing in it says to which memory it belongs. So a generation is valid only
+ * as a whole, as its manifest describes it.
+ *
+ * A manifest that is read from disk is not trusted: its last field is a checksum of the rest, and it is checked against
+ * its schema.
  */
 import { createHash } from 'node:crypto'
 import { SandboxId, Timestamp } from '@warren/protocol'
@@ -19,37 +20,39 @@ const StoredObject = Type.Object({
 })
 export type StoredObject = Static<typeof StoredObject>
 
-/** A host that has not all of this cannot run it. */
-export const Needs = Type.Object({
-  base: Type.String({ description: 'Key of the base whose memory and disk lie under the saved ones.' }),
-  baseId: Type.String({ description: 'Of that very build of it.' }),
+/** What a host must have to run the generation. */
+export const Requirements = Type.Object({
+  base: Type.String({ description: 'Key of the base whose memory and disk the saved ones are layered on.' }),
+  baseId: Type.String({ description: 'Id of that build of the base.' }),
   machine: Type.Object({
-    version: Type.String({ description: 'Of QEMU; a newer one will do.' }),
+    version: Type.String({ description: 'Version of QEMU; a newer one works too.' }),
     type: Type.String(),
     accel: Type.Enum(['kvm', 'tcg']),
     cpu: Type.String(),
   }),
-  cpu_flags: Type.Optional(Type.Array(Type.String(), { description: 'Of a real processor, where the guest saw it.' })),
+  cpu_flags: Type.Optional(
+    Type.Array(Type.String(), { description: 'Flags of the host processor, if the guest sees it.' }),
+  ),
   devices: Type.Array(Type.String()),
   shape: Type.Object({ vcpu: Count, mem_mib: Count }),
 })
-export type Needs = Static<typeof Needs>
+export type Requirements = Static<typeof Requirements>
 
 export const Manifest = Type.Object({
   format: Type.Literal(1),
   sandbox: SandboxId,
   generation: Type.Integer({ minimum: 1 }),
   saved_at: Timestamp,
-  needs: Needs,
+  needs: Requirements,
   disk_mib: Count,
   memory: Type.Object({
     ...StoredObject.properties,
     data_bytes: Count,
     dirty_bytes: Count,
-    over: Type.Enum(['base', 'zeros'], { description: 'What the pages that are not in it are.' }),
+    over: Type.Enum(['base', 'zeros'], { description: 'Content of the pages that are not in the file.' }),
   }),
   state: StoredObject,
-  disk: Type.Array(StoredObject, { description: "Layers over the base's disk, the oldest first." }),
+  disk: Type.Array(StoredObject, { description: 'Disk layers on top of the disk of the base, oldest first.' }),
 })
 export type Manifest = Static<typeof Manifest>
 
@@ -57,20 +60,20 @@ export const objectsOf = (manifest: Manifest): StoredObject[] => [manifest.memor
 
 export function renderManifest(manifest: Manifest): string {
   const text = JSON.stringify(manifest)
-  return `${text.slice(0, -1)},"sum":"${sumOf(text)}"}\n`
+  return `${text.slice(0, -1)},"sum":"${checksumOf(text)}"}\n`
 }
 
-/** Throws with what is wrong. */
+/** Throws an error that says what is wrong. */
 export function parseManifest(text: string, wanted: { sandbox: string; generation: number }): Manifest {
-  const [, body, sum] = /^(.*),"sum":"([0-9a-f]{64})"\}\n$/s.exec(text) ?? []
-  if (body === undefined) throw new Error('its manifest is cut off')
-  if (sumOf(`${body}}`) !== sum) throw new Error('its manifest has changed')
-  const manifest: unknown = JSON.parse(`${body}}`)
-  if (!Value.Check(Manifest, manifest)) throw new Error('its manifest is of a form this version does not know')
+  const [, json, checksum] = /^(.*),"sum":"([0-9a-f]{64})"\}\n$/s.exec(text) ?? []
+  if (json === undefined) throw new Error('the manifest is truncated')
+  if (checksumOf(`${json}}`) !== checksum) throw new Error('the checksum of the manifest does not match')
+  const manifest: unknown = JSON.parse(`${json}}`)
+  if (!Value.Check(Manifest, manifest)) throw new Error('the manifest has a format that this version does not know')
   if (manifest.sandbox !== wanted.sandbox || manifest.generation !== wanted.generation) {
-    throw new Error(`its manifest is that of generation ${manifest.generation} of ${manifest.sandbox}`)
+    throw new Error(`the manifest is that of generation ${manifest.generation} of ${manifest.sandbox}`)
   }
   return manifest
 }
 
-const sumOf = (text: string): string => createHash('sha256').update(text).digest('hex')
+const checksumOf = (text: string): string => createHash('sha256').update(text).digest('hex')

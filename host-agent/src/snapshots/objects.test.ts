@@ -6,8 +6,8 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { openObjects } from './objects.ts'
 
-const skip = process.getuid?.() === 0 ? false : 'files are given to root'
-const MINE = { uid: 0, maxBytes: 100 }
+const skip = process.getuid?.() === 0 ? false : 'needs root to change the owner of files'
+const EXPECTED = { uid: 0, maxBytes: 100 }
 
 async function make(t: { after(end: () => Promise<void>): void }) {
   const root = await mkdtemp(path.join(tmpdir(), 'warren-objects-'))
@@ -21,50 +21,53 @@ async function make(t: { after(end: () => Promise<void>): void }) {
   return { objects: openObjects(folder), work, write }
 }
 
-test('what is taken in is read-only and root’s', { skip }, async (t) => {
+test('an imported file belongs to root and is read-only', { skip }, async (t) => {
   const { objects, write } = await make(t)
 
-  await objects.take(await write('disk'), 'd', MINE)
+  await objects.importFile(await write('disk'), 'd', EXPECTED)
 
   const { mode, uid } = lstatSync(objects.fileOf('d'))
   assert.deepEqual([mode & 0o777, uid], [0o444, 0])
 })
 
-test('a link, a folder, somebody else’s file or one that is too large is not taken in', { skip }, async (t) => {
+test('a symbolic link, a folder and a file that is too large are not imported', { skip }, async (t) => {
   const { objects, work, write } = await make(t)
   await symlink('/etc/passwd', path.join(work, 'link'))
 
-  await assert.rejects(objects.take(path.join(work, 'link'), 'a', MINE), /not what QEMU was to write/)
-  await assert.rejects(objects.take(work, 'b', MINE))
-  await assert.rejects(objects.take(await write('large', 'x'.repeat(101)), 'c', MINE), /101 bytes/)
+  await assert.rejects(
+    objects.importFile(path.join(work, 'link'), 'a', EXPECTED),
+    /not a file that QEMU was expected to write/,
+  )
+  await assert.rejects(objects.importFile(work, 'b', EXPECTED))
+  await assert.rejects(objects.importFile(await write('large', 'x'.repeat(101)), 'c', EXPECTED), /101 bytes/)
 
   for (const id of ['a', 'b', 'c']) assert.ok(!existsSync(objects.fileOf(id)), id)
 })
 
-test('an object that is reserved outlives its last user, and goes with the reservation', { skip }, async (t) => {
+test('a reserved object is deleted when the reservation is released', { skip }, async (t) => {
   const { objects, write } = await make(t)
-  await objects.take(await write('disk'), 'd', MINE)
-  objects.use('somebody', ['d'])
+  await objects.importFile(await write('disk'), 'd', EXPECTED)
+  objects.retain('user', ['d'])
 
   const reservation = objects.reserve(['d'])
-  await objects.drop('somebody')
+  await objects.release('user')
   assert.ok(existsSync(objects.fileOf('d')))
   await reservation.release()
 
   assert.ok(!existsSync(objects.fileOf('d')))
 })
 
-test('a name is taken again only when what had it is gone', { skip }, async (t) => {
+test('an id can be used again only after its old file is deleted', { skip }, async (t) => {
   const { objects, write } = await make(t)
   const file = await write('disk')
   for (let i = 0; i < 20; i++) {
-    objects.use('one', ['d'])
-    await objects.take(file, 'd', MINE)
-    const dropped = objects.drop('one')
+    objects.retain('one', ['d'])
+    await objects.importFile(file, 'd', EXPECTED)
+    const released = objects.release('one')
     const reservation = objects.reserve(['d'])
 
-    await objects.take(file, 'd', MINE)
-    await dropped
+    await objects.importFile(file, 'd', EXPECTED)
+    await released
 
     assert.ok(existsSync(objects.fileOf('d')), `round ${i}`)
     await reservation.release()

@@ -19,16 +19,16 @@ async function makeStore(t: TestContext) {
 const sandboxId = (n: number) => `sb-${String(n).padStart(26, '0')}`
 const objects = (root: string) => readdirSync(path.join(root, 'objects')).sort()
 
-test('the newest two generations are kept, and an object goes with the last that names it', async (t) => {
+test('the newest two generations are retained, and an object is deleted with the last that refers to it', async (t) => {
   const { root, store } = await makeStore(t)
   const id = sandboxId(1)
   await store.add(await makeManifest(store, id, 1, ['m1', 's1', 'd1']))
   await store.add(await makeManifest(store, id, 2, ['m2', 's2', 'd1', 'd2']))
-  await store.dropOld(id)
+  await store.deleteOld(id)
   assert.deepEqual(objects(root), ['d1', 'd2', 'm1', 'm2', 's1', 's2'])
 
   await store.add(await makeManifest(store, id, 3, ['m3', 's3', 'd1', 'd3']))
-  await store.dropOld(id)
+  await store.deleteOld(id)
 
   assert.deepEqual(
     store.list(id).map((one) => one.generation),
@@ -37,7 +37,7 @@ test('the newest two generations are kept, and an object goes with the last that
   assert.deepEqual(objects(root), ['d1', 'd2', 'd3', 'm2', 'm3', 's2', 's3'])
 })
 
-test('a fork shares every object, and neither is harmed by the end of the other', async (t) => {
+test('a fork shares every object, and deleting the source leaves it intact', async (t) => {
   const { root, store } = await makeStore(t)
   const [source, child] = [sandboxId(1), sandboxId(2)]
   const manifest = await makeManifest(store, source, 5, ['m', 's', 'd'])
@@ -50,79 +50,79 @@ test('a fork shares every object, and neither is harmed by the end of the other'
   assert.deepEqual(objects(root), [])
 })
 
-test('what a body reads stays until it ends', async (t) => {
+test('a layer that a VM reads is deleted only after the VM releases it', async (t) => {
   const { root, store } = await makeStore(t)
   const id = sandboxId(1)
   await store.add(await makeManifest(store, id, 1, ['m', 's', 'd']))
-  store.hold('body', ['d'])
+  store.retain('vmm', ['d'])
 
   await store.deleteAll(id)
   assert.deepEqual(objects(root), ['d'])
-  await store.release('body')
+  await store.release('vmm')
   assert.deepEqual(objects(root), [])
 })
 
-test('opened again it knows the same, and removes what nobody names', async (t) => {
+test('after a restart the store has the same generations and collects unreferenced files', async (t) => {
   const { root, store } = await makeStore(t)
   const id = sandboxId(1)
   await store.add(await makeManifest(store, id, 1, ['m', 's', 'd']))
-  await writeFile(store.fileOf('left-over'), 'of a killed process')
+  await writeFile(store.fileOf('left-over'), 'left by a killed process')
 
   const again = await openSnapshotStore(root)
   const collected = await again.collect()
 
-  assert.deepEqual(again.newest(id)?.manifest, store.newest(id)?.manifest)
-  assert.deepEqual(again.sumsOf('d'), { id: 'd', bytes: 1, crcs: [crc32('d')] })
+  assert.deepEqual(again.findNewest(id)?.manifest, store.findNewest(id)?.manifest)
+  assert.deepEqual(again.findChecksums('d'), { id: 'd', bytes: 1, crcs: [crc32('d')] })
   assert.equal(collected.removed, 1)
   assert.deepEqual(objects(root), ['d', 'm', 's'])
 })
 
-test('a manifest that was cut, changed or belongs to another is damage, and the one before is the newest', async (t) => {
+test('a truncated, changed or foreign manifest is damaged, and the generation before is the newest', async (t) => {
   const { root, store } = await makeStore(t)
   const id = sandboxId(1)
   await store.add(await makeManifest(store, id, 1, ['m', 's', 'd']))
   await store.add(await makeManifest(store, id, 2, ['m2', 's2', 'd']))
   const file = path.join(root, 'sandboxes', id, '00000002.json')
-  const whole = await readFile(file, 'utf8')
-  const harms: [() => Promise<void>, RegExp][] = [
-    [() => truncate(file, 40), /cut off/],
-    [() => truncate(file, 0), /cut off/],
-    [() => writeFile(file, whole.replace('"disk_mib":1024', '"disk_mib":1025')), /has changed/],
-    [() => appendFile(file, ' '), /cut off/],
+  const original = await readFile(file, 'utf8')
+  const damages: [() => Promise<void>, RegExp][] = [
+    [() => truncate(file, 40), /truncated/],
+    [() => truncate(file, 0), /truncated/],
+    [() => writeFile(file, original.replace('"disk_mib":1024', '"disk_mib":1025')), /does not match/],
+    [() => appendFile(file, ' '), /truncated/],
     [async () => writeFile(file, await readFile(path.join(root, 'sandboxes', id, '00000001.json'))), /of generation 1/],
   ]
-  for (const [harm, reason] of harms) {
-    await writeFile(file, whole)
-    await harm()
+  for (const [damage, reason] of damages) {
+    await writeFile(file, original)
+    await damage()
 
     const again = await openSnapshotStore(root)
 
     assert.match(again.find(id, 2)?.damage ?? 'none', reason)
-    assert.equal(again.newest(id)?.generation, 1)
-    assert.equal(again.nextNumber(id), 3)
+    assert.equal(again.findNewest(id)?.generation, 1)
+    assert.equal(again.nextGeneration(id), 3)
   }
 })
 
-test('a generation that is set aside is not taken again, also after a restart', async (t) => {
+test('a generation marked as damaged is not used again, not even after a restart', async (t) => {
   const { root, store } = await makeStore(t)
   const id = sandboxId(1)
   await store.add(await makeManifest(store, id, 1, ['m', 's', 'd']))
   await store.add(await makeManifest(store, id, 2, ['m2', 's2', 'd']))
 
-  await store.setAside(id, 2, 'its disk has changed')
+  await store.markDamaged(id, 2, 'its disk is damaged')
 
   for (const one of [store, await openSnapshotStore(root)]) {
-    assert.equal(one.newest(id)?.generation, 1)
-    assert.equal(one.nextNumber(id), 3)
+    assert.equal(one.findNewest(id)?.generation, 1)
+    assert.equal(one.nextGeneration(id), 3)
     assert.ok(existsSync(one.fileOf('m2')))
   }
 })
 
-test('a child that is forked while its source is merged or deleted is whole', async (t) => {
+test('a fork is intact if its source is compacted and deleted meanwhile', async (t) => {
   const { root, store } = await makeStore(t)
   const [source, child] = [sandboxId(1), sandboxId(2)]
   await store.add(await makeManifest(store, source, 1, ['m', 's', 'd1', 'd2']))
-  const old = store.newest(source)!.manifest
+  const old = store.findNewest(source)!.manifest
 
   const reservation = store.reserve(['m', 's', 'd1', 'd2'])
   await writeFile(store.fileOf('merged'), '')
@@ -134,20 +134,20 @@ test('a child that is forked while its source is merged or deleted is whole', as
   assert.deepEqual(objects(root), ['d1', 'd2', 'm', 's'])
 })
 
-test('a generation whose object went missing is not acknowledged', async (t) => {
+test('a generation with a missing object is not added', async (t) => {
   const { store } = await makeStore(t)
   const manifest = await makeManifest(store, sandboxId(1), 1, ['m', 's', 'd'])
   await rm(store.fileOf('d'))
 
-  await assert.rejects(store.add(manifest), /d went missing/)
-  assert.equal(store.newest(sandboxId(1)), undefined)
+  await assert.rejects(store.add(manifest), /object d is missing/)
+  assert.equal(store.findNewest(sandboxId(1)), undefined)
 })
 
-test('a generation said with fewer objects frees the others', async (t) => {
+test('replacing the objects of a generation deletes the old ones', async (t) => {
   const { root, store } = await makeStore(t)
   const id = sandboxId(1)
   await store.add(await makeManifest(store, id, 1, ['m', 's', 'd1', 'd2']))
-  const old = store.newest(id)!.manifest
+  const old = store.findNewest(id)!.manifest
   await writeFile(store.fileOf('merged'), '')
   const merged = { ...old, disk: [{ id: 'merged', bytes: 0, crcs: [] }] }
 
@@ -155,5 +155,5 @@ test('a generation said with fewer objects frees the others', async (t) => {
   assert.equal(await store.replace(old, merged), false)
 
   assert.deepEqual(objects(root), ['m', 'merged', 's'])
-  assert.deepEqual((await openSnapshotStore(root)).newest(id)?.manifest, merged)
+  assert.deepEqual((await openSnapshotStore(root)).findNewest(id)?.manifest, merged)
 })

@@ -1,11 +1,13 @@
 /**
- * Where generations are kept: a local folder now, an object store for several hosts later, so nobody else builds a
- * path. Objects (memory, device state, layers of disk) are written once and never again; manifests name them. Any
- * number of manifests may name one object: a fork is a new manifest. An object that no manifest and no running body
- * names is deleted; who names what is read from the manifests at start, so no count can be wrong after a crash.
+ * The snapshot store: the saved generations of sandboxes. It is a local folder now and may become an object store that
+ * several hosts share, so no other module builds paths into it.
  *
- * Adding a generation: the objects are linked in, on disk and checksummed; then the manifest is renamed into place.
- * That rename is the moment from which the generation exists. The one before it stays; those before that one go.
+ * Objects (memory, device state, disk layers) are written once and never changed. Manifests refer to them, and several
+ * manifests may refer to one object: a fork is a new manifest. An object to which no manifest and no running VM refers is
+ * deleted. References are read from the manifests at start, so a crash cannot leave a wrong count.
+ *
+ * Adding a generation: the objects are linked, synced and checksummed; then the manifest is renamed into place. From that
+ * rename on the generation exists. The previous generation is retained; older ones are deleted.
  */
 import { existsSync } from 'node:fs'
 import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises'
@@ -15,15 +17,15 @@ import { errorText } from '@warren/kit/text'
 import { type Manifest, objectsOf, parseManifest, renderManifest } from './manifest.ts'
 import { openObjects } from './objects.ts'
 
-/** A generation that can, or can no longer, be resumed from. */
-export type Generation = { generation: number; manifest: Manifest; damage?: undefined } | Damaged
+/** A damaged generation cannot be resumed from. */
+export type Generation = Intact | Damaged
+type Intact = { generation: number; manifest: Manifest; damage?: undefined }
 export type Damaged = { generation: number; manifest?: Manifest; damage: string }
 
-/** The newest and the one before it: if the newest turns out damaged, there is something to go back to. */
-const KEPT = 2
+/** The newest and the one before it, to which a resume falls back if the newest is damaged. */
+const RETAINED_GENERATIONS = 2
 
 export type SnapshotStore = Awaited<ReturnType<typeof openSnapshotStore>>
-type Whole = Extract<Generation, { damage?: undefined }>
 
 export async function openSnapshotStore(root: string) {
   const sandboxes = path.join(root, 'sandboxes')
@@ -31,122 +33,123 @@ export async function openSnapshotStore(root: string) {
   for (const folder of [objectFolder, sandboxes]) await mkdir(folder, { recursive: true, mode: 0o700 })
   const objects = openObjects(objectFolder)
   const generations = await readAll(sandboxes)
-  for (const list of generations.values()) for (const { manifest } of list) if (manifest) use(manifest)
+  for (const list of generations.values()) for (const { manifest } of list) if (manifest) retainObjects(manifest)
 
   const folderOf = (id: string) => path.join(sandboxes, id)
-  const fileOf = (id: string, generation: number, ending = 'json') =>
+  const manifestFile = (id: string, generation: number, ending = 'json') =>
     path.join(folderOf(id), `${String(generation).padStart(8, '0')}.${ending}`)
   const listOf = (id: string): Generation[] => generations.get(id) ?? []
 
-  function use(manifest: Manifest): void {
-    objects.use(userOf(manifest), idsOf(manifest))
-    for (const { id, bytes, crcs } of objectsOf(manifest)) objects.know({ id, bytes, crcs })
+  function retainObjects(manifest: Manifest): void {
+    objects.retain(userOf(manifest), idsOf(manifest))
+    for (const { id, bytes, crcs } of objectsOf(manifest)) objects.addChecksums({ id, bytes, crcs })
   }
 
-  /** From the list first: whoever looks it up from now on does not find it. */
-  async function drop(id: string, one: Generation): Promise<void> {
+  /** Removed from the list first, so that it cannot be found while its files are deleted. */
+  async function deleteGeneration(id: string, one: Generation): Promise<void> {
     generations.set(
       id,
       listOf(id).filter((other) => other.generation !== one.generation),
     )
-    for (const ending of ['json', 'damaged']) await rm(fileOf(id, one.generation, ending), { force: true })
-    if (one.manifest) await objects.drop(userOf(one.manifest))
+    for (const ending of ['json', 'damaged']) await rm(manifestFile(id, one.generation, ending), { force: true })
+    if (one.manifest) await objects.release(userOf(one.manifest))
   }
 
-  /** On disk, objects before the manifest that names them. */
-  async function write(manifest: Manifest): Promise<void> {
+  /** The objects are synced before the manifest that refers to them is written. */
+  async function writeManifest(manifest: Manifest): Promise<void> {
     const missing = idsOf(manifest).filter((id) => !existsSync(objects.fileOf(id)))
-    if (missing.length > 0) throw new Error(`${missing.join(', ')} went missing before it was named`)
+    if (missing.length > 0) throw new Error(`object ${missing.join(', ')} is missing`)
     await syncFolder(objectFolder)
-    await writeFileDurably(fileOf(manifest.sandbox, manifest.generation), renderManifest(manifest))
+    await writeFileDurably(manifestFile(manifest.sandbox, manifest.generation), renderManifest(manifest))
     await syncFolder(sandboxes)
   }
 
   return {
     /** Newest first. */
     list: listOf,
-    all: (): ReadonlyMap<string, readonly Generation[]> => generations,
+    listAll: (): ReadonlyMap<string, readonly Generation[]> => generations,
     find: (id: string, generation: number): Generation | undefined =>
       listOf(id).find((one) => one.generation === generation),
     /** The newest that is not known to be damaged. */
-    newest: (id: string): Whole | undefined => listOf(id).find((one): one is Whole => one.damage === undefined),
-    /** Never used before, also not by one that was dropped or damaged. */
-    nextNumber: (id: string): number => Math.max(0, ...listOf(id).map((one) => one.generation)) + 1,
+    findNewest: (id: string): Intact | undefined => listOf(id).find((one): one is Intact => one.damage === undefined),
+    /** Higher than every number in use, damaged generations included. */
+    nextGeneration: (id: string): number => Math.max(0, ...listOf(id).map((one) => one.generation)) + 1,
 
-    /** The file of an object, here on this machine; a new one that is reserved may be written there. */
+    /** The local file of an object. A new object may be written there once it is reserved. */
     fileOf: objects.fileOf,
-    sumsOf: objects.sumsOf,
-    take: objects.take,
+    findChecksums: objects.findChecksums,
+    importFile: objects.importFile,
     reserve: objects.reserve,
-    /** A body reads these until it ends. */
-    hold: (body: string, ids: readonly string[]): void => objects.use(`body ${body}`, ids),
-    letGo: (body: string, ids: readonly string[]): Promise<void> => objects.drop(`body ${body}`, ids),
-    release: (body: string): Promise<void> => objects.drop(`body ${body}`),
-    /** While sandboxes are being saved only old ones, to be on the safe side. */
+    /** Retains the disk layers that a VM reads. */
+    retain: (vmmId: string, ids: readonly string[]): void => objects.retain(`vmm ${vmmId}`, ids),
+    /** Releases these layers, or by default all layers of the VM. */
+    release: (vmmId: string, ids?: readonly string[]): Promise<void> => objects.release(`vmm ${vmmId}`, ids),
+    /** While sandboxes are being saved, callers pass a minimum age, to spare files that are not referred to yet. */
     collect: (olderThanMs = 0) => objects.collect(olderThanMs),
 
-    /** Its objects are on disk already, with their sums, and reserved by the caller. */
+    /** The objects are on disk, have checksums and are reserved by the caller. */
     async add(manifest: Manifest): Promise<void> {
       const { sandbox: id, generation } = manifest
-      use(manifest)
+      retainObjects(manifest)
       try {
-        await write(manifest)
+        await writeManifest(manifest)
       } catch (error) {
-        await rm(fileOf(id, generation), { force: true }).catch(() => {}) // The first error tells more.
-        await objects.drop(userOf(manifest))
+        await rm(manifestFile(id, generation), { force: true }).catch(() => {}) // The first error is thrown below.
+        await objects.release(userOf(manifest))
         throw error
       }
       generations.set(id, [{ generation, manifest }, ...listOf(id)])
     },
 
-    /** The same generation said with other objects; false when it is no longer the one that was read. */
+    /** Replaces the objects of a generation, such as merged layers. False if `old` is no longer its manifest. */
     async replace(old: Manifest, manifest: Manifest): Promise<boolean> {
       const { sandbox: id, generation } = manifest
       const isCurrent = () => listOf(id).some((one) => one.manifest === old && one.damage === undefined)
       if (!isCurrent()) return false
-      const kept = new Set(idsOf(manifest))
-      const fresh = idsOf(manifest).filter((object) => !idsOf(old).includes(object))
-      use(manifest)
+      const stillUsed = new Set(idsOf(manifest))
+      const added = idsOf(manifest).filter((object) => !idsOf(old).includes(object))
+      retainObjects(manifest)
       try {
-        await write(manifest)
+        await writeManifest(manifest)
       } catch (error) {
-        if (isCurrent()) await objects.drop(userOf(old), fresh)
+        if (isCurrent()) await objects.release(userOf(old), added)
         throw error
       }
       if (!isCurrent()) {
-        // Deleted or set aside while we wrote: what we wrote goes the same way.
-        await rm(fileOf(id, generation), { force: true })
-        await objects.drop(userOf(manifest), fresh)
+        // The generation was deleted or marked as damaged during the write, so the new manifest is deleted too.
+        await rm(manifestFile(id, generation), { force: true })
+        await objects.release(userOf(manifest), added)
         return false
       }
       generations.set(
         id,
         listOf(id).map((one) => (one.manifest === old ? { generation, manifest } : one)),
       )
-      await objects.drop(
+      await objects.release(
         userOf(old),
-        idsOf(old).filter((object) => !kept.has(object)),
+        idsOf(old).filter((object) => !stillUsed.has(object)),
       )
       return true
     },
 
-    async dropOld(id: string): Promise<void> {
-      const whole = listOf(id).filter((one) => one.damage === undefined)
-      const kept = new Set<Generation>(whole.slice(0, KEPT))
-      for (const one of listOf(id)) if (!kept.has(one)) await drop(id, one)
+    async deleteOld(id: string): Promise<void> {
+      const intact = listOf(id).filter((one) => one.damage === undefined)
+      const retained = new Set<Generation>(intact.slice(0, RETAINED_GENERATIONS))
+      for (const one of listOf(id)) if (!retained.has(one)) await deleteGeneration(id, one)
     },
 
-    /** Set aside: never resumed from again, kept for a look until the next one is saved. */
-    async setAside(id: string, generation: number, damage: string): Promise<void> {
+    /** The generation is never resumed from again. Its files stay for inspection until the next one is saved. */
+    async markDamaged(id: string, generation: number, damage: string): Promise<void> {
       generations.set(
         id,
         listOf(id).map((one) => (one.generation === generation ? { ...one, damage } : one) as Generation),
       )
-      await rename(fileOf(id, generation), fileOf(id, generation, 'damaged')).catch(() => {}) // Gone is no better.
+      // If the manifest is missing, the generation is lost after a restart as well.
+      await rename(manifestFile(id, generation), manifestFile(id, generation, 'damaged')).catch(() => {})
     },
 
     async deleteAll(id: string): Promise<void> {
-      for (const one of listOf(id)) await drop(id, one)
+      for (const one of listOf(id)) await deleteGeneration(id, one)
       generations.delete(id)
       await rm(folderOf(id), { recursive: true, force: true })
     },
@@ -176,9 +179,7 @@ async function readAll(sandboxes: string): Promise<Map<string, Generation[]>> {
 async function readOne(file: string, sandbox: string, generation: number, ending: string): Promise<Generation> {
   try {
     const manifest = parseManifest(await readFile(file, 'utf8'), { sandbox, generation })
-    return ending === 'json'
-      ? { generation, manifest }
-      : { generation, manifest, damage: 'it was found damaged before' }
+    return ending === 'json' ? { generation, manifest } : { generation, manifest, damage: 'found damaged earlier' }
   } catch (error) {
     return { generation, damage: errorText(error) }
   }

@@ -1,10 +1,10 @@
-/** A generation for tests: every object is a small file that holds its own name. */
+/** Creates a generation for tests, in which every object is a small file that contains its own id. */
 import { writeFile } from 'node:fs/promises'
 import { crc32 } from 'node:zlib'
 import type { Manifest } from './manifest.ts'
 import type { SnapshotStore } from './store.ts'
 
-/** `names`: of memory, devices, and each layer of disk. */
+/** `names` are the ids of the memory, the device state and each disk layer. */
 export async function makeManifest(
   store: SnapshotStore,
   sandbox: string,

@@ -1,37 +1,37 @@
-/** One of the threads of workers.ts: does one job at a time and answers. */
+/** One thread of worker-pool.ts. It runs one job at a time and sends back its result. */
 import { closeSync, fdatasyncSync, openSync } from 'node:fs'
 import path from 'node:path'
 import { parentPort } from 'node:worker_threads'
 import { mergeLayers } from '../vmm/disk/qcow2/merge.ts'
+import { type Checksums, checkFile, computeChecksums } from './checksums.ts'
 import { loadMemory } from './memory/load.ts'
 import { saveMemory } from './memory/save.ts'
-import { checkFile, type Sums, sumFile } from './sums.ts'
 
-/** On disk for certain, then summed up: what is read is what was written, from memory still. */
-function seal({ file }: { file: string }): Sums {
+/** Computes the checksums of a file and syncs it. The data is still in the page cache, so it is what was written. */
+function seal({ file }: { file: string }): Checksums {
   return withFile(file, (fd) => {
-    const sums = sumFile(fd)
+    const checksums = computeChecksums(fd)
     fdatasyncSync(fd)
-    return sums
+    return checksums
   })
 }
 
 const sync = ({ file }: { file: string }): void => withFile(file, (fd) => fdatasyncSync(fd))
 
-const check = ({ file, sums }: { file: string; sums: Sums }): string | undefined =>
-  withFile(file, (fd) => checkFile(fd, sums))
+const check = ({ file, checksums }: { file: string; checksums: Checksums }): string | undefined =>
+  withFile(file, (fd) => checkFile(fd, checksums))
 
-/** What was read must be what was saved: a sum over damaged bytes would make them good. So it is looked at afterwards. */
-function mergeWhole({ layers, out, backing }: { layers: Layer[]; out: string; backing: string }): Sums {
+/** Verifies the layers after they were read, because new checksums over damaged data would hide the damage. */
+function mergeAndVerify({ layers, out, backing }: { layers: Layer[]; out: string; backing: string }): Checksums {
   const merged = mergeLayers({ files: layers.map(({ file }) => file), out, backing })
-  for (const { file, sums } of layers) {
-    const wrong = check({ file, sums })
+  for (const { file, checksums } of layers) {
+    const wrong = check({ file, checksums })
     if (wrong !== undefined) throw new Error(`${path.basename(file)} is damaged: ${wrong}`)
   }
   return merged
 }
 
-type Layer = { file: string; sums: Sums }
+type Layer = { file: string; checksums: Checksums }
 
 function withFile<T>(file: string, use: (fd: number) => T): T {
   const fd = openSync(file, 'r')
@@ -42,10 +42,10 @@ function withFile<T>(file: string, use: (fd: number) => T): T {
   }
 }
 
-/** Of bases: gigabytes, and nobody stands still for them. */
+/** The same jobs for bases, under names that make them slow jobs (worker-pool.ts): bases have gigabytes. */
 const [sealBase, checkBase] = [seal, check]
 
-const JOBS = { saveMemory, loadMemory, mergeWhole, seal, sync, check, sealBase, checkBase }
+const JOBS = { saveMemory, loadMemory, mergeAndVerify, seal, sync, check, sealBase, checkBase }
 export type Jobs = typeof JOBS
 export type JobName = keyof Jobs
 export type JobRequest = { id: number; job: JobName; options: never }

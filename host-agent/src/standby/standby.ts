@@ -113,10 +113,10 @@ async function coverDisk(deps: Deps, body: Vmm, { sandbox, diskMib }: About): Pr
 async function shorten(deps: Deps, sandbox: string, body: Vmm): Promise<void> {
   const { record } = body
   const newest = await body.newestDisk()
-  const layers = deps.snapshots.newest(sandbox)?.manifest.disk.map((layer) => layer.id)
+  const layers = deps.snapshots.findNewest(sandbox)?.manifest.disk.map((layer) => layer.id)
   if (!layers) throw new Error('its generation is gone')
   // In the same breath as they were looked up.
-  deps.snapshots.hold(record.id, layers)
+  deps.snapshots.retain(record.id, layers)
   const work = workFolderOf(deps, record.id)
   const files = layers.map((_, i) => `under-${newest}-${i}.qcow2`)
   for (const [i, layer] of layers.entries()) {
@@ -129,7 +129,7 @@ async function shorten(deps: Deps, sandbox: string, body: Vmm): Promise<void> {
   for (const name of await readdir(work)) {
     if (/^(disk|under)-/.test(name) && !kept.has(name)) await rm(path.join(work, name))
   }
-  await deps.snapshots.letGo(
+  await deps.snapshots.release(
     record.id,
     record.layers.filter((layer) => !layers.includes(layer)),
   )

@@ -1,20 +1,20 @@
 /** What a saved machine needs of the host that resumes it, and why a host may have to refuse. */
 import { readFileSync } from 'node:fs'
 import type { Deps } from '../deps.ts'
-import type { Needs } from '../snapshots/manifest.ts'
+import type { Requirements } from '../snapshots/manifest.ts'
 import { renderArgs, type Shape } from './args.ts'
 import type { VmmRecord } from './vmm.ts'
 
 type Vmm = Pick<VmmRecord, 'base' | 'baseId' | 'shape' | 'type'>
 
-export function describeNeeds(deps: Deps, { base, baseId, shape, type }: Vmm): Needs {
+export function describeNeeds(deps: Deps, { base, baseId, shape, type }: Vmm): Requirements {
   const { version, accel, cpu } = deps.machine
   const flags = accel === 'kvm' ? { cpu_flags: readCpuFlags() } : {}
   return { base, baseId, machine: { version, type, accel, cpu }, ...flags, devices: devicesOf(deps, shape), shape }
 }
 
 /** Undefined when this host can run it. A newer QEMU keeps the machines of older ones, an older one cannot know newer. */
-export function refuse(deps: Deps, needs: Needs): string | undefined {
+export function refuse(deps: Deps, needs: Requirements): string | undefined {
   const { machine } = deps
   const { accel, type, cpu, version } = needs.machine
   if (accel !== machine.accel) return `it was saved under ${accel}, and this host runs ${machine.accel}`

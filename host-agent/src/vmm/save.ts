@@ -111,9 +111,9 @@ export const diskObject = (body: string, n: number): string => `${body}-d${n}`
 
 /** What is an object already was summed up when it became one. */
 async function sealObject(deps: Deps, file: string, id: string, expected: Expected): Promise<StoredObject> {
-  const known = deps.snapshots.sumsOf(id)
+  const known = deps.snapshots.findChecksums(id)
   if (known) return known
-  await deps.snapshots.take(file, id, expected)
+  await deps.snapshots.importFile(file, id, expected)
   return { id, ...(await deps.workers.run('seal', { file: deps.snapshots.fileOf(id) })) }
 }
 

@@ -47,7 +47,7 @@ export async function startVmm(deps: Deps, plan: VmmPlan, undo: Undo, signal: Ab
   const work = path.join(home, 'work')
   await mkdir(work, { recursive: true, mode: 0o700 })
   await chown(work, uid, uid)
-  deps.snapshots.hold(id, layers)
+  deps.snapshots.retain(id, layers)
   undo.add('layers', () => deps.snapshots.release(id))
 
   const top = layers.at(-1)

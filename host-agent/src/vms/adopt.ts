@@ -56,7 +56,7 @@ export async function adoptAll(deps: Deps, vms: Vms): Promise<Record<Found | 're
 
 /** A record that a crash of the machine left unreadable: what is saved of the sandbox is still there. */
 async function rebuild(deps: Deps, id: string): Promise<VmRecord[]> {
-  const newest = deps.snapshots.newest(id)
+  const newest = deps.snapshots.findNewest(id)
   deps.log.error({ sandbox: id, saved: newest !== undefined }, 'the record of a sandbox could not be read')
   if (!newest) return []
   const { generation, manifest } = newest
@@ -73,9 +73,9 @@ async function adoptOne(deps: Deps, vms: Vms, record: VmRecord): Promise<Found> 
     vms.adopt(record)
     return record.state === 'dead' ? 'dead' : 'paused'
   }
-  const newest = deps.snapshots.newest(record.id)?.generation ?? 0
+  const newest = deps.snapshots.findNewest(record.id)?.generation ?? 0
   if (newest > (record.generation ?? 0)) return finishPause(deps, vms, record, newest)
-  deps.snapshots.hold(body.id, body.layers)
+  deps.snapshots.retain(body.id, body.layers)
   if (record.state === 'dead') throw new Error(record.reason ?? 'it died before')
   const monitor = path.join(socketDirOf(deps, body.id), SOCKETS.monitor)
   const qmp = await connectWhileAlive(monitor, body.qemu)
@@ -144,7 +144,7 @@ async function removeStrays(deps: Deps, records: VmRecord[]): Promise<void> {
     if (!bodies.has(id)) await rm(vmmFolderOf(deps, id), { recursive: true, force: true })
   }
   const known = new Set(records.map((record) => record.id))
-  for (const id of [...deps.snapshots.all().keys()]) if (!known.has(id)) await deps.snapshots.deleteAll(id)
+  for (const id of [...deps.snapshots.listAll().keys()]) if (!known.has(id)) await deps.snapshots.deleteAll(id)
   await deps.snapshots.collect()
 }
 

@@ -23,7 +23,8 @@ export const FIRST_GENERATION = 1
 
 /** Its objects are reserved in the same breath: a merge or a delete of the source may free them at any moment. */
 export function findForkSource(deps: Deps, record: VmRecord, generation: number | undefined): Draft {
-  const found = generation === undefined ? deps.snapshots.newest(record.id) : deps.snapshots.find(record.id, generation)
+  const found =
+    generation === undefined ? deps.snapshots.findNewest(record.id) : deps.snapshots.find(record.id, generation)
   if (!found) throw new HostError('snapshot_missing', `${record.id} has no generation ${generation ?? ''} to fork`)
   if (found.damage !== undefined) throw new HostError('snapshot_damaged', `generation ${found.generation} is damaged`)
   const reservation = deps.snapshots.reserve(objectsOf(found.manifest).map((object) => object.id))

@@ -27,7 +27,7 @@ export async function pauseVm(
   limitMs: number,
 ): Promise<{ paused: HostVmPaused; memory: string }> {
   const startedAt = performance.now()
-  const generation = deps.snapshots.nextNumber(record.id)
+  const generation = deps.snapshots.nextGeneration(record.id)
   let saved: Saved
   try {
     await body.closeChannel()
@@ -51,7 +51,7 @@ export async function pauseVm(
   await crashPoint('host.pause.committed')
   // It is paused, whatever becomes of older ones.
   await deps.snapshots
-    .dropOld(record.id)
+    .deleteOld(record.id)
     .catch((error) => deps.log.error({ err: error, sandbox: record.id }, 'could not remove an old generation'))
   deps.compactor.add(record.id)
   const written_bytes = saved.memory.bytes + saved.state.bytes + (saved.disk.at(-1)?.bytes ?? 0)

@@ -26,8 +26,8 @@ export async function recoverDisk(
     const file = path.join(workFolderOf(deps, body.id), diskFile(n))
     const object = diskObject(body.id, n)
     // Held by the dead body, as its other layers are, until the record lets go of it.
-    deps.snapshots.hold(body.id, [object])
-    await deps.snapshots.take(file, object, { uid: body.uid, maxBytes: Number.POSITIVE_INFINITY })
+    deps.snapshots.retain(body.id, [object])
+    await deps.snapshots.importFile(file, object, { uid: body.uid, maxBytes: Number.POSITIVE_INFINITY })
     layers.push(object)
   }
   if (layers.length === body.layers.length) {

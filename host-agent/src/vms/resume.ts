@@ -115,7 +115,7 @@ async function wake(
 }
 
 async function chooseSource(deps: Deps, record: VmRecord): Promise<Source> {
-  const newest = deps.snapshots.newest(record.id)
+  const newest = deps.snapshots.findNewest(record.id)
   if (!newest) return recoverDisk(deps, record)
   const { manifest } = newest
   const why = refuse(deps, manifest.needs)
@@ -166,7 +166,7 @@ function checkPresence(deps: Deps, manifest: Manifest): void {
 async function checkObjects(deps: Deps, manifest: Manifest): Promise<void> {
   for (const object of objectsOf(manifest)) {
     if (object === manifest.memory) continue
-    const wrong = await deps.workers.run('check', { file: deps.snapshots.fileOf(object.id), sums: object })
+    const wrong = await deps.workers.run('check', { file: deps.snapshots.fileOf(object.id), checksums: object })
     if (wrong !== undefined) throw new Damage(`${object === manifest.state ? 'its devices' : 'its disk'}: ${wrong}`)
   }
 }
@@ -180,8 +180,8 @@ async function explain(deps: Deps, record: VmRecord, { manifest }: Source, error
   if (!manifest || !(error instanceof Damage)) {
     return new HostError('boot_failed', `could not resume ${record.id}: ${errorText(error)}`, { cause: error })
   }
-  await deps.snapshots.setAside(record.id, manifest.generation, error.message)
-  const before = deps.snapshots.newest(record.id)
+  await deps.snapshots.markDamaged(record.id, manifest.generation, error.message)
+  const before = deps.snapshots.findNewest(record.id)
   const offer = before
     ? `resume again to go back to generation ${before.generation}, saved ${before.manifest.saved_at}`
     : 'there is no older one'

@@ -47,7 +47,7 @@ export class Vms {
 
   list(): HostVm[] {
     return this.#entries.all().map(({ record }) => {
-      const generation = this.#deps.snapshots.newest(record.id)?.generation
+      const generation = this.#deps.snapshots.findNewest(record.id)?.generation
       return {
         id: record.id,
         fence: record.fence,
@@ -102,7 +102,7 @@ export class Vms {
     const before = answeredBefore<HostVmPaused>(entry, 'pause', fence)
     if (before) return before
     const { body, record } = entry
-    const newest = this.#deps.snapshots.newest(id)
+    const newest = this.#deps.snapshots.findNewest(id)
     // Whoever asked before did not live to hear it.
     if (record.state === 'paused' && newest) return this.#answerPaused(record, fence, newest.manifest)
     if (!body || record.state !== 'running') throw wrongState(record, 'running')
@@ -235,7 +235,7 @@ export class Vms {
     if (this.#entries.get(id) !== entry) return
     await entry.settling
     const { record } = entry
-    const memory = this.#deps.snapshots.newest(id)?.manifest.memory.id
+    const memory = this.#deps.snapshots.findNewest(id)?.manifest.memory.id
     if (memory !== undefined && record.state === 'paused') await this.#deps.standby.drop(memory)
     if (record.body) await stopVmm(this.#deps, record.body, entry.body)
     await crashPoint('host.delete.ended')

@@ -1,6 +1,7 @@
 /**
- * A file of saved memory: the pages that are not zero, one after the other, then the index: for each run of pages its
- * first page, its length, and whether it is zero (32 bits each, little-endian, the last two in one word).
+ * The format of a saved memory file: all pages that are not zero, followed by an index. The index has one entry of two
+ * little-endian 32-bit words per run of pages: the first page; then the number of pages, with the top bit set if the
+ * pages are zero.
  */
 import type { Run } from './pages.ts'
 

@@ -12,13 +12,13 @@ import { mapPrivately } from './testing.ts'
 
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-memory-'))
 after(() => rm(folder, { recursive: true }))
-const skip = process.getuid?.() === 0 ? false : 'the kernel shows whose pages are whose only to root'
+const skip = process.getuid?.() === 0 ? false : 'needs root to read /proc/PID/pagemap'
 const PAGES = 700
 const MEM_BYTES = PAGES * PAGE_BYTES
-let made = 0
-const newFile = () => path.join(folder, `${made++}`)
+let fileCount = 0
+const newFile = () => path.join(folder, `${fileCount++}`)
 
-/** Every third page of the base is empty, as in a real one. */
+/** Every third page of the base is zero, as a real base has zero pages too. */
 function makeBase(): string {
   const file = newFile()
   const bytes = Buffer.alloc(MEM_BYTES)
@@ -30,18 +30,18 @@ function makeBase(): string {
 
 type Write = { page: number; zero: boolean }
 
-/** A machine that wrote these pages, saved, and another that starts from the same base with what was saved. */
-function saveAndLoad(writes: Write[], harm?: (file: string) => void) {
+/** Saves a VM that wrote these pages, and loads them into another one on the same base. */
+function saveAndLoad(writes: Write[], damage?: (file: string) => void) {
   const base = makeBase()
-  const machine = mapPrivately(base, MEM_BYTES)
+  const vm = mapPrivately(base, MEM_BYTES)
   for (const { page, zero } of writes) {
-    machine.bytes.fill(zero ? 0 : `own ${page} `, page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
+    vm.bytes.fill(zero ? 0 : `private ${page} `, page * PAGE_BYTES, (page + 1) * PAGE_BYTES)
   }
   const file = newFile()
-  const saved = saveMemory({ pid: process.pid, fd: machine.fd, memBytes: MEM_BYTES, file, sync: false })
-  const expected = Buffer.from(machine.bytes)
-  machine.close()
-  harm?.(file)
+  const saved = saveMemory({ pid: process.pid, fd: vm.fd, memBytes: MEM_BYTES, file, sync: false })
+  const expected = Buffer.from(vm.bytes)
+  vm.close()
+  damage?.(file)
 
   const copy = newFile()
   copyFileSync(base, copy)
@@ -52,7 +52,7 @@ function saveAndLoad(writes: Write[], harm?: (file: string) => void) {
   return { file, saved, wrong, same }
 }
 
-test('what a machine wrote is saved, and nothing else', { skip }, () => {
+test('exactly the written pages are saved', { skip }, () => {
   const { saved, wrong, same } = saveAndLoad([
     { page: 1, zero: false },
     { page: 2, zero: true },
@@ -63,7 +63,7 @@ test('what a machine wrote is saved, and nothing else', { skip }, () => {
   assert.deepEqual([saved.dirty_bytes, saved.data_bytes], [3 * PAGE_BYTES, 2 * PAGE_BYTES])
 })
 
-test('whatever was written, a page that became zero included, is there again', { skip }, () => {
+test('loading restores every written page, including pages that became zero', { skip }, () => {
   const writes = fc.array(fc.record({ page: fc.nat(PAGES - 1), zero: fc.boolean() }), { maxLength: 400 })
   fc.assert(
     fc.property(writes, (all) => {
@@ -74,13 +74,13 @@ test('whatever was written, a page that became zero included, is there again', {
   )
 })
 
-test('a machine that wrote nothing, and one that wrote everything', { skip }, () => {
+test('a VM that wrote no page and one that wrote every page are restored', { skip }, () => {
   const all = Array.from({ length: PAGES }, (_, page) => ({ page, zero: page % 50 === 0 }))
 
   assert.deepEqual([saveAndLoad([]).same, saveAndLoad(all).same], [true, true])
 })
 
-test('a file that lost or changed a single bit anywhere is not used', { skip }, () => {
+test('a file with a changed bit or a missing byte is rejected', { skip }, () => {
   const writes = Array.from({ length: 400 }, (_, i) => ({ page: i, zero: i % 7 === 0 }))
   const flip = (at: (size: number) => number) => (file: string) => {
     const bytes = readFileSync(file)
@@ -91,12 +91,13 @@ test('a file that lost or changed a single bit anywhere is not used', { skip }, 
     truncateSync(file, 0)
     writeFileSync(file, bytes, { mode: 0o600 })
   }
-  const harms: [string, (file: string) => void, RegExp][] = [
-    ['its first byte', flip(() => 0), /MiB 0 has changed/],
-    ['its middle', flip((size) => Math.floor(size / 2)), /has changed/],
-    ['its index', flip((size) => size - 3), /has changed/],
-    ['its end', (file) => truncateSync(file, statSync(file).size - 1), /bytes instead of/],
-    ['all of it', (file) => truncateSync(file, 0), /0 bytes instead of/],
+  const damages: [string, (file: string) => void, RegExp][] = [
+    ['first byte', flip(() => 0), /MiB 0 does not match/],
+    ['middle', flip((size) => Math.floor(size / 2)), /does not match/],
+    ['index', flip((size) => size - 3), /does not match/],
+    ['last byte missing', (file) => truncateSync(file, statSync(file).size - 1), /bytes instead of/],
+    ['empty file', (file) => truncateSync(file, 0), /0 bytes instead of/],
   ]
-  for (const [what, harm, reason] of harms) assert.match(saveAndLoad(writes, harm).wrong ?? 'nothing', reason, what)
+  for (const [what, damage, reason] of damages)
+    assert.match(saveAndLoad(writes, damage).wrong ?? 'nothing', reason, what)
 })

@@ -1,14 +1,14 @@
-/** Writes a stopped machine's own pages into a file. Synchronous and busy: for a worker (workers.ts). */
+/** Writes the private pages of a paused VM to a file. Synchronous, so it runs in a worker thread (worker-pool.ts). */
 import { closeSync, openSync, readSync } from 'node:fs'
-import { createSummingWriter } from '../summing-writer.ts'
-import { CHUNK_BYTES, type Sums } from '../sums.ts'
+import { createChecksumWriter } from '../checksum-writer.ts'
+import { CHUNK_BYTES, type Checksums } from '../checksums.ts'
 import { renderIndex, type SavedRun } from './format.ts'
-import { findMappings, findOwnRuns, PAGE_BYTES } from './pages.ts'
+import { findMappings, findPrivateRuns, PAGE_BYTES } from './pages.ts'
 
-export type SavedMemory = Sums & {
-  /** Where the index begins: the bytes of pages before it. */
+export type SavedMemory = Checksums & {
+  /** Size of the pages, which is the offset of the index. */
   data_bytes: number
-  /** All pages that differ from the base, zero ones included. */
+  /** Size of all pages that differ from the base, zero pages included. */
   dirty_bytes: number
 }
 
@@ -19,29 +19,29 @@ export function saveMemory(options: {
   fd: number
   memBytes: number
   file: string
-  /** Whether it must be on disk when this is done; otherwise somebody sees to it later. */
+  /** Whether to sync the file; otherwise the caller does it later. */
   sync: boolean
 }): SavedMemory {
   const { pid, memBytes } = options
   const mappings = findMappings(pid, options.fd)
   const mapped = mappings.reduce((sum, { pages }) => sum + pages * PAGE_BYTES, 0)
-  if (mapped !== memBytes) throw new Error(`${mapped} bytes of memory are mapped instead of ${memBytes}`)
+  if (mapped !== memBytes) throw new Error(`QEMU has mapped ${mapped} bytes of memory instead of ${memBytes}`)
   const memory = openSync(`/proc/${pid}/mem`, 'r')
-  const writer = createSummingWriter(options.file)
+  const writer = createChecksumWriter(options.file)
   const runs: SavedRun[] = []
   const buffer = Buffer.allocUnsafe(CHUNK_BYTES)
   let dirtyPages = 0
   try {
     for (const mapping of mappings) {
-      for (const own of findOwnRuns(pid, mapping)) {
-        dirtyPages += own.pages
-        for (let done = 0; done < own.pages; ) {
-          const pages = Math.min(own.pages - done, CHUNK_BYTES / PAGE_BYTES)
+      for (const run of findPrivateRuns(pid, mapping)) {
+        dirtyPages += run.pages
+        for (let done = 0; done < run.pages; ) {
+          const pages = Math.min(run.pages - done, CHUNK_BYTES / PAGE_BYTES)
           const piece = buffer.subarray(0, pages * PAGE_BYTES)
-          readAll(memory, piece, mapping.address + (own.page + done) * PAGE_BYTES)
-          splitByZero(piece, mapping.page + own.page + done, (run, bytes) => {
-            addRun(runs, run)
-            if (!run.zero) writer.write(bytes)
+          readAll(memory, piece, mapping.address + (run.page + done) * PAGE_BYTES)
+          splitByZero(piece, mapping.page + run.page + done, (saved, bytes) => {
+            addRun(runs, saved)
+            if (!saved.zero) writer.write(bytes)
           })
           done += pages
         }
@@ -59,25 +59,25 @@ export function saveMemory(options: {
 function readAll(fd: number, into: Buffer, at: number): void {
   for (let done = 0; done < into.length; ) {
     const got = readSync(fd, into, done, into.length - done, at + done)
-    if (got === 0) throw new Error('the memory ended before its map does')
+    if (got === 0) throw new Error('unexpected end of the memory of the VM')
     done += got
   }
 }
 
-function splitByZero(piece: Buffer, firstPage: number, take: (run: SavedRun, bytes: Buffer) => void): void {
+function splitByZero(piece: Buffer, firstPage: number, add: (run: SavedRun, bytes: Buffer) => void): void {
   const pages = piece.length / PAGE_BYTES
   let from = 0
   let zero = isZero(piece, 0)
   for (let page = 1; page <= pages; page++) {
     const next = page < pages ? isZero(piece, page) : !zero
     if (next === zero) continue
-    take({ page: firstPage + from, pages: page - from, zero }, piece.subarray(from * PAGE_BYTES, page * PAGE_BYTES))
+    add({ page: firstPage + from, pages: page - from, zero }, piece.subarray(from * PAGE_BYTES, page * PAGE_BYTES))
     from = page
     zero = next
   }
 }
 
-/** Nearly every page that is not zero says so in its first bytes. */
+/** Compares the first word before the whole page, because most pages that are not zero differ there. */
 const isZero = (piece: Buffer, page: number): boolean =>
   piece.readUInt32LE(page * PAGE_BYTES) === 0 &&
   piece.compare(ZERO_PAGE, 0, PAGE_BYTES, page * PAGE_BYTES, (page + 1) * PAGE_BYTES) === 0

@@ -1,4 +1,4 @@
-/** A stand-in for a machine's memory in tests: a file mapped privately into this very process. */
+/** Simulates the memory of a VM in tests: a file mapped privately into the test process. */
 import { closeSync, openSync } from 'node:fs'
 import koffi from 'koffi'
 

@@ -52,7 +52,7 @@ export function chooseMerge(sizes: readonly number[]): number {
 }
 
 async function compactOnce(deps: Deps, id: string): Promise<boolean> {
-  const newest = deps.snapshots.newest(id)
+  const newest = deps.snapshots.findNewest(id)
   if (!newest) return false
   const { manifest } = newest
   const from = chooseMerge(manifest.disk.map((layer) => layer.bytes))
@@ -69,8 +69,8 @@ async function compactOnce(deps: Deps, id: string): Promise<boolean> {
 }
 
 async function merge(deps: Deps, layers: StoredObject[], id: string): Promise<StoredObject> {
-  const checked = layers.map((layer) => ({ file: deps.snapshots.fileOf(layer.id), sums: layer }))
+  const checked = layers.map((layer) => ({ file: deps.snapshots.fileOf(layer.id), checksums: layer }))
   // What backs it is said on QEMU's command line; the name inside is for people.
   const job = { layers: checked, out: deps.snapshots.fileOf(id), backing: 'below' }
-  return { id, ...(await deps.workers.run('mergeWhole', job)) }
+  return { id, ...(await deps.workers.run('mergeAndVerify', job)) }
 }

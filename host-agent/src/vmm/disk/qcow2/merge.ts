@@ -3,11 +3,11 @@
  * zeros; a layer that has neither lets the one below it speak, and where none of them has, the merged layer has none.
  *
  * The layers are never written again, and neither is the result: it is laid out from front to back in one go (header,
- * L1 table, refcounts, L2 tables, data). Synchronous and busy: for a worker (snapshots/workers.ts).
+ * L1 table, refcounts, L2 tables, data). Synchronous and busy: for a worker (snapshots/worker-pool.ts).
  */
 import { closeSync, openSync, readSync } from 'node:fs'
-import { createSummingWriter } from '../../../snapshots/summing-writer.ts'
-import type { Sums } from '../../../snapshots/sums.ts'
+import { createChecksumWriter } from '../../../snapshots/checksum-writer.ts'
+import type { Checksums } from '../../../snapshots/checksums.ts'
 import { CLUSTER, L1_ENTRY_COVERS, parseHeader, renderHeader, TABLE_ENTRIES } from './header.ts'
 
 /** The cluster is stored once, which is always so here. */
@@ -23,7 +23,7 @@ type Word = { layer: number; offset: number } | 'zeros'
 type Table = Map<number, Word>
 
 /** `files`: the oldest first. */
-export function mergeLayers({ files, out, backing }: { files: string[]; out: string; backing: string }): Sums {
+export function mergeLayers({ files, out, backing }: { files: string[]; out: string; backing: string }): Checksums {
   const layers = files.map((file) => openSync(file, 'r'))
   try {
     const { size, tables } = readWords(layers)
@@ -64,10 +64,10 @@ function readTable(table: Table, l2: Buffer, layer: number): void {
 
 type Plan = { size: number; tables: Map<number, Table>; layers: number[]; out: string; backing: string }
 
-function writeMerged({ size, tables, layers, out, backing }: Plan): Sums {
+function writeMerged({ size, tables, layers, out, backing }: Plan): Checksums {
   const order = [...tables.keys()].sort((a, b) => a - b)
   const places = plan(size, tables, order)
-  const writer = createSummingWriter(out)
+  const writer = createChecksumWriter(out)
   try {
     const { l1Entries, l1Offset, refcountsOffset, refcountsClusters } = places
     const header = { size, l1Entries, l1Offset, refcountsOffset, refcountsClusters }

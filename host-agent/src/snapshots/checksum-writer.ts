@@ -1,9 +1,9 @@
-/** A new file, written from front to back and summed up on the way, by the chunk. */
+/** Writes a new file sequentially and computes the checksum of every chunk on the way. */
 import { closeSync, fdatasyncSync, openSync, writeSync } from 'node:fs'
 import { crc32 } from 'node:zlib'
-import { CHUNK_BYTES, type Sums } from './sums.ts'
+import { CHUNK_BYTES, type Checksums } from './checksums.ts'
 
-export function createSummingWriter(file: string) {
+export function createChecksumWriter(file: string) {
   const fd = openSync(file, 'wx', 0o400)
   const chunk = Buffer.allocUnsafe(CHUNK_BYTES)
   const crcs: number[] = []
@@ -29,7 +29,7 @@ export function createSummingWriter(file: string) {
       }
     },
     written: () => bytes,
-    finish(sync: boolean): Sums {
+    finish(sync: boolean): Checksums {
       flush()
       if (sync) fdatasyncSync(fd)
       return { bytes, crcs }
