@@ -1,5 +1,5 @@
 /**
- * The API server of the host agent: HTTP/2 on a unix socket, with the routes of protocol/host-api.ts. It uses Node's
+ * The API server of the host agent: HTTP/2 on a unix socket, with the routes of protocol/src/host-api.ts. It uses Node's
  * HTTP/2 directly, so that a stream to a guest is two connected streams with nothing in between.
  */
 import http2, { type ServerHttp2Session, type ServerHttp2Stream } from 'node:http2'

@@ -4,7 +4,7 @@ import { Value } from 'typebox/value'
 import { AccessTokenSecretView, AccessTokenView, accessTokenHint, canIssueAccessToken } from './access-token.ts'
 import { SANDBOX_STATUSES } from './sandbox.ts'
 
-test('a hint shows four characters at either end of the secret', () => {
+test('a hint shows the first and last four characters of the secret', () => {
   const token = 'skp_sb_abcdefghijklmnopqrstuvwxyz'
 
   const hint = accessTokenHint(token)
@@ -14,14 +14,14 @@ test('a hint shows four characters at either end of the secret', () => {
   assert.ok(token.startsWith(head) && token.endsWith(tail))
 })
 
-test('a token is issued only while there is a sandbox to open', () => {
+test('a token can be issued only while the sandbox exists', () => {
   assert.deepEqual(
     SANDBOX_STATUSES.filter((status) => !canIssueAccessToken(status)),
     ['creating', 'destroying', 'destroyed', 'failed'],
   )
 })
 
-test('no token is one field, and only create and rotate show one', () => {
+test('without a token the view has one field, and only create and rotate return the token', () => {
   assert.ok(Value.Check(AccessTokenView, { enabled: false }))
   assert.ok(!Value.Check(AccessTokenView, { enabled: true, rotated_at: null }))
   assert.ok(

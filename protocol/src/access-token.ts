@@ -1,23 +1,26 @@
-/** A key to one sandbox, to hand to someone else (spec 2.14, 4.14; wire 16). */
+/** Sandbox access tokens: a credential for one sandbox that its owner can pass on (docs/api.md#credentials). */
 import { type Static, Type } from 'typebox'
 import { Timestamp } from './ids.ts'
 import type { SandboxStatus } from './sandbox.ts'
 
 export const ACCESS_TOKEN_PREFIX = 'skp_sb_'
 
-/** Of create and rotate: the only answers with the token itself. */
+/** Response of create and rotate, the only ones that contain the token. */
 export const AccessTokenSecretView = Type.Object({
-  token: Type.String({ pattern: `^${ACCESS_TOKEN_PREFIX}`, description: 'Shown this once.' }),
+  token: Type.String({
+    pattern: `^${ACCESS_TOKEN_PREFIX}`,
+    description: 'The token. It is shown only in this response.',
+  }),
   enabled: Type.Literal(true),
   created_at: Timestamp,
   rotated_at: Type.Optional(Timestamp),
 })
 export type AccessTokenSecretView = Static<typeof AccessTokenSecretView>
 
-/** Without a token, `{enabled: false}` alone; so answers a delete too. */
+/** `{enabled: false}` alone when the sandbox has no token; also the response of a delete. */
 export const AccessTokenView = Type.Object({
-  enabled: Type.Boolean(),
-  token_hint: Type.Optional(Type.String()),
+  enabled: Type.Boolean({ description: 'Whether the sandbox has a token.' }),
+  token_hint: Type.Optional(Type.String({ description: 'First and last characters of the token, joined by `...`.' })),
   created_at: Type.Optional(Timestamp),
   rotated_at: Type.Optional(Timestamp),
 })
@@ -25,14 +28,14 @@ export type AccessTokenView = Static<typeof AccessTokenView>
 
 const HINT_CHARACTERS = 4
 
-/** Enough to tell tokens apart. A client splits it at `...` and compares both ends with a token it holds. */
+/** Enough to tell tokens apart. Clients split it at `...` and compare both ends with a token they have. */
 export function accessTokenHint(token: string): string {
   const head = token.slice(0, ACCESS_TOKEN_PREFIX.length + HINT_CHARACTERS)
   return `${head}...${token.slice(-HINT_CHARACTERS)}`
 }
 
-/** Not before there is a sandbox to open, and not once it is going. */
+/** Every status in which the sandbox exists and is not being deleted. */
 const ACCESS_TOKEN_STATUSES: readonly SandboxStatus[] = ['running', 'pausing', 'paused', 'resuming', 'forking', 'error']
 
-/** Create and rotate; a delete is always right. */
+/** Applies to create and rotate. A delete is allowed in every status. */
 export const canIssueAccessToken = (status: SandboxStatus): boolean => ACCESS_TOKEN_STATUSES.includes(status)

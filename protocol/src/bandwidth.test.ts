@@ -3,7 +3,7 @@ import { test } from 'node:test'
 import { Value } from 'typebox/value'
 import { BANDWIDTH_UNMETERED, RECHARGE_MAX_BYTES, RechargeBody, remainingBytes } from './bandwidth.ts'
 
-test('what remains is the quota less the use, never below zero, and endless without a quota', () => {
+test('the remaining bytes are the quota minus the usage, at least zero, and unlimited without a quota', () => {
   assert.equal(remainingBytes(100, 40), 60)
   assert.equal(remainingBytes(100, 101), 0)
   assert.equal(remainingBytes(BANDWIDTH_UNMETERED, 40), BANDWIDTH_UNMETERED)

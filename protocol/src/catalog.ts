@@ -1,4 +1,4 @@
-/** Shapes, root file systems, hosts, identity, health (spec 2.3 to 2.5, 4.10). */
+/** Shapes, root filesystems, hosts, the current user and the health checks. */
 import { type Static, Type } from 'typebox'
 import { UserId } from './ids.ts'
 
@@ -6,19 +6,22 @@ export const ShapeView = Type.Object({
   id: Type.String(),
   vcpu: Type.Integer(),
   mem_mib: Type.Integer(),
-  default_disk_mib: Type.Integer(),
+  default_disk_mib: Type.Integer({ description: 'Disk size of a sandbox that does not request one.' }),
   cpu_quota_pct: Type.Optional(
-    Type.Integer({ description: 'Only where less than the whole vCPU: 25 is a quarter of one core.' }),
+    Type.Integer({
+      description:
+        'CPU limit in percent of one core, present only when it is below the vCPU count: 25 is a quarter of a core.',
+    }),
   ),
 })
 export type ShapeView = Static<typeof ShapeView>
 
 export type Shape = ShapeView & {
-  /** Share of one core the whole VM may use, in percent: 25 for a quarter, 400 for four cores. */
+  /** CPU limit of the whole VM in percent of one core: 25 for a quarter, 400 for four cores. */
   cpu_quota_pct: number
 }
 
-/** Clients pass over the shapes that have a quota when they look for whole cores. */
+/** The quota is left out for whole cores: clients that look for whole cores skip shapes with a quota. */
 export function viewShape({ cpu_quota_pct, ...shape }: Shape): ShapeView {
   return cpu_quota_pct < shape.vcpu * 100 ? { ...shape, cpu_quota_pct } : shape
 }
@@ -33,7 +36,7 @@ const shape = (id: string, vcpu: number, mem_mib: number, cpu_quota_pct = vcpu *
   cpu_quota_pct,
 })
 
-/** Smallest first. The two 8-vCPU shapes are ours: the plan table of the spec needs them. */
+/** Smallest first. */
 export const SHAPES: readonly Shape[] = [
   shape('s-0.25vcpu-512mb', 1, 512, 25),
   shape('s-0.5vcpu-1gb', 1, 1024, 50),
@@ -54,11 +57,11 @@ export const RootfsEntry = Type.Object({
   name: Type.String(),
   description: Type.Optional(Type.String()),
   deprecated: Type.Optional(Type.Boolean()),
-  successor: Type.Optional(Type.String()),
+  successor: Type.Optional(Type.String({ description: 'Name of the root filesystem that replaces a deprecated one.' })),
 })
 export const RootfsCatalog = Type.Object({
-  rootfs: Type.Array(Type.String(), { description: 'Names a create may use.' }),
-  default: Type.String({ description: 'Used when a create names none.' }),
+  rootfs: Type.Array(Type.String(), { description: 'Names that can be used to create a sandbox.' }),
+  default: Type.String({ description: 'Used when a create request names none.' }),
   entries: Type.Optional(Type.Array(RootfsEntry)),
 })
 export type RootfsCatalog = Static<typeof RootfsCatalog>
@@ -66,9 +69,9 @@ export type RootfsCatalog = Static<typeof RootfsCatalog>
 export const HOST_STATUSES = ['active', 'draining', 'dead'] as const
 export type HostStatus = (typeof HOST_STATUSES)[number]
 export const HostView = Type.Object({
-  id: Type.String({ description: 'An IP address.' }),
+  id: Type.String({ description: 'IP address of the host.' }),
   status: Type.Enum(HOST_STATUSES),
-  free_mib: Type.Integer(),
+  free_mib: Type.Integer({ description: 'Memory available for new sandboxes.' }),
   vm_count: Type.Integer(),
   rootfses: Type.Optional(Type.Array(Type.String())),
 })
@@ -79,8 +82,8 @@ export const Whoami = Type.Object({
   stats: Type.Object({
     running: Type.Integer(),
     paused: Type.Integer(),
-    other: Type.Integer({ description: 'Not running, not paused, not ended.' }),
-    total: Type.Integer({ description: 'Every sandbox ever owned.' }),
+    other: Type.Integer({ description: 'Sandboxes in any other status that is not final.' }),
+    total: Type.Integer({ description: 'All sandboxes that the user has ever owned.' }),
   }),
 })
 export type Whoami = Static<typeof Whoami>

@@ -12,10 +12,10 @@ import {
   MouseMoveBody,
   MouseScrollBody,
 } from './computer.ts'
-import { ScreenCreateBody, ScreenId, screenPlace } from './screen.ts'
-import { WindowGeometryView, WindowMoveBody, WindowView } from './window.ts'
+import { ScreenCreateBody, ScreenId, screenAddress } from './computer-screen.ts'
+import { WindowGeometryView, WindowMoveBody, WindowView } from './computer-window.ts'
 
-test('a picture is of a screen, a window or a whole rectangle', () => {
+test('a screenshot shows a screen, a window or a complete rectangle', () => {
   const rectangle = { x: 0, y: 0, width: 10, height: 10 }
 
   assert.equal(checkScreenshot({}), undefined)
@@ -26,7 +26,7 @@ test('a picture is of a screen, a window or a whole rectangle', () => {
   assert.equal(checkScreenshot({ ...rectangle, window_id: '0x1' })?.field, 'window_id')
 })
 
-test('a click has a place or none, never half of one', () => {
+test('a click has both coordinates or none', () => {
   assert.equal(checkMouseClick({}), undefined)
   assert.equal(checkMouseClick({ x: 0, y: 0 }), undefined)
   assert.equal(checkMouseClick({ x: null, y: null }), undefined)
@@ -34,14 +34,14 @@ test('a click has a place or none, never half of one', () => {
   assert.equal(checkMouseClick({ x: null, y: 5 })?.field, 'x')
 })
 
-test('an empty body is enough wherever there are defaults', () => {
+test('an empty body is valid where every field has a default', () => {
   for (const schema of [MouseClickBody, MouseScrollBody, MouseButtonBody, ScreenCreateBody]) {
     assert.ok(Value.Check(schema, {}))
   }
   assert.ok(Value.Check(MouseClickBody, { button: null, count: null, x: null, y: null }))
 })
 
-test('actions outside the desktop are refused', () => {
+test('values outside the desktop are refused', () => {
   assert.ok(!Value.Check(MouseMoveBody, { x: 1 }))
   assert.ok(!Value.Check(MouseMoveBody, { x: 1.5, y: 0 }))
   assert.ok(!Value.Check(MouseMoveBody, { x: 40_000, y: 0 }))
@@ -53,12 +53,12 @@ test('actions outside the desktop are refused', () => {
   assert.ok(Value.Check(WindowMoveBody, { x: -20, y: 0 }))
 })
 
-test('there are eight screens, each in its place', () => {
-  assert.deepEqual(screenPlace('screen-0'), { display: ':0', vnc_port: 5900, novnc_port: 6080 })
-  assert.deepEqual(screenPlace('screen-7'), { display: ':7', vnc_port: 5907, novnc_port: 6087 })
+test('there are eight screens, each with its display and ports', () => {
+  assert.deepEqual(screenAddress('screen-0'), { display: ':0', vnc_port: 5900, novnc_port: 6080 })
+  assert.deepEqual(screenAddress('screen-7'), { display: ':7', vnc_port: 5907, novnc_port: 6087 })
   assert.ok(Value.Check(ScreenId, 'screen-7'))
   for (const id of ['screen-8', 'screen-', 'screen-00', 'screen-0\n', '']) {
-    assert.equal(screenPlace(id), undefined, id)
+    assert.equal(screenAddress(id), undefined, id)
     assert.ok(!Value.Check(ScreenId, id), id)
   }
 })

@@ -1,23 +1,25 @@
 /**
- * The desktop of a sandbox: mouse, keyboard, clipboard, programs (spec 4.12; wire 14). Screens and windows have files
- * of their own. Actions answer `{ok: true}`, and an empty body means the defaults.
+ * The desktop of a sandbox: screenshots, mouse, keyboard, clipboard and programs. Screens and windows are in
+ * computer-screen.ts and computer-window.ts. Actions respond with `{ok: true}`; an empty body uses the defaults.
  */
 import { type Static, Type } from 'typebox'
+import { Pixels, SideLength } from './computer-screen.ts'
 import { optionalNull } from './optional-null.ts'
-import { Pixels, SideLength } from './screen.ts'
 
-/** Ours: a single call does not scroll or click for minutes. */
+/** Keeps a single call from scrolling or clicking for minutes. */
 const REPEAT_MAX = 100
 const TYPE_DELAY_MAX_MS = 1_000
 
-/** Of every desktop operation; the primary screen if absent. */
-export const ComputerQuery = Type.Object({ screen_id: Type.Optional(Type.String()) })
+const ScreenIdQuery = Type.Optional(Type.String({ description: 'Screen to use. Defaults to the primary screen.' }))
+
+/** Query of every desktop operation. */
+export const ComputerQuery = Type.Object({ screen_id: ScreenIdQuery })
 export type ComputerQuery = Static<typeof ComputerQuery>
 
-/** Answers PNG bytes. */
+/** The response is a PNG image. */
 export const ScreenshotQuery = Type.Object({
-  screen_id: Type.Optional(Type.String()),
-  window_id: Type.Optional(Type.String()),
+  screen_id: ScreenIdQuery,
+  window_id: Type.Optional(Type.String({ description: 'Capture this window only.' })),
   x: Type.Optional(Pixels),
   y: Type.Optional(Pixels),
   width: Type.Optional(SideLength),
@@ -25,7 +27,7 @@ export const ScreenshotQuery = Type.Object({
 })
 export type ScreenshotQuery = Static<typeof ScreenshotQuery>
 
-/** The offending field with its text: a whole rectangle or none of it, and not of a window. */
+/** The invalid field and its error. A rectangle is complete or absent, and excludes `window_id`. */
 export function checkScreenshot(query: ScreenshotQuery): { field: string; text: string } | undefined {
   const sides = ['x', 'y', 'width', 'height'] as const
   const missing = sides.find((side) => query[side] === undefined)
@@ -40,22 +42,22 @@ export type ScreenSizeView = Static<typeof ScreenSizeView>
 export const CursorView = Type.Object({ x: Type.Integer(), y: Type.Integer() })
 export type CursorView = Static<typeof CursorView>
 
-/** Both what is put and what is got. */
+/** Body of PUT and response of GET. */
 export const Clipboard = Type.Object({ text: Type.String() })
 export type Clipboard = Static<typeof Clipboard>
 
-export const OpenBody = Type.Object({ target: Type.String({ minLength: 1, description: 'A file or a URL.' }) })
+export const OpenBody = Type.Object({ target: Type.String({ minLength: 1, description: 'File or URL to open.' }) })
 export type OpenBody = Static<typeof OpenBody>
 
 export const LaunchBody = Type.Object({
-  application: Type.String({ minLength: 1, description: 'Must be installed.' }),
-  uri: optionalNull(Type.String()),
+  application: Type.String({ minLength: 1, description: 'Name of an installed application.' }),
+  uri: optionalNull(Type.String({ description: 'File or URL that the application opens.' })),
 })
 export type LaunchBody = Static<typeof LaunchBody>
 
 export const MOUSE_BUTTONS = ['left', 'middle', 'right'] as const
 export type MouseButton = (typeof MOUSE_BUTTONS)[number]
-const Button = Type.Enum(MOUSE_BUTTONS, { description: 'Absent: left.' })
+const Button = Type.Enum(MOUSE_BUTTONS, { description: 'Defaults to left.' })
 
 const Point = Type.Object({ x: Pixels, y: Pixels })
 
@@ -64,13 +66,15 @@ export type MouseMoveBody = Static<typeof MouseMoveBody>
 
 export const MouseClickBody = Type.Object({
   button: optionalNull(Button),
-  count: optionalNull(Type.Integer({ minimum: 1, maximum: REPEAT_MAX, description: 'Absent: 1.' })),
+  count: optionalNull(
+    Type.Integer({ minimum: 1, maximum: REPEAT_MAX, description: 'Number of clicks. Defaults to 1.' }),
+  ),
   x: optionalNull(Pixels),
   y: optionalNull(Pixels),
 })
 export type MouseClickBody = Static<typeof MouseClickBody>
 
-/** The offending field with its text: both coordinates or neither. */
+/** The invalid field and its error. Both coordinates are given, or neither. */
 export function checkMouseClick(body: MouseClickBody): { field: 'x' | 'y'; text: string } | undefined {
   const hasX = typeof body.x === 'number'
   const hasY = typeof body.y === 'number'
@@ -78,28 +82,33 @@ export function checkMouseClick(body: MouseClickBody): { field: 'x' | 'y'; text:
 }
 
 export const MouseScrollBody = Type.Object({
-  direction: optionalNull(Type.Enum(['up', 'down'], { description: 'Absent: down.' })),
-  amount: optionalNull(Type.Integer({ minimum: 1, maximum: REPEAT_MAX, description: 'Steps; absent: 1.' })),
+  direction: optionalNull(Type.Enum(['up', 'down'], { description: 'Defaults to down.' })),
+  amount: optionalNull(
+    Type.Integer({ minimum: 1, maximum: REPEAT_MAX, description: 'Number of steps. Defaults to 1.' }),
+  ),
 })
 export type MouseScrollBody = Static<typeof MouseScrollBody>
 
 export const MouseDragBody = Type.Object({ from: Point, to: Point })
 export type MouseDragBody = Static<typeof MouseDragBody>
 
-/** Of down and up. */
+/** Body of mouse down and mouse up. */
 export const MouseButtonBody = Type.Object({ button: optionalNull(Button) })
 export type MouseButtonBody = Static<typeof MouseButtonBody>
 
 export const KeyboardTypeBody = Type.Object({
   text: Type.String(),
   delay_in_ms: optionalNull(
-    Type.Integer({ minimum: 0, maximum: TYPE_DELAY_MAX_MS, description: 'Between two characters.' }),
+    Type.Integer({ minimum: 0, maximum: TYPE_DELAY_MAX_MS, description: 'Delay between two characters.' }),
   ),
 })
 export type KeyboardTypeBody = Static<typeof KeyboardTypeBody>
 
-/** Of press, down and up. */
+/** Body of key press, key down and key up. */
 export const KeyboardKeysBody = Type.Object({
-  keys: Type.Array(Type.String({ minLength: 1 }), { minItems: 1, description: 'Held together, as ["ctrl", "c"].' }),
+  keys: Type.Array(Type.String({ minLength: 1 }), {
+    minItems: 1,
+    description: 'Keys pressed together, for example ["ctrl", "c"].',
+  }),
 })
 export type KeyboardKeysBody = Static<typeof KeyboardKeysBody>

@@ -4,11 +4,11 @@ import { Value } from 'typebox/value'
 import {
   checkDiskEndpoint,
   checkMountPath,
-  cutMountError,
   DiskAttachBody,
   DiskAttachmentView,
   DiskCreateBody,
   MOUNT_ERROR_MAX_BYTES,
+  truncateMountError,
 } from './disk.ts'
 import { newId } from './ids.ts'
 import { utf8Length } from './utf8.ts'
@@ -20,7 +20,7 @@ const body: DiskCreateBody = {
   credentials: { access_key: 'a', secret_key: 's' },
 }
 
-test('a disk needs a name, the one kind, a bucket, an endpoint and both keys', () => {
+test('a disk needs a name, the kind s3, a bucket, an endpoint and both keys', () => {
   assert.ok(Value.Check(DiskCreateBody, body))
   assert.ok(Value.Check(DiskCreateBody, { ...body, config: { ...body.config, region: null, use_path_style: null } }))
   for (const name of ['', '-a', 'A', 'a_b', 'a'.repeat(64)]) {
@@ -31,7 +31,7 @@ test('a disk needs a name, the one kind, a bucket, an endpoint and both keys', (
   assert.ok(!Value.Check(DiskCreateBody, { ...body, credentials: { access_key: 'a' } }))
 })
 
-test('an endpoint is the base URL of a store and nothing more', () => {
+test('an endpoint is a base URL without credentials or query', () => {
   assert.equal(checkDiskEndpoint('http://127.0.0.1:9000'), undefined)
   assert.equal(checkDiskEndpoint('https://store.example.com/s3/'), undefined)
   assert.match(checkDiskEndpoint('s3.example.com') ?? '', /full http/)
@@ -40,14 +40,14 @@ test('an endpoint is the base URL of a store and nothing more', () => {
   assert.match(checkDiskEndpoint('https://s3.example.com/?x=1') ?? '', /query/)
 })
 
-test('a mount goes anywhere but over the root', () => {
+test('a disk can be mounted anywhere except over the root', () => {
   assert.equal(checkMountPath('/mnt/data'), undefined)
   assert.match(checkMountPath('/./') ?? '', /root directory/)
   assert.match(checkMountPath('mnt') ?? '', /absolute/)
   assert.match(checkMountPath('/mnt/../etc') ?? '', /"\.\."/)
 })
 
-test('an attachment without a prefix or a fault leaves the fields out', () => {
+test('an attachment without a prefix or an error omits these fields', () => {
   const view = {
     disk_id: newId('disk'),
     name: 'shared-data',
@@ -63,7 +63,7 @@ test('an attachment without a prefix or a fault leaves the fields out', () => {
   assert.ok(!Value.Check(DiskAttachBody, { disk_id: '', mount_path: '/mnt' }))
 })
 
-test('the fault of a mount is cut to a kibibyte', () => {
-  assert.equal(cutMountError('no such bucket'), 'no such bucket')
-  assert.equal(utf8Length(cutMountError('€'.repeat(1000))), MOUNT_ERROR_MAX_BYTES - 1)
+test('a mount error is truncated to one kibibyte', () => {
+  assert.equal(truncateMountError('no such bucket'), 'no such bucket')
+  assert.equal(utf8Length(truncateMountError('€'.repeat(1000))), MOUNT_ERROR_MAX_BYTES - 1)
 })

@@ -1,4 +1,4 @@
-/** Disks: buckets of an S3-compatible store, mounted into sandboxes (spec 2.6, 3.4, 4.5; wire 7). */
+/** Disks: buckets of an S3-compatible store that can be mounted into sandboxes. */
 import { type Static, Type } from 'typebox'
 import { DiskId, ResourceName, SandboxId, Timestamp } from './ids.ts'
 import { optionalNull } from './optional-null.ts'
@@ -7,7 +7,7 @@ import { checkHttpUrl } from './urls.ts'
 import { truncateUtf8 } from './utf8.ts'
 
 export const DISK_REGION_DEFAULT = 'auto'
-/** One HEAD request to the bucket, when a disk is registered and when its credentials change. */
+/** Limit of the HEAD request to the bucket when a disk is registered and when its credentials change. */
 export const DISK_PROBE_TIMEOUT_MS = 3_000
 export const MOUNT_POLL_MS = 30_000
 export const MOUNT_ERROR_MAX_BYTES = 1024
@@ -18,20 +18,20 @@ export const MOUNT_STATUSES = ['pending', 'mounted', 'failed'] as const
 export type MountStatus = (typeof MOUNT_STATUSES)[number]
 export const MountStatus = Type.Enum(MOUNT_STATUSES)
 
-/** What may become what. Detach is not among them: it removes the record. */
+/** Allowed transitions of a mount. Detach is not one of them because it deletes the record. */
 export const MOUNT_MOVES = {
   mountDone: { from: ['pending'], to: 'mounted' },
   mountFailed: { from: ['pending'], to: 'failed' },
-  /** A poll found the mount gone. */
+  /** A poll found that the mount no longer exists. */
   lose: { from: ['mounted'], to: 'failed' },
-  /** After a resume, or with new credentials. */
+  /** After a resume, or when the credentials change. */
   retry: { from: ['failed'], to: 'pending' },
 } as const satisfies Record<string, { from: readonly MountStatus[]; to: MountStatus }>
 export type MountMove = keyof typeof MOUNT_MOVES
 
 const Credentials = Type.Object(
   { access_key: Type.String({ minLength: 1 }), secret_key: Type.String({ minLength: 1 }) },
-  { description: 'Encrypted at rest, never returned.' },
+  { description: 'Encrypted at rest and never returned.' },
 )
 
 export const DiskCreateBody = Type.Object({
@@ -39,15 +39,17 @@ export const DiskCreateBody = Type.Object({
   kind: DiskKind,
   config: Type.Object({
     bucket: Type.String({ minLength: 1 }),
-    endpoint: Type.String({ minLength: 1, description: 'Full HTTP(S) base URL of the store.' }),
-    region: optionalNull(Type.String({ description: 'Absent or empty: auto.' })),
-    use_path_style: optionalNull(Type.Boolean({ description: '`endpoint/bucket/key`, not `bucket.endpoint/key`.' })),
+    endpoint: Type.String({ minLength: 1, description: 'Base URL of the store, beginning with http:// or https://.' }),
+    region: optionalNull(Type.String({ description: 'Defaults to `auto`.' })),
+    use_path_style: optionalNull(
+      Type.Boolean({ description: 'Address objects as `endpoint/bucket/key` instead of `bucket.endpoint/key`.' }),
+    ),
   }),
   credentials: Credentials,
 })
 export type DiskCreateBody = Static<typeof DiskCreateBody>
 
-/** For the field `config.endpoint`. */
+/** Error text for the field `config.endpoint`, or undefined if it is valid. */
 export function checkDiskEndpoint(endpoint: string): string | undefined {
   const fault = checkHttpUrl(endpoint)
   if (fault) return fault
@@ -77,23 +79,23 @@ export type DiskView = Static<typeof DiskView>
 export const DiskDeleteView = Type.Object({ deleted: Type.Literal(true) })
 export type DiskDeleteView = Static<typeof DiskDeleteView>
 
-/** Also one entry of `disks` in the create body of a sandbox. */
+/** Also an entry of `disks` when a sandbox is created. */
 export const DiskAttachBody = Type.Object({
-  disk_id: Type.String({ minLength: 1, description: 'Id or name of a registered disk.' }),
-  mount_path: Type.String({ description: 'Absolute; `..` is refused.' }),
-  sub_path: optionalNull(Type.String({ description: 'Prefix inside the bucket; `..` is refused.' })),
+  disk_id: Type.String({ minLength: 1, description: 'Id or name of a disk.' }),
+  mount_path: Type.String({ description: 'Absolute path in the sandbox, without `..`.' }),
+  sub_path: optionalNull(Type.String({ description: 'Mount only this prefix of the bucket. Must not contain `..`.' })),
 })
 export type DiskAttachBody = Static<typeof DiskAttachBody>
 
-/** For the field `mount_path`. */
+/** Error text for the field `mount_path`, or undefined if it is valid. */
 export function checkMountPath(mountPath: string): string | undefined {
   const fault = checkAbsolutePath(mountPath)
   if (fault) return fault
-  // A bucket over the root would hide the whole system, the agent's own files included.
+  // A bucket mounted over the root would hide the whole system, including the files of the guest agent.
   return normalisePath(mountPath) === '/' ? 'must not be the root directory' : undefined
 }
 
-/** Four clients fail unless `id` is the sandbox's (wire 7). */
+/** `id` is the id of the sandbox, not of the disk: several clients depend on it. */
 export const DiskAttachView = Type.Object({ ok: Type.Literal(true), id: SandboxId })
 export type DiskAttachView = Static<typeof DiskAttachView>
 
@@ -103,8 +105,10 @@ export const DiskDetachParams = Type.Object({
 })
 export type DiskDetachParams = Static<typeof DiskDetachParams>
 
-/** One disk may be mounted at several paths, so the path is needed to say which mount goes. */
-export const DiskDetachQuery = Type.Object({ mount_path: Type.String() })
+/** A disk can be mounted at several paths. */
+export const DiskDetachQuery = Type.Object({
+  mount_path: Type.String({ description: 'Path of the mount to remove.' }),
+})
 export type DiskDetachQuery = Static<typeof DiskDetachQuery>
 
 export const DiskDetachView = Type.Object({ detached: Type.Literal(true) })
@@ -118,9 +122,11 @@ export const DiskAttachmentView = Type.Object({
   mount_path: Type.String(),
   sub_path: Type.Optional(Type.String()),
   mount_status: MountStatus,
-  mount_error: Type.Optional(Type.String({ description: 'Only when failed; at most 1 KiB.' })),
+  mount_error: Type.Optional(
+    Type.String({ description: 'Why the mount failed, at most 1 KiB. Present only when mount_status is failed.' }),
+  ),
 })
 export type DiskAttachmentView = Static<typeof DiskAttachmentView>
 
-/** The guest's agent says why a mount failed; how much of it is kept is ours to say. */
-export const cutMountError = (text: string): string => truncateUtf8(text, MOUNT_ERROR_MAX_BYTES)
+/** The guest agent reports why a mount failed. It is not trusted to keep the text short. */
+export const truncateMountError = (text: string): string => truncateUtf8(text, MOUNT_ERROR_MAX_BYTES)

@@ -1,17 +1,18 @@
 /**
- * Outbound allowlists (spec 2.9, 4.8; wire 10). An empty list, null or a list with `*` is open; any other closes
- * everything it does not name. Lists are kept and echoed as given; parsing gives what the host enforces.
+ * Outbound allowlists of sandboxes. An empty list, null or a list that contains `*` allows everything; any other list
+ * allows only what it names. Lists are stored and returned as given; the host enforces the parsed rules.
  */
 import { type Static, Type } from 'typebox'
 import { SandboxId } from './ids.ts'
 import { optionalNull } from './optional-null.ts'
 
-/** Ours: each rule costs the host firewall or resolver work for as long as the sandbox lives. */
+/** Each rule costs work in the firewall or the resolver of the host for the whole life of the sandbox. */
 export const EGRESS_RULES_MAX = 1024
 
 export const EgressRules = Type.Array(Type.String(), {
   maxItems: EGRESS_RULES_MAX,
-  description: 'host, host:80, host:443, *.host, ip, ip:port, cidr, cidr:port, * for all; `none` alone for nothing.',
+  description:
+    'Allowed destinations: `host`, `host:80`, `host:443`, `*.host`, `ip`, `ip:port`, `cidr` or `cidr:port`. An empty list or `*` allows everything; `none` as the only entry allows nothing.',
 })
 export type EgressRules = Static<typeof EgressRules>
 
@@ -29,13 +30,13 @@ export type EgressRule =
   /** A single address is a block of prefix 32. No `port` means all ports, and all protocols. */
   | { kind: 'block'; address: string; prefix: number; port?: number }
 
-/** Where a name can be read from the traffic itself: the Host header and the TLS server name. */
+/** Ports whose traffic names its host: the Host header and the TLS server name. */
 const HOST_PORTS = [80, 443] as const
 
 export const isOpenEgress = (rules: readonly string[] | null | undefined): boolean =>
   !rules || rules.length === 0 || rules.includes('*')
 
-/** The rules, or an error text that names the first bad one. */
+/** The rules, or an error text that names the first invalid one. */
 export function parseEgressRules(rules: readonly string[]): EgressRule[] | string {
   const parsed: EgressRule[] = []
   for (const text of rules) {
@@ -54,7 +55,7 @@ export function parseEgressRule(text: string): EgressRule | string {
   if (rule === 'none') return { kind: 'none' }
   const fail = (why: string) => `${JSON.stringify(text.slice(0, 100))}: ${why}`
   if (rule.includes('://')) return fail('give the host alone, without a scheme or a path')
-  if (/^\[|:.*:/.test(rule)) return fail('IPv6 is not supported, sandboxes reach the world over IPv4')
+  if (/^\[|:.*:/.test(rule)) return fail('IPv6 is not supported, sandboxes have IPv4 only')
 
   const [target = '', portText] = rule.split(':')
   const port = portText === undefined ? undefined : parsePort(portText)
@@ -80,12 +81,12 @@ export function parseEgressRule(text: string): EgressRule | string {
 
 function checkHost(host: string): string | undefined {
   if (/[^\x20-\x7e]/.test(host)) return 'write an international name in its xn-- form'
-  if (host.includes('*')) return 'a wildcard stands alone, or at the front as in *.example.com'
+  if (host.includes('*')) return 'a wildcard must be the whole rule or its first label, as in *.example.com'
   const labels = host.split('.')
   if (host.length > 253 || !labels.every((label) => /^[a-z0-9_]([a-z0-9_-]{0,61}[a-z0-9_])?$/.test(label))) {
     return 'is not a hostname, an IPv4 address or a CIDR block'
   }
-  // Such a name is read as an address by most programs: 10.1 is 10.0.0.1 to them.
+  // Most programs read such a name as an address: 10.1 as 10.0.0.1.
   if (/^(\d+|0x[0-9a-f]*)$/.test(labels.at(-1)!)) return 'is not an IPv4 address: four numbers from 0 to 255'
   return undefined
 }
@@ -93,7 +94,7 @@ function checkHost(host: string): string | undefined {
 const parsePort = (text: string): number => parseNumber(text, 1, 65_535)
 const parsePrefix = (text: string): number => parseNumber(text, 0, 32)
 
-/** NaN unless it is a plain number in range. No leading zeros: some programs would read them as octal. */
+/** NaN unless it is a plain number in range. Leading zeros are refused: some programs read them as octal. */
 function parseNumber(text: string, min: number, max: number): number {
   if (!/^(0|[1-9]\d{0,4})$/.test(text)) return Number.NaN
   const number = Number(text)
@@ -108,5 +109,5 @@ function parseIpv4(text: string): number | undefined {
 
 const renderIpv4 = (address: number): string => [24, 16, 8, 0].map((shift) => (address >>> shift) & 255).join('.')
 
-/** A shift by 32 is a shift by 0 here, so an empty mask is its own case. */
+/** JavaScript shifts modulo 32, so a prefix of 0 needs its own case. */
 const maskOf = (prefix: number): number => (prefix === 0 ? 0 : -1 << (32 - prefix))

@@ -1,27 +1,27 @@
-/** Environment variables of sandboxes and processes (spec 2.2, 8). */
+/** Environment variables of sandboxes and processes. */
 import { type Static, Type } from 'typebox'
 import { utf8Length } from './utf8.ts'
 
 export const ENVS_MAX_ENTRIES = 64
 export const ENV_VALUE_MAX_BYTES = 4 * 1024
-/** Of names and values together. */
+/** Limit of all names and values together. */
 export const ENVS_MAX_BYTES = 64 * 1024
 
 const ENV_NAME = '^[A-Za-z_][A-Za-z0-9_]*$'
 const envName = new RegExp(ENV_NAME)
 
 /**
- * `additionalProperties: false` is what makes the key pattern bind: a Record alone emits only
- * `patternProperties`, which lets any other key through.
+ * `additionalProperties: false` makes the key pattern binding: a Record alone emits only `patternProperties`, which
+ * accepts any other key.
  */
 export const Envs = Type.Record(Type.String({ pattern: ENV_NAME }), Type.String(), {
   additionalProperties: false,
   maxProperties: ENVS_MAX_ENTRIES,
-  description: 'At most 64 entries, 4 KiB a value, 64 KiB in all. Values are write-only.',
+  description: 'Environment variables: at most 64 entries, 4 KiB per value, 64 KiB in total. Values are write-only.',
 })
 export type Envs = Static<typeof Envs>
 
-/** What the schema cannot say, and the rest again with a text that names the variable; never its value. */
+/** An error text, or undefined. It names the variable but never contains its value. */
 export function checkEnvs(envs: Readonly<Record<string, string>>): string | undefined {
   const entries = Object.entries(envs)
   if (entries.length > ENVS_MAX_ENTRIES) return `must not have more than ${ENVS_MAX_ENTRIES} entries`

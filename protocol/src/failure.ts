@@ -1,6 +1,6 @@
 /**
- * Every way a request can fail, by name. The code is stable and goes to the client inside `fail` data (wire 19);
- * the status follows from it here and nowhere else.
+ * Error codes of the API and their HTTP status (docs/api.md#errors). A code is stable; clients find it inside the data
+ * of the `fail` envelope.
  */
 export const FAILURE_STATUS = {
   validation_failed: 400,
@@ -41,7 +41,7 @@ export const FAILURE_STATUS = {
 
 export type FailureCode = keyof typeof FAILURE_STATUS
 
-/** Server faults; their text goes out as the envelope's `message`, their cause stays in the log. */
+/** Failures of the service. The `error` envelope carries the message; the cause is only logged. */
 export const SERVER_FAULT_STATUS = {
   internal: 500,
   desktop_tools_unavailable: 501,

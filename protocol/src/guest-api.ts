@@ -1,69 +1,72 @@
 /**
- * What the host agent and the guest agent say to each other. The other half is `guest-agent/` (Rust); its reasons are
- * in `guest-agent/src/channel.rs`. Whatever comes from the guest is hostile input: check it against these schemas.
+ * The protocol between the host agent and the guest agent (`guest-agent/`, in Rust). Everything that comes from the guest
+ * is hostile input and must be checked against these schemas.
  *
- * THE CHANNEL. Two virtio-serial ports of one machine, both with a QEMU chardev
- * `socket,path=…,server=on,wait=off` (one client at a time, the next waits in the backlog):
+ * THE CHANNEL. A VM has two virtio-serial ports, each connected to a QEMU chardev `socket,path=…,server=on,wait=off`
+ * (one client at a time; the next one waits in the backlog):
  *
  *   -device virtio-serial-pci,max_ports=4
- *   -device virtserialport,chardev=agent,name=warren.agent,nr=1,id=agent0     HTTP/2 travels here
- *   -device virtserialport,chardev=hello,name=warren.hello,nr=2,id=hello0     only greetings travel here
+ *   -device virtserialport,chardev=agent,name=warren.agent,nr=1,id=agent0     carries HTTP/2
+ *   -device virtserialport,chardev=hello,name=warren.hello,nr=2,id=hello0     carries greetings only
  *
- * A port outlives every host process and does not tell one from the next, so each new connection greets first:
+ * A port outlives every host process and does not show where one connection ends and the next begins. So each new
+ * connection starts with a greeting (guest-agent/src/channel.rs has the guest's side):
  *
  *   0. host                connects both sockets
- *   1. host → hello port   `WARREN1 <n>\n`      n: 32 lower-case hex digits, random, never used before
- *   2. guest               ends the session before: resets its streams, kills its execs, shells and tunnels, forgets
- *                          pending output. Managed processes and their journals stay.
+ *   1. host → hello port   `WARREN1 <n>\n`      n: 32 lower case hex digits, random, never reused
+ *   2. guest               ends the previous session: resets its streams, kills its execs, shells and tunnels, drops
+ *                          pending output. Managed processes and their journals are retained.
  *   3. guest → hello port  `WARREN1 <n> OK\n`   the host skips every byte before this line
- *   4. host → agent port   `WARREN1 <n>\n`      never before 3: it is what keeps the bytes of two hosts apart
+ *   4. host → agent port   `WARREN1 <n>\n`      never before 3, which separates the bytes of two hosts
  *   5. guest → agent port  `WARREN1 <n> OK\n`   the host skips every byte before this line
- *   6. HTTP/2 without TLS (h2c, prior knowledge), the host being the client, raw on the agent port
+ *   6. both → agent port   HTTP/2 without TLS (h2c with prior knowledge); the host is the client
  *
- * For the host that means: after 5 give the socket itself to http2 (`createConnection: () => socket`), after `pause`
- * and `unshift` of what followed the line in the same chunk. No wrapper, no framing.
+ * Rules for the host:
  *
- *   - Keep the hello socket open as long as the session, and send nothing on it but 1.
- *   - No answer to 1 or 4 within GUEST_HELLO_TIMEOUT_MS: close BOTH sockets and start over at 0 with a new number, as
- *     long as the machine is worth it. Normal after a first try: the guest still boots, or the port is still taken by
- *     a host that is dying, or the guest had to reset its device (`guest-agent/src/virtio_ports.rs`).
- *   - Skip with `data` events and byte by byte: stale bytes, up to some 100 KiB of them, may hold half lines. `W` occurs
- *     only at the front of a line, so a search that fails can only begin again at the byte that failed.
+ *   - After step 5, pass the socket to http2 as it is (`createConnection: () => socket`), after `pause` and `unshift` of
+ *     the bytes that followed the line in the same chunk. There is no further framing.
+ *   - Keep the hello socket open as long as the session, and send nothing but step 1 on it.
+ *   - If step 1 or 4 gets no response within GUEST_HELLO_TIMEOUT_MS, close BOTH sockets and start again at step 0 with a
+ *     new number. This is normal: the guest may still be booting, the port may still be held by a host process that is
+ *     exiting, or the guest had to reset its device (`guest-agent/src/virtio_ports.rs`).
+ *   - Skip with `data` events and byte by byte: up to about 100 KiB of stale bytes may contain partial lines. `W` occurs
+ *     only at the start of a line, so a failed match can resume at the byte that failed.
  *   - To end a session, close both sockets. The guest notices within about 20 ms.
- *   - Raise the windows (`settings.initialWindowSize`, `session.setLocalWindowSize`) and `maxSessionMemory`, or a slow
- *     reader of one stream holds up the others. The guest allows 128 KiB a stream and 1024 streams at once;
- *     a host that wants more must refuse, not queue.
+ *   - Raise the windows (`settings.initialWindowSize`, `session.setLocalWindowSize`) and `maxSessionMemory`; otherwise a
+ *     slow reader of one stream blocks the others. The guest allows 128 KiB per stream and 1024 concurrent streams; a
+ *     host that needs more must refuse requests instead of queueing them.
  *
- * In development the same channel is on two unix sockets: `guest-agent --listen-unix PATH` serves the agent port at
- * PATH and the hello port at PATH.hello, with one client at a time.
+ * For development, `guest-agent --listen-unix PATH` serves the same channel on two unix sockets: the agent port at PATH
+ * and the hello port at PATH.hello, with one client at a time.
  *
- * ENDPOINTS. JSON in and out (at most 1 MiB in) unless said otherwise. Failures are GuestFailure with the status.
+ * ENDPOINTS. Bodies are JSON, at most 1 MiB in requests, unless noted otherwise. Failures are GuestFailure with a 4xx or
+ * 5xx status. guest-routes.ts is the table of routes.
  *
  *   GET  /ready     → GuestReady
- *   POST /wake      GuestWakeBody → GuestWakeAnswer      clock, entropy and identity in one trip, in this order
- *   POST /identity  GuestIdentityBody → GuestIdentityAnswer
- *   POST /clock     GuestClockBody → GuestClockAnswer
- *   POST /entropy   32 to 512 raw bytes → GuestEntropyAnswer
- *   POST /exec      exec frames → exec frames            guest-exec.ts
- *   *    /processes…                                     guest-processes.ts
- *   POST /shell, POST /tunnel, GET and POST /signals     guest-streams.ts
- *   PUT  /files?path=   raw bytes → GuestUploadAnswer    path percent-encoded (encodeURIComponent; a plus is a plus)
- *   GET  /files?path=   → raw bytes with content-length (absent for files the kernel makes up, as in /proc)
+ *   POST /wake      GuestWakeBody → GuestWakeResponse      sets clock, entropy and identity in one request, in this order
+ *   POST /identity  GuestIdentityBody → GuestIdentityResponse
+ *   POST /clock     GuestClockBody → GuestClockResponse
+ *   POST /entropy   32 to 512 raw bytes → GuestEntropyResponse
+ *   POST /exec      exec frames → exec frames            see guest-exec.ts
+ *   *    /processes…                                     see guest-processes.ts
+ *   POST /shell, POST /tunnel, GET and POST /signals     see guest-streams.ts
+ *   PUT  /files?path=   raw bytes → GuestUploadResponse    path percent-encoded (encodeURIComponent; `+` is a plus)
+ *   GET  /files?path=   → raw bytes with content-length (absent for files without a size, as in /proc)
  *   GET  /metrics   → GuestMetrics
- *   POST /grow      GuestGrowBody → GuestGrowAnswer      the root filesystem fills its disk, online
- *   POST /sync      → {}                                 what was written is on the disk when it answers
- *   POST /poweroff  → 202 {}                             then the machine ends within about 0.3 s
+ *   POST /grow      GuestGrowBody → GuestGrowResponse      grows the root filesystem to the size of its disk, online
+ *   POST /sync      → {}                                 responds when all written data is on the disk
+ *   POST /poweroff  → 202 {}                             the VM then ends within about 0.3 s
  */
 import { type Static, Type } from 'typebox'
 
 export const GUEST_AGENT_PORT = 'warren.agent'
 export const GUEST_HELLO_PORT = 'warren.hello'
 export const GUEST_HELLO_NONCE = /^[0-9a-f]{32}$/
-/** The guest answers within milliseconds. Not shorter: it needs 400 ms to find that its own queue is broken. */
+/** The guest responds within milliseconds, but needs 400 ms to detect that its own queue is broken. */
 export const GUEST_HELLO_TIMEOUT_MS = 1_000
 
 export const guestHello = (nonce: string): string => `WARREN1 ${nonce}\n`
-export const guestHelloAnswer = (nonce: string): string => `WARREN1 ${nonce} OK\n`
+export const guestHelloReply = (nonce: string): string => `WARREN1 ${nonce} OK\n`
 
 export const GuestFailure = Type.Object({
   code: Type.String({
@@ -71,97 +74,107 @@ export const GuestFailure = Type.Object({
       'invalid, too_large, not_found, file_not_found, invalid_path, not_writable, no_space, identity_failed, internal; more in guest-processes.ts and guest-streams.ts',
   }),
   message: Type.String(),
-  oldest_available_seq: Type.Optional(Type.Integer({ description: 'With output_offset_expired only.' })),
+  oldest_available_seq: Type.Optional(Type.Integer({ description: 'Present only with output_offset_expired.' })),
 })
 export type GuestFailure = Static<typeof GuestFailure>
 
 export const GuestReady = Type.Object({
   agent_version: Type.String(),
-  boot_id: Type.String({ description: 'The same in all clones of one boot.' }),
+  boot_id: Type.String({ description: 'The same in all clones of a boot.' }),
   uptime_ms: Type.Integer(),
-  clocksource: Type.String({ description: '`tsc` or `kvm-clock` where all is well.' }),
+  clocksource: Type.String({ description: '`tsc` or `kvm-clock`; other clock sources are slow.' }),
   process_trees: Type.Optional(
     Type.Enum(['cgroup', 'session'], {
-      description: 'How descendants are found. `session`, without cgroup v2, misses those that made their own session.',
+      description:
+        'How descendants are found. `session`, used without cgroup v2, misses those that created another session.',
     }),
   ),
 })
 export type GuestReady = Static<typeof GuestReady>
 
 export const GuestClockBody = Type.Object({
-  unix_ns: Type.String({ pattern: '^[0-9]{1,19}$', description: 'Decimal text: a number would lose its last digits.' }),
+  unix_ns: Type.String({
+    pattern: '^[0-9]{1,19}$',
+    description: 'Decimal digits as text, because a JSON number would lose precision.',
+  }),
 })
 export type GuestClockBody = Static<typeof GuestClockBody>
 
-export const GuestClockAnswer = Type.Object({
-  corrected_ms: Type.Number({ description: 'How far the clock was moved.' }),
+export const GuestClockResponse = Type.Object({
+  corrected_ms: Type.Number({ description: 'By how much the clock was changed.' }),
 })
-export type GuestClockAnswer = Static<typeof GuestClockAnswer>
+export type GuestClockResponse = Static<typeof GuestClockResponse>
 
-export const GuestEntropyAnswer = Type.Object({ added_bytes: Type.Integer(), reseeded: Type.Boolean() })
-export type GuestEntropyAnswer = Static<typeof GuestEntropyAnswer>
+export const GuestEntropyResponse = Type.Object({ added_bytes: Type.Integer(), reseeded: Type.Boolean() })
+export type GuestEntropyResponse = Static<typeof GuestEntropyResponse>
 
-/** Only what is given is touched. */
+/** Absent fields are left unchanged. */
 export const GuestIdentityBody = Type.Object({
   hostname: Type.Optional(Type.String({ pattern: '^[A-Za-z0-9.-]{1,63}$' })),
   machine_id: Type.Optional(Type.String({ pattern: '^[0-9a-f]{32}$' })),
   envs: Type.Optional(
-    Type.Record(Type.String(), Type.String(), { description: 'Replaces all; in memory only, given to every exec.' }),
+    Type.Record(Type.String(), Type.String(), {
+      description: 'Replaces all variables. They are held in memory and passed to every exec.',
+    }),
   ),
   ssh_pubkeys: Type.Optional(
-    Type.Array(Type.String(), { description: "Replaces ours in root's authorized_keys; the user's own lines stay." }),
+    Type.Array(Type.String(), {
+      description: "Replaces the keys of Warren in root's authorized_keys. Lines that the user added are retained.",
+    }),
   ),
   renew_ssh_host_keys: Type.Optional(
-    Type.Boolean({ description: 'Deletes /etc/ssh/ssh_host_*; they are made anew when sshd is first started.' }),
+    Type.Boolean({ description: 'Deletes /etc/ssh/ssh_host_*. New keys are generated when sshd is first started.' }),
   ),
   mtu: Type.Optional(Type.Integer({ minimum: 576, maximum: 65_535 })),
-  nameserver: Type.Optional(Type.String({ description: 'The only one in /etc/resolv.conf.' })),
+  nameserver: Type.Optional(Type.String({ description: 'Becomes the only nameserver in /etc/resolv.conf.' })),
   hosts: Type.Optional(
     Type.Array(Type.Object({ ip: Type.String(), names: Type.Array(Type.String(), { minItems: 1 }) }), {
-      description: 'Our block of /etc/hosts; the host name is always in it.',
+      description: 'Replaces the block of Warren in /etc/hosts, which always contains the host name.',
     }),
   ),
 })
 export type GuestIdentityBody = Static<typeof GuestIdentityBody>
 
-/** What was set, read back from where programs will find it; a field that was not given is absent. */
-export const GuestIdentityAnswer = Type.Object({
+/** The values that were set, read back from where programs find them. Fields that were not set are absent. */
+export const GuestIdentityResponse = Type.Object({
   hostname: Type.Optional(Type.String()),
   machine_id: Type.Optional(Type.String()),
   env_names: Type.Optional(Type.Array(Type.String())),
-  ssh_pubkeys: Type.Optional(Type.Integer({ description: "All keys that open the door, the user's own included." })),
-  ssh_host_keys_left: Type.Optional(Type.Integer({ description: '0 after a renewal.' })),
+  ssh_pubkeys: Type.Optional(
+    Type.Integer({ description: 'Number of all accepted keys, including those that the user added.' }),
+  ),
+  ssh_host_keys_left: Type.Optional(Type.Integer({ description: 'Number of remaining host keys; 0 after a renewal.' })),
   mtu: Type.Optional(Type.Integer()),
   nameserver: Type.Optional(Type.String()),
-  hosts: Type.Optional(Type.Integer({ description: 'Lines of our block of /etc/hosts.' })),
+  hosts: Type.Optional(Type.Integer({ description: 'Number of lines in the block of Warren in /etc/hosts.' })),
 })
-export type GuestIdentityAnswer = Static<typeof GuestIdentityAnswer>
+export type GuestIdentityResponse = Static<typeof GuestIdentityResponse>
 
 export const GuestWakeBody = Type.Object({
   clock: Type.Optional(GuestClockBody),
-  entropy: Type.Optional(Type.String({ pattern: '^([0-9a-f]{2}){32,512}$', description: 'Hex.' })),
+  entropy: Type.Optional(Type.String({ pattern: '^([0-9a-f]{2}){32,512}$', description: 'Hexadecimal.' })),
   identity: Type.Optional(GuestIdentityBody),
 })
 export type GuestWakeBody = Static<typeof GuestWakeBody>
 
-export const GuestWakeAnswer = Type.Object({
-  clock: Type.Optional(GuestClockAnswer),
-  entropy: Type.Optional(GuestEntropyAnswer),
-  identity: Type.Optional(GuestIdentityAnswer),
+export const GuestWakeResponse = Type.Object({
+  clock: Type.Optional(GuestClockResponse),
+  entropy: Type.Optional(GuestEntropyResponse),
+  identity: Type.Optional(GuestIdentityResponse),
 })
-export type GuestWakeAnswer = Static<typeof GuestWakeAnswer>
+export type GuestWakeResponse = Static<typeof GuestWakeResponse>
 
-export const GuestUploadAnswer = Type.Object({ bytes: Type.Integer() })
-export type GuestUploadAnswer = Static<typeof GuestUploadAnswer>
+export const GuestUploadResponse = Type.Object({ bytes: Type.Integer() })
+export type GuestUploadResponse = Static<typeof GuestUploadResponse>
 
 const GuestCpu = Type.Object({
-  busy_ms: Type.Integer({ description: 'All but idle and waiting for disks.' }),
+  busy_ms: Type.Integer({ description: 'Everything except idle and waiting for I/O.' }),
   idle_ms: Type.Integer(),
   iowait_ms: Type.Integer(),
-  steal_ms: Type.Integer({ description: 'Taken by the host; counted in busy_ms.' }),
+  steal_ms: Type.Integer({ description: 'Time taken by the host, included in busy_ms.' }),
 })
 
-/** Counters since boot, not rates. */
+/** Counters since boot. */
 export const GuestMetrics = Type.Object({
   uptime_ms: Type.Integer(),
   memory: Type.Object({ total_bytes: Type.Integer(), available_bytes: Type.Integer() }),
@@ -175,14 +188,14 @@ export type GuestMetrics = Static<typeof GuestMetrics>
 
 export const GuestGrowBody = Type.Object({
   device_bytes: Type.Optional(
-    Type.Integer({ description: 'Waits until the guest sees a disk this large; its news takes about 0.1 s.' }),
+    Type.Integer({ description: 'Wait until the guest sees a disk of this size, which takes about 0.1 s.' }),
   ),
 })
 export type GuestGrowBody = Static<typeof GuestGrowBody>
 
-export const GuestGrowAnswer = Type.Object({
+export const GuestGrowResponse = Type.Object({
   device_bytes: Type.Integer(),
-  before_bytes: Type.Integer({ description: 'Of the filesystem.' }),
+  before_bytes: Type.Integer({ description: 'Size of the filesystem before.' }),
   after_bytes: Type.Integer(),
 })
-export type GuestGrowAnswer = Static<typeof GuestGrowAnswer>
+export type GuestGrowResponse = Static<typeof GuestGrowResponse>

@@ -12,7 +12,7 @@ const joined = Buffer.concat([
   guestExecFrame('exit', bytes('{"code":0,"timed_out":false}')),
 ])
 
-test('exec frames are put together however the stream was cut', () => {
+test('frames are reassembled, however the stream is split', () => {
   for (let size = 1; size <= joined.length; size++) {
     const reader = createGuestExecReader()
     const seen: string[] = []
@@ -26,14 +26,14 @@ test('exec frames are put together however the stream was cut', () => {
   }
 })
 
-test('a response cut inside a frame is an error, never an end', () => {
+test('a response that ends inside a frame is an error', () => {
   const reader = createGuestExecReader()
   reader.push(joined.subarray(0, joined.length - 1))
 
   assert.throws(() => reader.end(), /inside a frame/)
 })
 
-test('a frame no honest guest sends is refused before it is held in memory', () => {
-  assert.throws(() => createGuestExecReader().push(Uint8Array.of(1, 255, 255, 255, 255)), /impossible/)
-  assert.throws(() => createGuestExecReader().push(Uint8Array.of(9, 0, 0, 0, 0)), /impossible/)
+test('an invalid frame is refused before its payload is buffered', () => {
+  assert.throws(() => createGuestExecReader().push(Uint8Array.of(1, 255, 255, 255, 255)), /invalid frame/)
+  assert.throws(() => createGuestExecReader().push(Uint8Array.of(9, 0, 0, 0, 0)), /invalid frame/)
 })

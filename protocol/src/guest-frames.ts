@@ -1,13 +1,13 @@
 /**
- * The frames of exec and of connect: 1 byte type, 4 bytes big-endian payload length, payload. Which types there are
- * and how long a payload may be is the business of each.
+ * Frames of exec and process output: 1 byte type, 4 bytes big-endian payload length, payload. guest-exec.ts and
+ * guest-processes.ts define the types and the maximum payload.
  */
 
 const HEADER_BYTES = 5
 
 export type GuestFrame<Name extends string> = { type: Name; payload: Uint8Array }
 
-/** The header to send before a payload of this length. */
+/** The header of a frame whose payload is sent separately. */
 export function guestFrameHeader(type: number, payloadBytes: number): Uint8Array {
   const header = new Uint8Array(HEADER_BYTES)
   header[0] = type
@@ -23,8 +23,8 @@ export function guestFrame(type: number, payload: Uint8Array): Uint8Array {
 }
 
 /**
- * Puts the frames of a response together, however they were cut. Give it each chunk, take the frames that became
- * whole; `end` throws if the response stops inside a frame. A payload may be a view into the chunk.
+ * Reassembles frames from the chunks of a response. `push` returns the frames that the chunk completes; a payload may be
+ * a view into the chunk. `end` throws if the response ends inside a frame.
  */
 export function createGuestFrameReader<Name extends string>(
   types: Readonly<Record<Name, number>>,
@@ -40,9 +40,9 @@ export function createGuestFrameReader<Name extends string>(
       while (rest.length >= HEADER_BYTES) {
         const payloadBytes = new DataView(rest.buffer, rest.byteOffset).getUint32(1)
         const type = names[rest[0]!] // the length was just checked
-        // A guest that lies must not make the host hold memory for it.
+        // Checked before the payload arrives, so that a hostile guest cannot make the host buffer it.
         if (type === undefined || payloadBytes > payloadMaxBytes) {
-          throw new Error(`the guest sent an impossible frame: type ${rest[0]}, ${payloadBytes} bytes`)
+          throw new Error(`the guest sent an invalid frame: type ${rest[0]}, ${payloadBytes} bytes`)
         }
         const end = HEADER_BYTES + payloadBytes
         if (rest.length < end) break
@@ -53,7 +53,7 @@ export function createGuestFrameReader<Name extends string>(
       return frames
     },
     end(): void {
-      if (held.length > 0) throw new Error('the answer of the guest ends inside a frame')
+      if (held.length > 0) throw new Error('the response of the guest ends inside a frame')
     },
   }
 }

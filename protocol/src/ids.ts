@@ -1,4 +1,4 @@
-/** Ids are a prefix that says the kind and a ULID: sortable by time, safe in URLs and host names. */
+/** Ids: a prefix that names the kind, and a ULID. They sort by time and are safe in URLs and host names. */
 import { type Static, Type } from 'typebox'
 
 const ULID = '[0-9A-HJKMNP-TV-Z]{26}'
@@ -15,13 +15,13 @@ export const WebhookEndpointId = Type.String({
   description: 'UUID',
 })
 
-/** By which a disk or a network may be referenced in place of its id (spec 4.5, wire 8); unique per user. */
+/** Can be used instead of the id of a disk or a network. Unique per user. */
 export const ResourceName = Type.String({
   pattern: '^[a-z0-9][a-z0-9-]{0,62}$',
-  description: 'Lower case letters, digits and dashes, no dash first, at most 63.',
+  description: '1 to 63 lower case letters, digits and dashes, not beginning with a dash.',
 })
 
-/** RFC 3339 in UTC; milliseconds, microseconds in process records. */
+/** RFC 3339 in UTC, with milliseconds; in process records with microseconds. */
 export const Timestamp = Type.String({
   pattern: '^\\d{4}-\\d{2}-\\d{2}T\\d{2}:\\d{2}:\\d{2}\\.(\\d{3}|\\d{6})Z$',
   description: 'RFC 3339, UTC',
@@ -38,8 +38,8 @@ export const ID_PREFIX = {
 } as const
 
 /**
- * Any text is a legal path parameter: an id of the wrong form is an absent resource (404 with the same body),
- * never a validation error.
+ * Any text is a valid path parameter: an id of the wrong form is a missing resource (the same 404), never a validation
+ * error.
  */
 export const SandboxParams = Type.Object({ id: Type.String({ description: 'Sandbox id' }) })
 

@@ -7,25 +7,25 @@ const NOW_MS = Date.parse('2026-03-31T12:00:00Z')
 const DAY_MS = 86_400_000
 const parse = (query: { from?: string; to?: string }) => parseMetricsWindow(query, METRICS_SPAN_DEFAULT_MS, NOW_MS)
 
-test('a window without ends is the last day', () => {
+test('the default window is the last day', () => {
   assert.deepEqual(parse({}), { fromMs: NOW_MS - DAY_MS, toMs: NOW_MS })
 })
 
-test('times may have an offset, a fraction or neither', () => {
+test('a time can have an offset and a fraction', () => {
   assert.deepEqual(parse({ from: '2026-03-31T12:00:00+02:00', to: '2026-03-31t11:00:00.25z' }), {
     fromMs: NOW_MS - 2 * 3_600_000,
     toMs: NOW_MS - 3_600_000 + 250,
   })
 })
 
-test('what is not a time is refused by its field', () => {
+test('an invalid time is refused with the name of its field', () => {
   for (const bad of ['yesterday', '2026-03-31', '1774958400', '2026-13-01T00:00:00Z', '2026-03-31T12:00:00']) {
     assert.deepEqual(parse({ from: bad }), { field: 'from', text: 'must be an RFC 3339 time' }, bad)
     assert.deepEqual(parse({ to: bad }), { field: 'to', text: 'must be an RFC 3339 time' }, bad)
   }
 })
 
-test('a window may be empty, but not turned round or longer than 30 days', () => {
+test('a window can be empty, but not negative or longer than 30 days', () => {
   const at = (ms: number) => new Date(ms).toISOString()
 
   assert.deepEqual(parse({ from: at(NOW_MS) }), { fromMs: NOW_MS, toMs: NOW_MS })
@@ -37,12 +37,12 @@ test('a window may be empty, but not turned round or longer than 30 days', () =>
   })
 })
 
-test('a series goes by the hour or the day', () => {
+test('buckets of a series are hours or days', () => {
   assert.ok(Value.Check(UserMetricsSeriesQuery, { bucket: 'day' }))
   assert.ok(!Value.Check(UserMetricsSeriesQuery, { bucket: 'week' }))
 })
 
-test('counts may leave statuses out, and fractions are allowed where time is measured', () => {
+test('counts can omit statuses, and durations can be fractions', () => {
   const window = {
     from: '2026-03-30T12:00:00.000Z',
     to: '2026-03-31T12:00:00.000Z',

@@ -1,4 +1,4 @@
-/** What sandboxes use, one by one and all of a user together (spec 2.12, 4.9; wire 11). */
+/** Resource usage of one sandbox and of all sandboxes of a user. */
 import { type Static, Type } from 'typebox'
 import { SandboxId, Timestamp } from './ids.ts'
 import { SandboxStatus } from './sandbox.ts'
@@ -12,14 +12,14 @@ export const METRICS_SPAN_MAX_MS = 30 * DAY_MS
 export const METRICS_SPAN_DEFAULT_MS = DAY_MS
 export const METRICS_SERIES_SPAN_DEFAULT_MS = 7 * DAY_MS
 
-/** Zeros while paused. */
+/** All values are 0 while the sandbox is paused. */
 export const MetricsView = Type.Object({
   sandbox_id: SandboxId,
   memory_bytes: Type.Integer(),
-  memory_limit_bytes: Type.Integer({ description: '0: unlimited.' }),
+  memory_limit_bytes: Type.Integer({ description: '0 for no limit.' }),
   memory_pct: Type.Number(),
-  cpu_cores_used: Type.Number({ description: 'Mean of the last 15 to 30 seconds.' }),
-  cpu_cores_allocated: Type.Number({ description: '0: unlimited.' }),
+  cpu_cores_used: Type.Number({ description: 'Average of the last 15 to 30 seconds.' }),
+  cpu_cores_allocated: Type.Number({ description: '0 for no limit.' }),
   cpu_pct: Type.Number(),
   as_of: Timestamp,
 })
@@ -29,8 +29,8 @@ export const MetricsPoint = Type.Object({
   ts: Timestamp,
   cpu_cores_used: Type.Number(),
   cpu_per_core: Type.Optional(Type.Array(Type.Number())),
-  memory_bytes: Type.Integer({ description: 'Seen from the host.' }),
-  memory_used_guest_bytes: Type.Integer({ description: 'Seen from the guest.' }),
+  memory_bytes: Type.Integer({ description: 'Memory used as measured on the host.' }),
+  memory_used_guest_bytes: Type.Integer({ description: 'Memory used as measured in the guest.' }),
   memory_limit_bytes: Type.Integer(),
   net_bytes_in_per_sec: Type.Number(),
   net_bytes_out_per_sec: Type.Number(),
@@ -47,8 +47,8 @@ export const MetricsSeriesView = Type.Object({
 })
 export type MetricsSeriesView = Static<typeof MetricsSeriesView>
 
-const From = Type.Optional(Type.String({ description: 'RFC 3339.' }))
-const To = Type.Optional(Type.String({ description: 'RFC 3339; absent: now.' }))
+const From = Type.Optional(Type.String({ description: 'Start of the window, RFC 3339. At most 30 days before `to`.' }))
+const To = Type.Optional(Type.String({ description: 'End of the window, RFC 3339. Defaults to now.' }))
 
 export const UserMetricsQuery = Type.Object({ from: From, to: To })
 export type UserMetricsQuery = Static<typeof UserMetricsQuery>
@@ -101,7 +101,7 @@ export type UserMetricsSeriesView = Static<typeof UserMetricsSeriesView>
 
 export type MetricsWindow = { fromMs: number; toMs: number }
 
-/** The window asked for, or the offending field with its text. Each end has its own default, whatever the other is. */
+/** The requested window, or the invalid field and its error. Each end has its own default. */
 export function parseMetricsWindow(
   query: UserMetricsQuery,
   defaultSpanMs: number,
@@ -116,6 +116,6 @@ export function parseMetricsWindow(
   return { fromMs, toMs }
 }
 
-/** NaN for everything else Date.parse would guess at. */
+/** NaN for the other formats that Date.parse accepts. */
 const parseRfc3339 = (text: string): number =>
   /^\d{4}-\d{2}-\d{2}T\d{2}:\d{2}:\d{2}(\.\d+)?(Z|[+-]\d{2}:\d{2})$/i.test(text) ? Date.parse(text.toUpperCase()) : NaN

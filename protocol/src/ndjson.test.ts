@@ -6,7 +6,7 @@ import { encodeLine, NdjsonDecoder, NdjsonError, readNdjson } from './ndjson.ts'
 const LINE_MAX_BYTES = 40
 const encode = (text: string) => new TextEncoder().encode(text)
 
-/** What comes out, with the fault that ended it, if any. */
+/** The decoded values, followed by the error message if decoding failed. */
 function decode(pieces: readonly Uint8Array[], lineMaxBytes = LINE_MAX_BYTES): unknown[] {
   const decoder = new NdjsonDecoder(lineMaxBytes)
   const out: unknown[] = []
@@ -29,7 +29,7 @@ test('a line is compact and ends with a newline', () => {
   assert.equal(encodeLine({ stdout: 'a\nb' }), '{"stdout":"a\\nb"}\n')
 })
 
-test('every value comes back, however the bytes are split', () => {
+test('every value is decoded, however the bytes are split', () => {
   fc.assert(
     fc.property(fc.array(fc.jsonValue()), fc.array(fc.nat()), (values, cuts) => {
       const bytes = encode(values.map(encodeLine).join(''))
@@ -41,7 +41,7 @@ test('every value comes back, however the bytes are split', () => {
   )
 })
 
-test('any split of any bytes, broken ones too, gives the same values and the same fault', () => {
+test('every split of the same bytes, also invalid ones, gives the same values and the same error', () => {
   const line = fc.oneof(
     fc.jsonValue({ maxDepth: 1 }).map((value) => JSON.stringify(value)),
     fc.constantFrom('', ' \r', '{', 'nonsense', `"${'€'.repeat(20)}"`),
@@ -57,11 +57,11 @@ test('any split of any bytes, broken ones too, gives the same values and the sam
   )
 })
 
-test('empty lines are skipped and the last newline may be missing', () => {
+test('empty lines are skipped and the last newline is optional', () => {
   assert.deepEqual(decode([encode('\n{"a":1}\r\n\n{"b":2}')]), [{ a: 1 }, { b: 2 }])
 })
 
-test('a line over the cap is given up before its end is seen, after the values before it', () => {
+test('a line over the limit is an error before its end arrives, after the values before it', () => {
   const endless = encode(`{"a":1}\n"${'x'.repeat(LINE_MAX_BYTES)}`)
 
   assert.deepEqual(decode([endless]), [{ a: 1 }, 'a line is longer than 40 bytes'])
@@ -80,7 +80,7 @@ test('a stream is read to its end', async () => {
   assert.deepEqual(values, [{ a: 1 }, 2, 3])
 })
 
-test('a stream that breaks off within a value is a fault', async () => {
+test('a stream that ends within a value is an error', async () => {
   async function* stream() {
     yield encode('{"exit_')
   }

@@ -1,9 +1,9 @@
-/** Streams of JSON, one value a line (spec 4.3, 4.4, 4.7). */
+/** NDJSON streams: one JSON value per line (docs/api.md#streams). */
 
-/** Compact, and the newline ends every line, the last included (wire 4). */
+/** Every line ends with a newline, including the last. */
 export const encodeLine = (value: unknown): string => `${JSON.stringify(value)}\n`
 
-/** Clients of this API take lines up to 1 MiB at least; nothing we send comes near. */
+/** Clients accept lines of at least 1 MiB; the lines of the API are far shorter. */
 export const NDJSON_LINE_MAX_BYTES = 1024 * 1024
 
 export class NdjsonError extends Error {
@@ -11,10 +11,10 @@ export class NdjsonError extends Error {
 }
 
 /**
- * Takes bytes, split anywhere, and gives the values of whole lines. The other end is not trusted: a line is given up
- * as soon as it grows past the cap, before its end is seen.
+ * Decodes bytes that are split at any position into the values of complete lines. The sender is not trusted: a line that
+ * exceeds the limit is an error as soon as it does, before its end arrives.
  *
- * Both methods are generators and work only while they are read: the values before a broken line come out first.
+ * Both methods are lazy generators: the values before an invalid line are yielded first.
  */
 export class NdjsonDecoder {
   readonly #decoder = new TextDecoder()
@@ -36,17 +36,17 @@ export class NdjsonDecoder {
     this.#add(bytes.subarray(from))
   }
 
-  /** A last line may lack its newline. */
+  /** The newline of the last line is optional. */
   *end(): Generator<unknown, void> {
     yield* this.#take()
   }
 
-  #add(piece: Uint8Array): void {
-    this.#lineBytes += piece.length
+  #add(chunk: Uint8Array): void {
+    this.#lineBytes += chunk.length
     if (this.#lineBytes > this.#lineMaxBytes) {
       throw new NdjsonError(`a line is longer than ${this.#lineMaxBytes} bytes`)
     }
-    this.#line += this.#decoder.decode(piece, { stream: true })
+    this.#line += this.#decoder.decode(chunk, { stream: true })
   }
 
   *#take(): Generator<unknown, void> {
@@ -67,7 +67,7 @@ function parseLine(line: string): unknown {
   }
 }
 
-/** The values of a whole stream, as they come. */
+/** The values of a stream, as they arrive. */
 export async function* readNdjson(
   stream: AsyncIterable<Uint8Array>,
   lineMaxBytes: number = NDJSON_LINE_MAX_BYTES,

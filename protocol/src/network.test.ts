@@ -4,14 +4,14 @@ import { Value } from 'typebox/value'
 import { newId } from './ids.ts'
 import { NetworkAttachBody, NetworkCreateBody, NetworkDetailView } from './network.ts'
 
-test('a network is named like a disk', () => {
+test('network names follow the rules of resource names', () => {
   assert.ok(Value.Check(NetworkCreateBody, { name: 'team-net' }))
   assert.ok(!Value.Check(NetworkCreateBody, { name: 'Team net' }))
   assert.ok(!Value.Check(NetworkCreateBody, {}))
   assert.ok(!Value.Check(NetworkAttachBody, { id: '' }))
 })
 
-test('a member has no name and address until it is programmed', () => {
+test('a member can lack a name and an address, but they are never null', () => {
   const view = (member: object) => ({
     id: newId('network'),
     name: 'team-net',

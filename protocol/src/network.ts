@@ -1,4 +1,4 @@
-/** Private networks between sandboxes (spec 2.7, 4.6; wire 8). */
+/** Private networks between sandboxes (docs/api.md#network). */
 import { type Static, Type } from 'typebox'
 import { NetworkId, ResourceName, SandboxId, Timestamp } from './ids.ts'
 import { SandboxStatus } from './sandbox.ts'
@@ -17,12 +17,18 @@ export const NetworkView = Type.Object({
 })
 export type NetworkView = Static<typeof NetworkView>
 
-/** A paused member stays one; its status is that of the sandbox. */
+/** A paused sandbox remains a member. */
 export const NetworkMember = Type.Object({
   sandbox_id: SandboxId,
-  name: Type.Optional(Type.String({ description: 'Resolves inside the network; absent until it is programmed.' })),
+  name: Type.Optional(
+    Type.String({
+      description: 'Name that resolves inside the network. Absent until the network is configured on the host.',
+    }),
+  ),
   status: SandboxStatus,
-  ip: Type.Optional(Type.String({ description: 'In this network; absent until it is programmed.' })),
+  ip: Type.Optional(
+    Type.String({ description: 'Address in this network. Absent until the network is configured on the host.' }),
+  ),
 })
 export type NetworkMember = Static<typeof NetworkMember>
 

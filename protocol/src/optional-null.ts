@@ -1,4 +1,4 @@
 import { type TSchema, Type } from 'typebox'
 
-/** For fields of request bodies: null equals absent (wire 1.1, "accept sloppy requests"). Answers never use it. */
+/** A field of a request body in which null means the same as absent. Responses never contain such nulls. */
 export const optionalNull = <S extends TSchema>(schema: S) => Type.Optional(Type.Union([schema, Type.Null()]))

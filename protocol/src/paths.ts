@@ -1,7 +1,7 @@
-/** Paths inside a guest. Each check answers with an error text, or undefined when all is well. */
+/** Paths inside a guest. Each check returns an error text, or undefined for a valid path. */
 import { utf8Length } from './utf8.ts'
 
-/** Linux takes 4096 bytes including the final NUL. */
+/** PATH_MAX of Linux is 4096 bytes including the final NUL. */
 export const PATH_MAX_BYTES = 4095
 
 export function checkAbsolutePath(path: string): string | undefined {
@@ -9,15 +9,15 @@ export function checkAbsolutePath(path: string): string | undefined {
   return checkSegments(path)
 }
 
-/** A prefix inside a bucket: slashes at either end do not matter (spec 4.5). */
+/** A prefix inside a bucket. Slashes at either end are ignored. */
 export const checkSubPath = (subPath: string): string | undefined => checkSegments(subPath)
 
-/** One spelling for each path, so that `/mnt/data` and `/mnt//data/` are the same mount. For checked paths only. */
+/** The canonical form, so that `/mnt/data` and `/mnt//data/` are the same mount. The path must be valid. */
 export function normalisePath(path: string): string {
   return `/${segments(path).join('/')}`
 }
 
-/** Without the slashes at either end; empty for the whole bucket. For checked paths only. */
+/** Without slashes at either end; empty for the whole bucket. The path must be valid. */
 export const normaliseSubPath = (subPath: string): string => subPath.replace(/^\/+|\/+$/g, '')
 
 function checkSegments(path: string): string | undefined {

@@ -4,7 +4,7 @@ import { Value } from 'typebox/value'
 import { FAILURE_STATUS } from './failure.ts'
 import { offsetExpiredFail, offsetExpiredFrame, ProcessFrame } from './process-stream.ts'
 
-test('the four kinds of lines, and nothing else', () => {
+test('only the four types of lines are valid', () => {
   const data = { type: 'data', seq: 1, stream: 'pty', data_base64: 'aGk=' }
 
   for (const frame of [
@@ -27,7 +27,7 @@ test('the four kinds of lines, and nothing else', () => {
   }
 })
 
-test('the 410 says from where there is output, as text', () => {
+test('the 410 names the oldest available event, as a string', () => {
   const fail = offsetExpiredFail(5)
 
   assert.deepEqual(fail, {

@@ -1,18 +1,18 @@
 /**
- * The connect stream of a process (spec 4.4, wire 6): what the journal still holds after `after`, then what comes, then
- * `exit` and the end of the stream. `seq` starts at 1 and rises by exactly 1 over the data lines of both streams.
+ * The output stream of a process: the events after `after` that the journal still holds, then new ones, then `exit` and
+ * the end of the stream. `seq` starts at 1 and increases by exactly 1 over the data lines of all output streams.
  */
 import { type Static, Type } from 'typebox'
 
-/** Kept per process; the oldest events go first. */
+/** Output retained per process; the oldest events are dropped first. */
 export const PROCESS_JOURNAL_MAX_BYTES = 1024 * 1024
-/** Kept for all processes of one sandbox together. */
+/** Output retained for all processes of a sandbox together. */
 export const PROCESS_JOURNALS_MAX_BYTES = 32 * 1024 * 1024
-/** Of one event, before base64. */
+/** Size of one event before base64 encoding. */
 export const PROCESS_EVENT_MAX_BYTES = 32 * 1024
-/** Of silence: a client gives up reading after 5 s. */
+/** Sent when there is no output; clients give up after 5 s of silence. */
 export const PROCESS_HEARTBEAT_MS = 3_000
-/** After the end of the leader, when descendants hold its pipes open and output may still come. */
+/** How long output is awaited after the leader has exited, when descendants still hold its pipes open. */
 export const PROCESS_DRAIN_MAX_MS = 2_000
 
 export const PROCESS_STREAMS = ['stdout', 'stderr', 'pty'] as const
@@ -23,7 +23,7 @@ export const ProcessConnectQuery = Type.Object({
     Type.Integer({
       minimum: 0,
       maximum: Number.MAX_SAFE_INTEGER,
-      description: 'Only events after this one; 0 or absent: all that are kept.',
+      description: 'Return only events after this number. Defaults to 0: all that are still available.',
     }),
   ),
 })
@@ -37,7 +37,7 @@ export const ProcessDataFrame = Type.Object({
 })
 export type ProcessDataFrame = Static<typeof ProcessDataFrame>
 
-/** One of the two, never both and never null. */
+/** Either `exit_code` or `signal`, never both and never null. */
 export const ProcessExitFrame = Type.Union([
   Type.Object({ type: Type.Literal('exit'), exit_code: Type.Integer() }),
   Type.Object({ type: Type.Literal('exit'), signal: Type.String({ pattern: '^SIG[A-Z0-9+-]+$' }) }),
@@ -47,7 +47,7 @@ export type ProcessExitFrame = Static<typeof ProcessExitFrame>
 export const ProcessErrorFrame = Type.Object({
   type: Type.Literal('error'),
   error: Type.String(),
-  oldest_available_seq: Type.Optional(Type.Integer()),
+  oldest_available_seq: Type.Optional(Type.Integer({ description: 'Connect again from here.' })),
 })
 export type ProcessErrorFrame = Static<typeof ProcessErrorFrame>
 
@@ -61,14 +61,14 @@ export type ProcessFrame = Static<typeof ProcessFrame>
 
 const OFFSET_EXPIRED = 'output offset expired'
 
-/** To a reader that fell behind the journal while connected; the stream ends after it. */
+/** For a connected reader that fell behind the journal. It is the last line of the stream. */
 export const offsetExpiredFrame = (oldestSeq: number): ProcessErrorFrame => ({
   type: 'error',
   error: OFFSET_EXPIRED,
   oldest_available_seq: oldestSeq,
 })
 
-/** Data of the 410 to a reader that asks for what is gone. The number is a string, as everything inside `fail`. */
+/** Data of the 410 for a request for events that are gone. The number is a string, as every value inside `fail`. */
 export const offsetExpiredFail = (oldestSeq: number) => ({
   message: OFFSET_EXPIRED,
   code: 'output_offset_expired' as const,

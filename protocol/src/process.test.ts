@@ -35,7 +35,7 @@ const running: ProcessView = {
   cwd: '/root',
 }
 
-test('every state but starting, in which a process is born, can be reached by a move', () => {
+test('every state except starting, the initial one, is reached by a transition', () => {
   const reachable = new Set<string>(Object.values(PROCESS_MOVES).map((move) => move.to))
 
   assert.deepEqual(
@@ -44,14 +44,14 @@ test('every state but starting, in which a process is born, can be reached by a 
   )
 })
 
-test('nothing leaves a state in which a process has ended', () => {
+test('no transition leaves a final state', () => {
   for (const state of PROCESS_STATES) {
     const moves = Object.keys(PROCESS_MOVES).filter((move) => processCan(move as keyof typeof PROCESS_MOVES, state))
     assert.equal(moves.length === 0, isProcessEnded(state), state)
   }
 })
 
-test('a process that runs has null for its end, one that was killed names the signal', () => {
+test('a running process has null for its end, and a killed one names the signal', () => {
   assert.ok(Value.Check(ProcessView, running))
   assert.ok(Value.Check(ProcessView, { ...running, signal: 'SIGRTMIN+3', finished_at: running.created_at }))
   assert.ok(!Value.Check(ProcessView, { ...running, signal: null }))
@@ -66,7 +66,7 @@ test('a plain process needs a command, a PTY does not', () => {
   assert.match(checkProcessCommand({ cmd: null, pty: null }) ?? '', /required/)
 })
 
-test('null equals absent in a create body, and a terminal has 16 bits a side', () => {
+test('null means absent in a create body, and terminal dimensions have 16 bits', () => {
   assert.ok(
     Value.Check(ProcessCreateBody, { cmd: null, args: null, cwd: null, env: null, pty: { rows: null, cols: 0 } }),
   )
@@ -84,13 +84,13 @@ test('input is measured after decoding', () => {
   assert.match(checkProcessInput('not*base64') ?? '', /not base64/)
 })
 
-test('only the signals of the spec may be sent', () => {
+test('only the listed signals can be sent', () => {
   assert.ok(Value.Check(ProcessSignalBody, { signal: 'SIGWINCH' }))
   assert.ok(!Value.Check(ProcessSignalBody, { signal: 'SIGSTOP' }))
   assert.ok(!Value.Check(ProcessSignalBody, { signal: 'TERM' }))
 })
 
-test('a wait without a time, or with too long a one, lasts 30 seconds', () => {
+test('a wait without a limit, or with too long a limit, lasts 30 seconds', () => {
   assert.equal(processWaitMs({}), 30_000)
   assert.equal(processWaitMs({ timeout_ms: 0 }), 30_000)
   assert.equal(processWaitMs({ timeout_ms: 90_000 }), 30_000)
@@ -99,7 +99,7 @@ test('a wait without a time, or with too long a one, lasts 30 seconds', () => {
   assert.ok(!Value.Check(ProcessWaitQuery, { scope: 'all' }))
 })
 
-test('a grace is at most a minute', () => {
+test('the grace period is at most one minute', () => {
   assert.ok(Value.Check(ProcessDeleteQuery, { grace_ms: 60_000 }))
   assert.ok(!Value.Check(ProcessDeleteQuery, { grace_ms: 60_001 }))
 })

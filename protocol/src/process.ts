@@ -1,4 +1,4 @@
-/** Managed processes: plain ones on pipes, and PTYs (spec 2.11, 3.2, 4.4; wire 6). */
+/** Managed processes: plain ones with pipes, and PTYs (docs/api.md#processes). */
 import { type Static, Type } from 'typebox'
 import { decodeBase64 } from './base64.ts'
 import { Envs } from './envs.ts'
@@ -15,16 +15,16 @@ export const ProcessState = Type.Enum(PROCESS_STATES)
 type Move = { from: readonly ProcessState[]; to: ProcessState }
 
 /**
- * What may become what. `exited` speaks of the leader alone: descendants may live on, and a DELETE that only cleans
- * them up changes `tree_exited`, not the state.
+ * Allowed transitions of a process. `exited` describes the leader only: descendants can still be running, and a DELETE
+ * that ends them changes `tree_exited`, not the state.
  */
 export const PROCESS_MOVES = {
   started: { from: ['starting'], to: 'running' },
   startFailed: { from: ['starting'], to: 'failed' },
-  /** By DELETE only: a signal that the caller sends leaves the process running until it is gone. */
+  /** By DELETE only. A signal that the caller sends leaves the process `running` until it exits. */
   terminate: { from: ['running'], to: 'terminating' },
   exit: { from: ['running', 'terminating'], to: 'exited' },
-  /** The guest's agent no longer knows it: how it ended cannot be told. */
+  /** The guest agent no longer has a record of it, so its exit status is unknown. */
   lose: { from: ['running', 'terminating'], to: 'failed' },
 } as const satisfies Record<string, Move>
 export type ProcessMove = keyof typeof PROCESS_MOVES
@@ -35,7 +35,7 @@ export function processCan(move: ProcessMove, state: ProcessState): boolean {
 
 export const isProcessEnded = (state: ProcessState): boolean => state === 'exited' || state === 'failed'
 
-/** What a caller may send; a process may end by others too, so a view can name more. */
+/** Signals that a caller can send. Other signals can end a process too, so a view may name more. */
 export const PROCESS_SIGNALS = [
   'SIGHUP',
   'SIGINT',
@@ -48,9 +48,9 @@ export const PROCESS_SIGNALS = [
 ] as const
 export type ProcessSignal = (typeof PROCESS_SIGNALS)[number]
 
-/** 429 beyond; counts what is not exited or failed. */
+/** Processes that have not ended. The next start gets a 429. */
 export const PROCESSES_LIVE_MAX = 64
-/** Ended ones included; the oldest ended one is dropped first. */
+/** Includes ended processes; the oldest of them is dropped first. */
 export const PROCESS_RECORDS_MAX = 256
 export const PROCESS_INPUT_MAX_BYTES = 256 * 1024
 export const PROCESS_WAIT_MAX_MS = 30_000
@@ -58,8 +58,8 @@ export const PROCESS_GRACE_DEFAULT_MS = 1_000
 export const PROCESS_GRACE_MAX_MS = 60_000
 export const PTY_ROWS_DEFAULT = 24
 export const PTY_COLS_DEFAULT = 80
-/** The kernel keeps each side of a terminal in 16 bits. */
-const PTY_SIDE_MAX = 65_535
+/** The kernel stores each dimension of a terminal in 16 bits. */
+const PTY_DIMENSION_MAX = 65_535
 
 export const ProcessParams = Type.Object({
   id: Type.String({ description: 'Sandbox id' }),
@@ -67,25 +67,28 @@ export const ProcessParams = Type.Object({
 })
 export type ProcessParams = Static<typeof ProcessParams>
 
-const PtySide = Type.Integer({ minimum: 0, maximum: PTY_SIDE_MAX })
+const PtyDimension = Type.Integer({ minimum: 0, maximum: PTY_DIMENSION_MAX })
 
 export const ProcessCreateBody = Type.Object({
   cmd: optionalNull(
-    Type.String({ description: 'Run directly, no shell parses it. A PTY without one is a login shell.' }),
+    Type.String({
+      description:
+        'Program to run, without a shell. Required unless `pty` is given; a PTY without it runs a login shell.',
+    }),
   ),
   args: optionalNull(Type.Array(Type.String())),
-  cwd: optionalNull(Type.String({ description: 'Must exist.' })),
+  cwd: optionalNull(Type.String({ description: 'Working directory. It must exist.' })),
   env: optionalNull(Envs),
   pty: optionalNull(
     Type.Object(
-      { rows: optionalNull(PtySide), cols: optionalNull(PtySide) },
-      { description: 'Makes it a PTY; 0 or absent is 24 rows, 80 columns.' },
+      { rows: optionalNull(PtyDimension), cols: optionalNull(PtyDimension) },
+      { description: 'Run the process in a PTY of this size. Rows default to 24, columns to 80.' },
     ),
   ),
 })
 export type ProcessCreateBody = Static<typeof ProcessCreateBody>
 
-/** For the field `cmd`. */
+/** Error text for the field `cmd`, or undefined if it is valid. */
 export function checkProcessCommand(body: ProcessCreateBody): string | undefined {
   return body.cmd || body.pty ? undefined : 'is required unless pty is given'
 }
@@ -93,18 +96,20 @@ export function checkProcessCommand(body: ProcessCreateBody): string | undefined
 export const ProcessView = Type.Object({
   process_id: ProcessId,
   kind: Type.Enum(PROCESS_KINDS),
-  pid: Type.Integer({ description: 'Inside the sandbox; 0 if it could not start.' }),
+  pid: Type.Integer({ description: 'Process id inside the sandbox; 0 if the process could not start.' }),
   state: ProcessState,
-  leader_exited: Type.Boolean(),
-  tree_exited: Type.Boolean({ description: 'Everything it started has ended too.' }),
+  leader_exited: Type.Boolean({ description: 'The process itself has ended.' }),
+  tree_exited: Type.Boolean({ description: 'The process and all its descendants have ended.' }),
   created_at: Timestamp,
   finished_at: Type.Union([Timestamp, Type.Null()]),
-  exit_code: Type.Union([Type.Integer(), Type.Null()], { description: 'Null while running and after a signal.' }),
-  signal: Type.Optional(Type.String({ pattern: '^SIG[A-Z0-9+-]+$', description: 'The signal that ended it.' })),
+  exit_code: Type.Union([Type.Integer(), Type.Null()], {
+    description: 'Null while the process runs and when a signal ended it.',
+  }),
+  signal: Type.Optional(Type.String({ pattern: '^SIG[A-Z0-9+-]+$', description: 'Signal that ended the process.' })),
   output: Type.Object({
-    oldest_seq: Type.Integer({ description: 'Oldest output event still kept.' }),
-    newest_seq: Type.Integer(),
-    bytes: Type.Integer({ description: 'Output kept.' }),
+    oldest_seq: Type.Integer({ description: 'Number of the oldest output event that is still available.' }),
+    newest_seq: Type.Integer({ description: 'Number of the newest output event.' }),
+    bytes: Type.Integer({ description: 'Size of the output that is still available.' }),
   }),
   cmd: Type.String(),
   args: Type.Array(Type.String()),
@@ -112,7 +117,7 @@ export const ProcessView = Type.Object({
   foreground: Type.Optional(
     Type.Object(
       { pid: Type.Integer(), cmd: Type.String(), args: Type.Array(Type.String()) },
-      { description: 'PTY only: leader of the group that has the terminal.' },
+      { description: 'Leader of the foreground process group. PTY only.' },
     ),
   ),
 })
@@ -122,11 +127,13 @@ export const ProcessListView = Type.Object({ processes: Type.Array(ProcessView) 
 export type ProcessListView = Static<typeof ProcessListView>
 
 export const ProcessInputBody = Type.Object({
-  data_base64: Type.String({ description: 'At most 256 KiB decoded; may be empty.' }),
+  data_base64: Type.String({
+    description: 'Bytes for the standard input, at most 256 KiB after decoding. Can be empty.',
+  }),
 })
 export type ProcessInputBody = Static<typeof ProcessInputBody>
 
-/** For the field `data_base64`. */
+/** Error text for the field `data_base64`, or undefined if it is valid. */
 export function checkProcessInput(dataBase64: string): string | undefined {
   const bytes = decodeBase64(dataBase64)
   if (!bytes) return 'is not base64'
@@ -135,21 +142,24 @@ export function checkProcessInput(dataBase64: string): string | undefined {
 }
 
 export const ProcessInputView = Type.Object({
-  input_seq: Type.Integer({ description: 'Rises with each write that is not empty.' }),
+  input_seq: Type.Integer({ description: 'Incremented by each write that is not empty.' }),
 })
 export type ProcessInputView = Static<typeof ProcessInputView>
 
-const ResizeSide = Type.Integer({ minimum: 1, maximum: PTY_SIDE_MAX })
-export const ProcessResizeBody = Type.Object({ rows: ResizeSide, cols: ResizeSide })
+const ResizeDimension = Type.Integer({ minimum: 1, maximum: PTY_DIMENSION_MAX })
+export const ProcessResizeBody = Type.Object({ rows: ResizeDimension, cols: ResizeDimension })
 export type ProcessResizeBody = Static<typeof ProcessResizeBody>
 
 export const ProcessSignalBody = Type.Object({ signal: Type.Enum(PROCESS_SIGNALS) })
 export type ProcessSignalBody = Static<typeof ProcessSignalBody>
 
-/** A longer wait is clamped, not refused (wire 6). */
 export const ProcessWaitQuery = Type.Object({
-  scope: Type.Optional(Type.Enum(['leader', 'tree'])),
-  timeout_ms: Type.Optional(Type.Integer({ minimum: 0, description: 'Absent, 0 or over 30000: 30000.' })),
+  scope: Type.Optional(
+    Type.Enum(['leader', 'tree'], { description: 'Wait for the process itself or for all its descendants too.' }),
+  ),
+  timeout_ms: Type.Optional(
+    Type.Integer({ minimum: 0, description: 'Longest wait. Defaults to 30000; larger values are reduced to it.' }),
+  ),
 })
 export type ProcessWaitQuery = Static<typeof ProcessWaitQuery>
 
@@ -161,7 +171,7 @@ export const ProcessDeleteQuery = Type.Object({
     Type.Integer({
       minimum: 0,
       maximum: PROCESS_GRACE_MAX_MS,
-      description: 'From SIGTERM to SIGKILL; 0 kills at once, absent is 1000.',
+      description: 'Time between SIGTERM and SIGKILL. Defaults to 1000; 0 sends SIGKILL at once.',
     }),
   ),
 })

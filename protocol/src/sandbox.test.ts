@@ -13,7 +13,7 @@ import {
   TRANSITIONAL_STATUSES,
 } from './index.ts'
 
-test('every status but creating and forking, in which a row is born, can be reached by a move', () => {
+test('every status except creating and forking, the initial ones, is reached by a move', () => {
   const reachable = new Set(Object.values(SANDBOX_MOVES).map((move) => move.to))
 
   const unreachable = SANDBOX_STATUSES.filter((status) => !reachable.has(status as never))
@@ -21,7 +21,7 @@ test('every status but creating and forking, in which a row is born, can be reac
   assert.deepEqual(unreachable, ['creating', 'forking'])
 })
 
-test('nothing leaves destroyed, and only a delete leaves failed', () => {
+test('no move leaves destroyed, and only a delete leaves failed', () => {
   const leaving = (status: string) =>
     Object.entries(SANDBOX_MOVES)
       .filter(([, move]) => (move.from as readonly string[]).includes(status))
@@ -46,7 +46,7 @@ test('every transitional status has a move that ends it with the fence of its op
   }
 })
 
-test('a refusal names what was expected', () => {
+test('the expected statuses of a move are named', () => {
   assert.equal(expectedStatus('resume'), 'paused or error')
 })
 
@@ -61,7 +61,7 @@ test('a name is a DNS label in lower case', () => {
   }
 })
 
-test('a create body may send null for what it leaves out, and fields nobody knows', () => {
+test('a create body can contain null for absent fields, and unknown fields', () => {
   const body = { shape: 's-1vcpu-1gb', name: null, egress: null, node_selector: {}, bandwidth_quota_bytes: 0 }
   const disk = { disk_id: 'data', mount_path: '/mnt/data' }
 

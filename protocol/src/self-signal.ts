@@ -1,6 +1,6 @@
 /**
- * What a sandbox says about itself from inside: pause me, delete me (spec 4.15; wire 17). Over HTTP on loopback, or as
- * a line in a named pipe. All of it is the guest's word and is cleaned before it is kept.
+ * Self-signals: programs inside a sandbox request that it is paused or deleted, over HTTP on loopback or by a line in a
+ * named pipe. The input comes from the guest and is sanitized before it is stored.
  */
 import { type Static, Type } from 'typebox'
 
@@ -15,12 +15,12 @@ export const SelfAction = Type.Enum(SELF_ACTIONS)
 export const SelfSignalQuery = Type.Object({ reason: Type.Optional(Type.String()) })
 export type SelfSignalQuery = Static<typeof SelfSignalQuery>
 
-/** With 202 and no envelope. */
-export const SelfSignalAnswer = Type.Object({ status: Type.Literal('accepted'), action: SelfAction })
-export type SelfSignalAnswer = Static<typeof SelfSignalAnswer>
+/** Sent with status 202 and without an envelope. */
+export const SelfSignalResponse = Type.Object({ status: Type.Literal('accepted'), action: SelfAction })
+export type SelfSignalResponse = Static<typeof SelfSignalResponse>
 
-/** Undefined when nothing is left. Cut by characters, so that none is cut in half. */
-export function cleanSelfReason(reason: string | null | undefined): string | undefined {
+/** Undefined when nothing remains. Truncated by characters, so that none is split. */
+export function sanitizeSelfReason(reason: string | null | undefined): string | undefined {
   if (!reason) return undefined
   const text = reason
     .toWellFormed()
@@ -38,7 +38,7 @@ export const SELF_PIPE_VERBS = {
   destroy: 'delete',
 } as const satisfies Record<string, SelfAction>
 
-/** Undefined for a comment, an empty line and a verb nobody knows: the pipe cannot answer, so they are all ignored. */
+/** Undefined for a comment, an empty line and an unknown verb. A pipe has no response, so all of them are ignored. */
 export function parseSelfPipeLine(line: string): SelfAction | undefined {
   const verb = line.trim()
   return Object.hasOwn(SELF_PIPE_VERBS, verb) ? SELF_PIPE_VERBS[verb as keyof typeof SELF_PIPE_VERBS] : undefined

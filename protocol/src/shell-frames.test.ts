@@ -9,7 +9,7 @@ import {
   ShellFrameError,
 } from './shell-frames.ts'
 
-/** What comes out, with the fault that ended it, if any. */
+/** The decoded frames, followed by the error message if decoding failed. */
 function decode(pieces: readonly Uint8Array[]): unknown[] {
   const decoder = new ShellFrameDecoder()
   const out: unknown[] = []
@@ -33,7 +33,7 @@ const anyFrame: fc.Arbitrary<ShellFrame> = fc.oneof(
   fc.tuple(side, side).map(([rows, cols]) => ({ type: 'resize' as const, rows, cols })),
 )
 
-test('frames are a type, a big-endian length and the payload', () => {
+test('a frame is a type, a big-endian length and the payload', () => {
   const input = encodeShellFrame({ type: 'input', data: Uint8Array.of(0x6c, 0x73) })
   const resize = encodeShellFrame({ type: 'resize', rows: 24, cols: 300 })
 
@@ -41,7 +41,7 @@ test('frames are a type, a big-endian length and the payload', () => {
   assert.deepEqual([...resize], [1, 0, 0, 0, 4, 0, 24, 1, 44])
 })
 
-test('every frame comes back, however the bytes are split', () => {
+test('every frame is decoded, however the bytes are split', () => {
   fc.assert(
     fc.property(fc.array(anyFrame), fc.array(fc.nat()), (frames, cuts) => {
       const bytes = new Uint8Array(Buffer.concat(frames.map(encodeShellFrame)))
@@ -51,7 +51,7 @@ test('every frame comes back, however the bytes are split', () => {
   )
 })
 
-test('any split of any bytes, broken ones too, gives the same frames and the same fault', () => {
+test('every split of the same bytes, also invalid ones, gives the same frames and the same error', () => {
   const start = fc.constantFrom([0, 0, 0, 0, 3], [1, 0, 0, 0, 4], [1, 0, 0, 0, 3], [2], [0, 0xff])
   fc.assert(
     fc.property(fc.array(start), fc.uint8Array(), fc.array(fc.nat()), (starts, rest, cuts) => {
@@ -62,7 +62,7 @@ test('any split of any bytes, broken ones too, gives the same frames and the sam
   )
 })
 
-test('an unknown type is a fault, after the frames before it', () => {
+test('an unknown type is an error, after the frames before it', () => {
   const good = encodeShellFrame({ type: 'resize', rows: 1, cols: 2 })
 
   assert.deepEqual(decode([Uint8Array.from([...good, 7])]), [
@@ -71,7 +71,7 @@ test('an unknown type is a fault, after the frames before it', () => {
   ])
 })
 
-test('a payload may have 1 MiB and not a byte more, whatever is announced', () => {
+test('a payload has at most 1 MiB', () => {
   const largest = { type: 'input' as const, data: new Uint8Array(SHELL_PAYLOAD_MAX_BYTES).fill(1) }
 
   assert.deepEqual(decode([encodeShellFrame(largest)]), [largest])
@@ -80,11 +80,11 @@ test('a payload may have 1 MiB and not a byte more, whatever is announced', () =
   assert.throws(() => encodeShellFrame({ type: 'input', data: new Uint8Array(SHELL_PAYLOAD_MAX_BYTES + 1) }))
 })
 
-test('a resize of the wrong length is a fault', () => {
+test('a resize of the wrong length is an error', () => {
   assert.deepEqual(decode([Uint8Array.of(1, 0, 0, 0, 5)]), ['a resize has 4 bytes, not 5'])
 })
 
-test('a frame keeps its bytes when the buffer it came in is used again', () => {
+test('a frame does not share memory with the input buffer', () => {
   const bytes = encodeShellFrame({ type: 'input', data: Uint8Array.of(9) })
 
   const [frame] = new ShellFrameDecoder().push(bytes)

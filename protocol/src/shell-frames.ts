@@ -1,9 +1,9 @@
 /**
- * What a client of the shell sends (spec 4.11): one type byte, the length of the payload in four bytes, big-endian,
- * then the payload. The server answers with plain terminal bytes.
+ * Frames that a client of the shell sends: one type byte, the payload length in four bytes, big-endian, then the
+ * payload. The server sends plain terminal bytes.
  *
  *   0x00  terminal input
- *   0x01  resize: rows, then columns, each in two bytes, big-endian
+ *   0x01  resize: rows, then columns, two bytes each, big-endian
  */
 
 const INPUT = 0x00
@@ -32,19 +32,19 @@ export function encodeShellFrame(frame: ShellFrame): Uint8Array<ArrayBuffer> {
   return bytes
 }
 
-/** The stream is out of step and must be closed: where the next frame begins is unknown. */
+/** The stream must be closed, because the start of the next frame is unknown. */
 export class ShellFrameError extends Error {
   override name = 'ShellFrameError'
 }
 
 /**
- * Takes bytes, split anywhere, and gives whole frames. `push` is a generator and works only while it is read: the
- * frames before a broken one come out first.
+ * Decodes bytes that are split at any position into complete frames. `push` is a lazy generator: the frames before an
+ * invalid one are yielded first.
  */
 export class ShellFrameDecoder {
   readonly #header = new Uint8Array(HEADER_BYTES)
   #headerBytes = 0
-  /** Made once the header is whole, so its size is known and small pieces are copied only once. */
+  /** Allocated when the header is complete, so that small chunks are copied only once. */
   #payload: Uint8Array<ArrayBuffer> | undefined
   #payloadBytes = 0;
 

@@ -1,32 +1,36 @@
 /**
- * OpenSSH public keys (spec 4.11; wire 13). A key becomes a line of `authorized_keys` in the guest, so a text that is
- * more than one line, or carries options, is not a key. The blob is read to its end: name, fields, nothing after.
+ * OpenSSH public keys. A key becomes a line of `authorized_keys` in the guest, so text with more than one line or with
+ * options is refused. The whole blob is parsed: algorithm, fields, and nothing after them.
  */
 import { type Static, Type } from 'typebox'
 import { decodeBase64, encodeBase64 } from './base64.ts'
 
-/** What OpenSSH itself reads at most. */
+/** Limit of OpenSSH. */
 const SSH_KEY_MAX_CHARACTERS = 16 * 1024
-/** Of all keys of a sandbox: they travel to its guest in one message. */
+/** Limit for all keys of a sandbox, which are sent to its guest in one message. */
 const SSH_KEYS_MAX_CHARACTERS = 256 * 1024
-/** Below this OpenSSH refuses to log in. */
+/** OpenSSH refuses shorter keys. */
 const RSA_MIN_BITS = 1024
 
-export const SshPubkeysBody = Type.Object({ keys: Type.Array(Type.String({ description: 'OpenSSH public key.' })) })
+export const SshPubkeysBody = Type.Object({
+  keys: Type.Array(Type.String({ description: 'OpenSSH public key, one line.' })),
+})
 export type SshPubkeysBody = Static<typeof SshPubkeysBody>
 
-export const SshPubkeysView = Type.Object({ count: Type.Integer({ description: 'Of all keys after the merge.' }) })
+export const SshPubkeysView = Type.Object({
+  count: Type.Integer({ description: 'Number of keys that the sandbox has now.' }),
+})
 export type SshPubkeysView = Static<typeof SshPubkeysView>
 
 export type SshPublicKey = {
   algorithm: string
   blob: Uint8Array
   comment: string
-  /** Algorithm and blob: what makes two keys the same, whatever their comments. */
+  /** Algorithm and blob. Keys that differ only in their comment have the same identity. */
   identity: string
 }
 
-/** Reads what follows the algorithm's name in the blob; false if it is not such a key. */
+/** Reads what follows the algorithm in the blob. False if it is not a key of that algorithm. */
 type KeyReader = (blob: BlobReader) => boolean
 
 const ed25519: KeyReader = (blob) => blob.take()?.length === 32
@@ -37,7 +41,7 @@ const rsa: KeyReader = (blob) => {
   return !!exponent && bitLength(exponent) > 1 && !!modulus && bitLength(modulus) >= RSA_MIN_BITS
 }
 
-/** An uncompressed point: 4, then both coordinates. */
+/** The point is uncompressed: a byte 4, then both coordinates. */
 const ecdsa =
   (curve: string, coordinateBytes: number): KeyReader =>
   (blob) => {
@@ -46,8 +50,8 @@ const ecdsa =
     return point?.length === 1 + 2 * coordinateBytes && point[0] === 4
   }
 
-/** Keys on a security token end with the application they are for, usually `ssh:`. */
-const onToken =
+/** The key of a security token (FIDO) also contains the application, usually `ssh:`. */
+const securityToken =
   (key: KeyReader): KeyReader =>
   (blob) =>
     key(blob) && !!blob.take()
@@ -58,8 +62,8 @@ const ALGORITHMS: ReadonlyMap<string, KeyReader> = new Map([
   ['ecdsa-sha2-nistp256', ecdsa('nistp256', 32)],
   ['ecdsa-sha2-nistp384', ecdsa('nistp384', 48)],
   ['ecdsa-sha2-nistp521', ecdsa('nistp521', 66)],
-  ['sk-ssh-ed25519@openssh.com', onToken(ed25519)],
-  ['sk-ecdsa-sha2-nistp256@openssh.com', onToken(ecdsa('nistp256', 32))],
+  ['sk-ssh-ed25519@openssh.com', securityToken(ed25519)],
+  ['sk-ecdsa-sha2-nistp256@openssh.com', securityToken(ecdsa('nistp256', 32))],
 ])
 
 /** The key, or an error text. */
@@ -72,7 +76,7 @@ export function parseSshPublicKey(text: string): SshPublicKey | string {
   const readKey = ALGORITHMS.get(algorithm)
   if (!readKey) return `must begin with one of ${[...ALGORITHMS.keys()].join(', ')}`
   const blob = decodeBase64(base64)
-  // decodeBase64 forgives what OpenSSH does not.
+  // decodeBase64 accepts variants that OpenSSH refuses.
   if (!blob?.length || encodeBase64(blob) !== base64) return 'has no valid base64 after the algorithm'
   const reader = new BlobReader(blob)
   if (reader.takeText() !== algorithm) return `is not a key of the algorithm ${algorithm}`
@@ -80,7 +84,7 @@ export function parseSshPublicKey(text: string): SshPublicKey | string {
   return { algorithm, blob, comment: comment.join(' '), identity: `${algorithm} ${base64}` }
 }
 
-/** For the field `keys`; names the bad one by its place. */
+/** Error text for the field `keys`, or undefined. It names the position of the invalid key. */
 export function checkSshPublicKeys(keys: readonly string[]): string | undefined {
   for (const [index, key] of keys.entries()) {
     const parsed = parseSshPublicKey(key)
@@ -91,10 +95,10 @@ export function checkSshPublicKeys(keys: readonly string[]): string | undefined 
   return undefined
 }
 
-/** Both lists, each key once; the first spelling stays. For checked keys only. */
-export function mergeSshPublicKeys(known: readonly string[], added: readonly string[]): string[] {
+/** Both lists without duplicates; the first occurrence is retained. All keys must be valid. */
+export function mergeSshPublicKeys(existing: readonly string[], added: readonly string[]): string[] {
   const byIdentity = new Map<string, string>()
-  for (const text of [...known, ...added]) {
+  for (const text of [...existing, ...added]) {
     const key = parseSshPublicKey(text)
     const identity = typeof key === 'string' ? text : key.identity
     if (!byIdentity.has(identity)) byIdentity.set(identity, text.trim())
@@ -102,7 +106,7 @@ export function mergeSshPublicKeys(known: readonly string[], added: readonly str
   return [...byIdentity.values()]
 }
 
-/** A blob is a row of strings, each behind its length in four bytes. */
+/** A blob is a sequence of byte strings, each preceded by its length in four bytes. */
 class BlobReader {
   #rest: Uint8Array
 
@@ -130,7 +134,7 @@ class BlobReader {
   }
 }
 
-/** Of a number with its highest byte first; 0 for a negative one, whose highest bit is set. */
+/** Bit length of a big-endian integer; 0 for a negative one, whose highest bit is set. */
 function bitLength(number: Uint8Array): number {
   if ((number[0] ?? 0) >= 0x80) return 0
   const first = number.findIndex((byte) => byte !== 0)

@@ -12,7 +12,7 @@ import {
   TemplateView,
 } from './template.ts'
 
-test('every status but pending, in which a template is born, can be reached by a move', () => {
+test('every status except pending, the initial one, is reached by a transition', () => {
   const reachable = new Set<string>(Object.values(TEMPLATE_MOVES).map((move) => move.to))
 
   assert.deepEqual(
@@ -21,7 +21,7 @@ test('every status but pending, in which a template is born, can be reached by a
   )
 })
 
-test('a template needs a name and a Dockerfile; its base is ignored', () => {
+test('a template needs a name and a Dockerfile, and its base is optional', () => {
   const body = { name: 'my-image', dockerfile: 'FROM debian:13' }
 
   assert.ok(Value.Check(TemplateCreateBody, body))
@@ -30,12 +30,12 @@ test('a template needs a name and a Dockerfile; its base is ignored', () => {
   for (const name of ['', 'My', 'a_b', 'a'.repeat(64)]) assert.ok(!Value.Check(TemplateCreateBody, { ...body, name }))
 })
 
-test('a Dockerfile is measured in bytes', () => {
+test('the size of a Dockerfile is measured in bytes', () => {
   assert.equal(checkDockerfileSize('#'.repeat(DOCKERFILE_MAX_BYTES)), undefined)
   assert.match(checkDockerfileSize('é'.repeat(DOCKERFILE_MAX_BYTES / 2 + 1)) ?? '', /65536 bytes/)
 })
 
-test('a template that is not built says null', () => {
+test('built_at of an unfinished template is null, not absent', () => {
   const view = {
     id: newId('template'),
     name: 'my-image',
@@ -49,7 +49,7 @@ test('a template that is not built says null', () => {
   assert.ok(!Value.Check(TemplateView, view))
 })
 
-test('a log is lines, and at the end of a followed one the outcome', () => {
+test('a log consists of lines, and a followed one ends with the status', () => {
   const line = { stream: 'done\n', line: 'done', ts: '2026-01-02T03:04:05.006Z', attempt: 1 }
 
   assert.ok(Value.Check(TemplateLogFrame, line))

@@ -1,4 +1,4 @@
-/** Templates: root file systems built from Dockerfiles (spec 2.8, 3.3, 4.7; wire 9). */
+/** Templates: root filesystems built from Dockerfiles. */
 import { type Static, Type } from 'typebox'
 import { Pagination } from './envelope.ts'
 import { TemplateId, Timestamp } from './ids.ts'
@@ -9,7 +9,7 @@ export const TEMPLATE_STATUSES = ['pending', 'building', 'ready', 'failed'] as c
 export type TemplateStatus = (typeof TEMPLATE_STATUSES)[number]
 export const TemplateStatus = Type.Enum(TEMPLATE_STATUSES)
 
-/** What may become what. A delete removes the record in every status and cancels a build under way. */
+/** Allowed transitions of a template. A delete removes the record in every status and cancels a running build. */
 export const TEMPLATE_MOVES = {
   build: { from: ['pending'], to: 'building' },
   buildDone: { from: ['building'], to: 'ready' },
@@ -18,9 +18,9 @@ export const TEMPLATE_MOVES = {
 export type TemplateMove = keyof typeof TEMPLATE_MOVES
 
 export const DOCKERFILE_MAX_BYTES = 64 * 1024
-/** Per user; 429 beyond. */
+/** Concurrent builds per user. The next one gets a 429. */
 export const TEMPLATE_BUILDS_MAX_DEFAULT = 2
-/** Packing the result is not counted. */
+/** Does not include packing the result. */
 export const TEMPLATE_BUILD_TIMEOUT_MS = 10 * 60_000
 export const TEMPLATE_ROOTFS_MAX_BYTES = 5_000_000_000
 export const TEMPLATE_LOG_LINE_MAX_BYTES = 64 * 1024
@@ -28,14 +28,18 @@ export const TEMPLATE_LOG_LINE_MAX_BYTES = 64 * 1024
 export const TemplateCreateBody = Type.Object({
   name: Type.String({
     pattern: '^[a-z0-9-]{1,63}$',
-    description: 'Lower case letters, digits and dashes. May repeat: a name means the latest ready build.',
+    description:
+      '1 to 63 lower case letters, digits and dashes. Need not be unique: a name refers to the latest ready build.',
   }),
-  dockerfile: Type.String({ minLength: 1, description: 'At most 64 KiB; one FROM, no COPY, no ADD.' }),
-  base: optionalNull(Type.String({ description: 'Ignored: FROM decides.' })),
+  dockerfile: Type.String({
+    minLength: 1,
+    description: 'Dockerfile of at most 64 KiB with one FROM and without COPY or ADD.',
+  }),
+  base: optionalNull(Type.String({ description: 'Ignored. The base is taken from FROM.' })),
 })
 export type TemplateCreateBody = Static<typeof TemplateCreateBody>
 
-/** For the field `dockerfile`. Its instructions are judged where they are built. */
+/** Error text for the field `dockerfile`, or undefined. The build checks the instructions. */
 export function checkDockerfileSize(dockerfile: string): string | undefined {
   return utf8Length(dockerfile) > DOCKERFILE_MAX_BYTES ? `must not exceed ${DOCKERFILE_MAX_BYTES} bytes` : undefined
 }
@@ -49,16 +53,16 @@ export type TemplateGetQuery = Static<typeof TemplateGetQuery>
 export const TemplateView = Type.Object({
   id: TemplateId,
   name: Type.String(),
-  base: Type.String({ description: 'What FROM names.' }),
+  base: Type.String({ description: 'Image that FROM names.' }),
   status: TemplateStatus,
-  ext4_size_bytes: Type.Integer({ description: '0 until it is built.' }),
+  ext4_size_bytes: Type.Integer({ description: 'Size of the built root filesystem; 0 until it is built.' }),
   created_at: Timestamp,
-  built_at: Type.Union([Timestamp, Type.Null()]),
-  dockerfile: Type.Optional(Type.String({ description: 'Only with include=dockerfile.' })),
+  built_at: Type.Union([Timestamp, Type.Null()], { description: 'Null until it is built.' }),
+  dockerfile: Type.Optional(Type.String({ description: 'Present only with include=dockerfile.' })),
 })
 export type TemplateView = Static<typeof TemplateView>
 
-/** Both arrays are equal: clients of the spec read `templates`, others the ordinary page. */
+/** `data` and `templates` are equal. Some clients read `templates`, others the page. */
 export const TemplateListView = Type.Object({
   data: Type.Array(TemplateView),
   pagination: Pagination,
@@ -74,20 +78,24 @@ export const TemplateDeleteView = Type.Object({
 export type TemplateDeleteView = Static<typeof TemplateDeleteView>
 
 export const TemplateLogsQuery = Type.Object({
-  follow: Type.Optional(Type.Boolean({ description: 'Ends with a final line that tells the status.' })),
-  attempt: Type.Optional(Type.Integer({ minimum: 0, description: 'Only this build attempt; 0 or absent: all.' })),
+  follow: Type.Optional(
+    Type.Boolean({ description: 'Keep the stream open until the build ends. The last line contains its status.' }),
+  ),
+  attempt: Type.Optional(
+    Type.Integer({ minimum: 0, description: 'Only this build attempt. Defaults to 0: all attempts.' }),
+  ),
 })
 export type TemplateLogsQuery = Static<typeof TemplateLogsQuery>
 
 export const TemplateLogLine = Type.Object({
   stream: Type.String({ description: 'Raw build output.' }),
-  line: Type.String({ description: 'The same without its line end.' }),
+  line: Type.String({ description: 'The output without its line ending.' }),
   ts: Timestamp,
   attempt: Type.Integer({ minimum: 1 }),
 })
 export type TemplateLogLine = Static<typeof TemplateLogLine>
 
-/** Last, and only with `follow=true`. A cancelled build is failed. */
+/** The last line, only with `follow=true`. A cancelled build has failed. */
 export const TemplateLogFinal = Type.Object({ final: Type.Literal(true), status: Type.Enum(['ready', 'failed']) })
 export type TemplateLogFinal = Static<typeof TemplateLogFinal>
 

@@ -1,10 +1,10 @@
-/** Tunnels and the shell: how they are opened (spec 4.11). What the shell's client then sends is in shell-frames.ts. */
+/** Opening tunnels and the shell. The frames that a shell client sends are in shell-frames.ts. */
 import { type Static, Type } from 'typebox'
 
-/** The token of the `Upgrade` header, in the request and in the 101. */
+/** Value of the `Upgrade` header in the request and in the 101 response. */
 export const TUNNEL_UPGRADE = 'tcp-tunnel'
 
-/** A port of the guest that does not answer by then is a 502 (wire 13). */
+/** After this time without a connection to the port of the guest the response is a 502. */
 export const TUNNEL_OPEN_TIMEOUT_MS = 10_000
 
 export const TunnelParams = Type.Object({
@@ -13,11 +13,11 @@ export const TunnelParams = Type.Object({
 })
 export type TunnelParams = Static<typeof TunnelParams>
 
-/** For clients that cannot set headers. A credential: never logged, and never a sandbox access token (spec 5). */
+/** For clients that cannot set headers. It is a credential and never logged. Sandbox access tokens are not accepted. */
 export const ShellWsQuery = Type.Object({
-  token: Type.Optional(Type.String({ description: 'User credential.' })),
-  access_token: Type.Optional(Type.String({ description: 'Same as token.' })),
-  api_key: Type.Optional(Type.String({ description: 'Same as token.' })),
+  token: Type.Optional(Type.String({ description: 'API key or session token of the user.' })),
+  access_token: Type.Optional(Type.String({ description: 'Alias of `token`.' })),
+  api_key: Type.Optional(Type.String({ description: 'Alias of `token`.' })),
 })
 export type ShellWsQuery = Static<typeof ShellWsQuery>
 

@@ -1,4 +1,4 @@
-/** Text measured and cut in UTF-8 bytes, the unit of every size limit of the spec; no cut goes through a character. */
+/** Measuring and truncating text in UTF-8 bytes, the unit of all size limits, without splitting a character. */
 
 const encoder = new TextEncoder()
 
@@ -8,7 +8,7 @@ export function utf8Length(text: string): number {
     const unit = text.charCodeAt(i)
     if (unit < 0x80) bytes += 1
     else if (unit < 0x800) bytes += 2
-    else if (isPairAt(text, i)) {
+    else if (isSurrogatePairAt(text, i)) {
       bytes += 4
       i += 1
     } else bytes += 3
@@ -16,19 +16,19 @@ export function utf8Length(text: string): number {
   return bytes
 }
 
-/** The longest beginning of the text that takes at most so many bytes. */
+/** The longest prefix of the text that needs at most `maxBytes`. */
 export function truncateUtf8(text: string, maxBytes: number): string {
-  // Three bytes a unit is the worst case: what surely fits is not encoded.
+  // A UTF-16 unit needs at most three bytes, so a short text fits without being encoded.
   if (text.length * 3 <= maxBytes) return text
   return text.slice(0, unitsThatFit(text, new Uint8Array(maxBytes)))
 }
 
 /**
- * Turns bytes, split anywhere, into strings of at most `maxBytes` UTF-8 bytes. A character is never cut: the bytes of
- * an unfinished one wait for the next push. Bytes that are no UTF-8 become U+FFFD.
+ * Decodes bytes that are split at any position into strings of at most `maxBytes` UTF-8 bytes. A character is never
+ * split: the bytes of an incomplete one wait for the next push. Invalid bytes become U+FFFD.
  */
 export class Utf8Chunker {
-  // A byte order mark in the output of a command is output.
+  // A byte order mark is part of the output of a command.
   readonly #decoder = new TextDecoder('utf-8', { ignoreBOM: true })
   readonly #maxBytes: number
   /** Allocated only for a push that may not fit into one string. */
@@ -40,21 +40,21 @@ export class Utf8Chunker {
   }
 
   push(bytes: Uint8Array): string[] {
-    return this.#cut(this.#decoder.decode(bytes, { stream: true }))
+    return this.#split(this.#decoder.decode(bytes, { stream: true }))
   }
 
-  /** What waits for bytes that will not come is U+FFFD. */
+  /** An incomplete character becomes U+FFFD. */
   end(): string[] {
-    return this.#cut(this.#decoder.decode())
+    return this.#split(this.#decoder.decode())
   }
 
-  #cut(text: string): string[] {
+  #split(text: string): string[] {
     if (text === '') return []
     if (text.length * 3 <= this.#maxBytes) return [text]
     this.#scratch ??= new Uint8Array(this.#maxBytes)
     const chunks: string[] = []
     for (let from = 0; from < text.length; ) {
-      // No more units than bytes can fit.
+      // Every unit needs at least one byte.
       const head = text.slice(from, from + this.#maxBytes + 1)
       const units = unitsThatFit(head, this.#scratch)
       chunks.push(head.slice(0, units))
@@ -64,9 +64,9 @@ export class Utf8Chunker {
   }
 }
 
-/** encodeInto stops before the first character that does not fit whole. */
+/** encodeInto stops before the first character that does not fit completely. */
 const unitsThatFit = (text: string, space: Uint8Array): number => encoder.encodeInto(text, space).read
 
-function isPairAt(text: string, i: number): boolean {
+function isSurrogatePairAt(text: string, i: number): boolean {
   return (text.codePointAt(i) ?? 0) > 0xffff
 }

@@ -1,4 +1,4 @@
-/** What webhooks tell: the actions, and what the data of each holds (spec 6; wire 15). */
+/** Webhook events: the actions and the data of each. */
 import { type Static, type TObject, Type } from 'typebox'
 import { DiskId, NetworkId, SandboxId, TemplateId, Timestamp } from './ids.ts'
 import { SandboxStatus } from './sandbox.ts'
@@ -31,22 +31,29 @@ export const WEBHOOK_ACTIONS = [
 export type WebhookAction = (typeof WEBHOOK_ACTIONS)[number]
 export const WebhookAction = Type.Enum(WEBHOOK_ACTIONS)
 
-/** Of the resource that the action is named after. */
+/** Fields of the resource that the action is named after. */
 const sandbox = { id: SandboxId, name: Type.String() }
 const disk = { id: DiskId, name: Type.String(), disk_id: DiskId }
 const network = { id: NetworkId, name: Type.String(), network_id: NetworkId }
 
-const SandboxMoved = Type.Object({ ...sandbox, status: SandboxStatus, status_reason: Type.Optional(Type.String()) })
-const DiskMoved = Type.Object({ ...disk, sandbox_id: SandboxId, mount_path: Type.String() })
-const NetworkMoved = Type.Object({ ...network, sandbox_id: SandboxId })
-const TemplateMoved = Type.Object({
+const SandboxStatusData = Type.Object({
+  ...sandbox,
+  status: SandboxStatus,
+  status_reason: Type.Optional(Type.String()),
+})
+const DiskAttachmentData = Type.Object({ ...disk, sandbox_id: SandboxId, mount_path: Type.String() })
+const NetworkAttachmentData = Type.Object({ ...network, sandbox_id: SandboxId })
+const TemplateStatusData = Type.Object({
   id: TemplateId,
   name: Type.String(),
   template_id: TemplateId,
   status: Type.Enum([...TEMPLATE_STATUSES, 'destroyed']),
 })
 
-/** Never values of envs, credentials or tokens: deliveries leave the house. Fields may be added, never taken away. */
+/**
+ * Deliveries leave the installation, so they never contain credentials, tokens or values of environment variables.
+ * Fields can be added but not removed.
+ */
 export const WEBHOOK_DATA = {
   'sandbox.create': Type.Object({
     ...sandbox,
@@ -55,11 +62,11 @@ export const WEBHOOK_DATA = {
     region: Type.String(),
     rootfs: Type.String(),
   }),
-  'sandbox.destroy': SandboxMoved,
-  'sandbox.pause': SandboxMoved,
-  'sandbox.resume': SandboxMoved,
+  'sandbox.destroy': SandboxStatusData,
+  'sandbox.pause': SandboxStatusData,
+  'sandbox.resume': SandboxStatusData,
   'sandbox.fork': Type.Object({ ...sandbox, forked_from: SandboxId }),
-  /** Only what changed. */
+  /** Contains only the changed fields. */
   'sandbox.patch': Type.Object({
     ...sandbox,
     ingress_enabled: Type.Optional(Type.Boolean()),
@@ -72,20 +79,20 @@ export const WEBHOOK_DATA = {
   'sandbox.bandwidth.update': Type.Object({ ...sandbox, add_bytes: Type.Integer(), quota_bytes: Type.Integer() }),
   'disk.create': Type.Object(disk),
   'disk.delete': Type.Object(disk),
-  'disk.attach': DiskMoved,
-  'disk.detach': DiskMoved,
+  'disk.attach': DiskAttachmentData,
+  'disk.detach': DiskAttachmentData,
   'network.create': Type.Object(network),
   'network.delete': Type.Object(network),
-  'network.attach': NetworkMoved,
-  'network.detach': NetworkMoved,
-  'template.submit': TemplateMoved,
-  'template.delete': TemplateMoved,
-  'template.build.start': TemplateMoved,
-  'template.build.complete': TemplateMoved,
+  'network.attach': NetworkAttachmentData,
+  'network.detach': NetworkAttachmentData,
+  'template.submit': TemplateStatusData,
+  'template.delete': TemplateStatusData,
+  'template.build.start': TemplateStatusData,
+  'template.build.complete': TemplateStatusData,
 } as const satisfies Record<WebhookAction, TObject>
 export type WebhookData<Action extends WebhookAction> = Static<(typeof WEBHOOK_DATA)[Action]>
 
-/** The body of a delivery, for a receiver that takes all actions. */
+/** Body of a delivery of any action. */
 export const WebhookEvent = Type.Object({
   event: WebhookAction,
   occurredAt: Timestamp,

@@ -1,4 +1,4 @@
-/** Webhook endpoints and deliveries (spec 2.13, 3.6, 4.13, 6; wire 15). These fields alone are in camel case. */
+/** Webhook endpoints and deliveries. Their fields are in camel case, unlike those of all other resources. */
 import { type Static, Type } from 'typebox'
 import { Timestamp, UserId, WebhookEndpointId } from './ids.ts'
 import { optionalNull } from './optional-null.ts'
@@ -9,45 +9,45 @@ export const WEBHOOK_SECRET_PREFIX = 'whsec_'
 export const WEBHOOK_TIMESTAMP_HEADER = 'X-Webhook-Timestamp'
 export const WEBHOOK_SIGNATURE_HEADER = 'X-Webhook-Signature'
 export const WEBHOOK_SIGNATURE_PREFIX = 'sha256='
-/** A receiver that takes longer has failed; so has one that redirects. */
+/** A delivery fails when the receiver takes longer or redirects. */
 export const WEBHOOK_TIMEOUT_MS = 10_000
-/** After the first attempt and after each retry but the last. */
+/** Delays after the first attempt and after each retry except the last. */
 export const WEBHOOK_RETRY_DELAYS_MS = [5_000, 30_000, 2 * 60_000, 10 * 60_000, 60 * 60_000] as const
-/** Of failed deliveries: then the endpoint is suspended. */
+/** After this many failed deliveries the endpoint is suspended. */
 export const WEBHOOK_FAILURES_MAX = 50
-/** How long a record of a delivery that has ended is kept, and any record at all. */
-export const WEBHOOK_ENDED_KEPT_MS = 30 * 60_000
-export const WEBHOOK_KEPT_MS = 72 * 3_600_000
+/** Retention of the records of completed deliveries, and of all records. */
+export const WEBHOOK_COMPLETED_RETENTION_MS = 30 * 60_000
+export const WEBHOOK_RETENTION_MS = 72 * 3_600_000
 
-/** How long to wait after so many attempts, the first included; undefined when they are used up. */
+/** Delay after `attempts` attempts, including the first. Undefined after the last one. */
 export const webhookRetryDelayMs = (attempts: number): number | undefined => WEBHOOK_RETRY_DELAYS_MS[attempts - 1]
 
-/** What the signature covers: the seconds as sent in the header, and the body byte for byte. */
+/** The signed text: the timestamp in seconds as sent in the header, and the exact body. */
 export const webhookSignedText = (timestamp: string | number, rawBody: string): string => `${timestamp}.${rawBody}`
 
 export const DELIVERY_STATUSES = ['pending', 'delivered', 'failed'] as const
 export type DeliveryStatus = (typeof DELIVERY_STATUSES)[number]
 export const DeliveryStatus = Type.Enum(DELIVERY_STATUSES)
 
-/** What may become what. A retry leaves the delivery pending. */
+/** Allowed transitions of a delivery. It stays pending during retries. */
 export const DELIVERY_MOVES = {
   deliver: { from: ['pending'], to: 'delivered' },
   giveUp: { from: ['pending'], to: 'failed' },
 } as const satisfies Record<string, { from: readonly DeliveryStatus[]; to: DeliveryStatus }>
 
-/** The list grows over time, so clients fetch it. */
+/** Clients fetch the list because it grows over time. */
 export const WebhookActionsView = Type.Array(WebhookAction)
 
 export const WebhookCreateBody = Type.Object({
-  url: Type.String({ description: 'http or https.' }),
-  events: optionalNull(Type.Array(Type.String(), { description: 'Absent or empty: all actions.' })),
+  url: Type.String({ description: 'URL of the receiver, beginning with http:// or https://.' }),
+  events: optionalNull(Type.Array(Type.String(), { description: 'Actions to deliver. Absent or empty for all.' })),
 })
 export type WebhookCreateBody = Static<typeof WebhookCreateBody>
 
-/** For the field `url`. */
+/** Error text for the field `url`, or undefined if it is valid. */
 export const checkWebhookUrl = (url: string): string | undefined => checkHttpUrl(url)
 
-/** For the field `events`. */
+/** Error text for the field `events`, or undefined if it is valid. */
 export function checkWebhookEvents(events: readonly string[]): string | undefined {
   const unknown = events.find((event) => !(WEBHOOK_ACTIONS as readonly string[]).includes(event))
   return unknown === undefined ? undefined : `unknown action ${JSON.stringify(unknown.slice(0, 100))}`
@@ -60,8 +60,8 @@ export const WebhookEndpointView = Type.Object({
   id: WebhookEndpointId,
   userId: UserId,
   url: Type.String(),
-  events: Type.Array(WebhookAction, { description: 'Empty: all actions.' }),
-  active: Type.Boolean({ description: 'False: suspended.' }),
+  events: Type.Array(WebhookAction, { description: 'Delivered actions. Empty for all.' }),
+  active: Type.Boolean({ description: 'False when the endpoint is suspended after too many failures.' }),
   failureCount: Type.Integer(),
   createdAt: Timestamp,
 })
@@ -69,7 +69,10 @@ export type WebhookEndpointView = Static<typeof WebhookEndpointView>
 
 export const WebhookCreatedView = Type.Object({
   ...WebhookEndpointView.properties,
-  secret: Type.String({ pattern: `^${WEBHOOK_SECRET_PREFIX}`, description: 'Shown this once.' }),
+  secret: Type.String({
+    pattern: `^${WEBHOOK_SECRET_PREFIX}`,
+    description: 'Secret for verifying signatures. It is shown only in this response.',
+  }),
 })
 export type WebhookCreatedView = Static<typeof WebhookCreatedView>
 

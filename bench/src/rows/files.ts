@@ -1,8 +1,8 @@
 /** How fast files are transferred, against the guest agent's port without the API and the host agent. */
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import { GuestGrowAnswer } from '@warren/protocol'
-import { askGuest } from '../../../host-agent/src/guest/client.ts'
+import { GuestGrowResponse } from '@warren/protocol'
+import { callGuest } from '../../../host-agent/src/guest/call-guest.ts'
 import { type BareVm, bootBareVm } from '../../../host-agent/src/testing/bare-vm.ts'
 import { interleave } from '../interleave.ts'
 import type { Comparison, Measurement, Row, Run } from '../row.ts'
@@ -96,8 +96,8 @@ const bareUrl = `/files?path=${encodeURIComponent(PATH)}`
 
 /** The filesystem of an image has no free space. */
 async function growDisk({ channel }: BareVm): Promise<void> {
-  const request = { method: 'POST', path: '/grow', body: {}, answer: GuestGrowAnswer } as const
-  await askGuest(channel.session, request, AbortSignal.timeout(GROW_LIMIT_MS))
+  const request = { method: 'POST', path: '/grow', body: {}, response: GuestGrowResponse } as const
+  await callGuest(channel.session, request, AbortSignal.timeout(GROW_LIMIT_MS))
 }
 
 async function pushBare({ channel }: BareVm, data: Buffer): Promise<void> {

@@ -13,7 +13,7 @@ import {
   type ProcessFrame,
   type ProcessView,
 } from '@warren/protocol'
-import { askGuest } from '../../../host-agent/src/guest/client.ts'
+import { callGuest } from '../../../host-agent/src/guest/call-guest.ts'
 import type { BareVm } from '../../../host-agent/src/testing/bare-vm.ts'
 import type { Api } from './api.ts'
 
@@ -83,8 +83,8 @@ export function bareAccess({ channel: { session } }: BareVm): GuestAccess {
   }
   return {
     async start(body) {
-      const startRequest = { method: 'POST', path: '/processes', body, answer: GuestProcess } as const
-      return (await askGuest(session, startRequest, AbortSignal.timeout(RESPONSE_LIMIT_MS))).process_id
+      const startRequest = { method: 'POST', path: '/processes', body, response: GuestProcess } as const
+      return (await callGuest(session, startRequest, AbortSignal.timeout(RESPONSE_LIMIT_MS))).process_id
     },
     input: async (id, bytes) => void (await request('POST', `/processes/${id}/input`, bytes)).resume(),
     async *connect(id) {

@@ -6,7 +6,7 @@
 import { badField, wrongState } from '@warren/kit/failure'
 import {
   checkSshPublicKeys,
-  GuestIdentityAnswer,
+  GuestIdentityResponse,
   isTerminal,
   mergeSshPublicKeys,
   type SshPubkeysView,
@@ -76,7 +76,7 @@ async function pushKeys(deps: Deps, row: SandboxRow, signal: AbortSignal): Promi
       deps,
       current,
       { method: 'POST', route: 'identity', body: { ssh_pubkeys } },
-      GuestIdentityAnswer,
+      GuestIdentityResponse,
       signal,
     )
     current = await getRow(deps, row.id)

@@ -1,5 +1,5 @@
 /** What became of a sandbox (protocol/sandbox-event.ts). Written by every move (move.ts), read here, forgotten here. */
-import { EVENTS_KEPT_DAYS, type PageQuery, type SandboxEvent } from '@warren/protocol'
+import { EVENTS_RETENTION_DAYS, type PageQuery, type SandboxEvent } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Deps } from '../deps.ts'
 import { clampPage } from '../http/pagination.ts'
@@ -46,9 +46,9 @@ export const deleteOldEvents: Sweep = {
   async run(deps) {
     await sql`delete from sandbox_events where id in (
       select e.id from sandbox_events e join sandboxes s on s.id = e.sandbox_id
-      where e.at < now() - make_interval(days => ${EVENTS_KEPT_DAYS})
+      where e.at < now() - make_interval(days => ${EVENTS_RETENTION_DAYS})
         and s.status in ('destroyed', 'failed')
-        and s.status_since < now() - make_interval(days => ${EVENTS_KEPT_DAYS})
+        and s.status_since < now() - make_interval(days => ${EVENTS_RETENTION_DAYS})
       limit ${BATCH})`.execute(deps.db)
   },
 }

@@ -314,7 +314,7 @@ test('a pause that meets a live fork waits for it', async () => {
   const gate = Promise.withResolvers<void>()
   host.hooks = { beforeFork: () => gate.promise }
   const forked = fork(id, { live: true })
-  await until(() => host.vms.get(id)!.doing !== undefined)
+  await until(() => host.vms.get(id)!.operation !== undefined)
 
   const accepted = await send('POST', `/v1/sandboxes/${id}/pause`, ada)
   await until(() => host.calls.filter((call) => call === `POST /v1/vms/${id}/pause`).length > 1)

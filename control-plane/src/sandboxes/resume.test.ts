@@ -194,7 +194,7 @@ test('a damaged state is told at once, and the next resume goes on from the one 
   assert.equal(host.calls.filter((call) => call === `POST /v1/vms/${id}/resume`).length, before + 1)
   assert.equal(
     (await viewOf(id)).status_reason,
-    'could not be resumed: generation 2 is damaged: ram.diff does not add up; the next resume takes generation 1',
+    'could not be resumed: generation 2 is damaged: the checksum of ram.diff does not match; the next resume uses generation 1',
   )
   await resume(id)
   await reaches(id, 'running')

@@ -7,7 +7,7 @@
  * while, not each second.
  */
 import { Failure } from '@warren/kit/failure'
-import { cleanSelfReason, type HostState, type HostVmSignal } from '@warren/protocol'
+import { type HostState, type HostVmSignal, sanitizeSelfReason } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
@@ -41,7 +41,7 @@ export async function applySelfSignals(
 async function obey(deps: Deps, row: Seen, signal: HostVmSignal | undefined): Promise<void> {
   if (!signal) return
   // The host has cleaned it; of what a guest wrote nothing is taken on trust.
-  const reason = cleanSelfReason(signal.reason)
+  const reason = sanitizeSelfReason(signal.reason)
   if (signal.action === 'delete') {
     await destroySandbox(deps, row.id, { actor: 'sandbox', reason: reason ?? 'deleted from inside' })
   } else if (row.status === 'running') await pauseItself(deps, row, reason ?? 'paused from inside')

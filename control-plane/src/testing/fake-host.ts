@@ -85,7 +85,7 @@ export class FakeHost extends FakeVms {
   async stop(): Promise<void> {
     const server = this.#server
     this.#server = undefined
-    this.forgetOperations()
+    this.dropOperations()
     for (const session of this.#sessions) session.destroy()
     await new Promise<void>((resolve) => (server ? server.close(() => resolve()) : resolve()))
   }

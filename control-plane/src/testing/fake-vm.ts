@@ -1,4 +1,4 @@
-/** One VM of a fake host, the hooks for tests, and how a guest is stopped. */
+/** A VM of the fake host and the hooks of a test. */
 import type {
   HostFailureCode,
   HostVm,
@@ -22,31 +22,31 @@ export type FakeVm = Omit<HostVm, 'generation'> & {
   body: HostVmCreateBody
   guest: FakeGuest
   network: FakeNetwork
-  /** Saved generations, oldest first. */
+  /** Saved and complete generations, oldest first. */
   generations: number[]
   damaged: Set<number>
-  /** Operations by kind and fence: a repeated request gets the same response. */
+  /** Results of operations by kind and fence; a repeated request gets the same one. */
   done: Map<string, Promise<unknown>>
-  /** The current operation; others are rejected meanwhile. */
-  doing?: string
+  /** The operation in progress; others are refused meanwhile. */
+  operation?: string
 }
 
 type Awaitable = Promise<void> | void
 export type VmHooks = {
   beforeCreate?: (body: HostVmCreateBody) => Awaitable
-  /** The VM is running; the response has not been sent. */
+  /** The VM runs; the response is not sent yet. */
   afterCreate?: (body: HostVmCreateBody) => Awaitable
   beforePause?: (id: string) => Awaitable
-  /** It is saved; the response has not been sent. */
+  /** The VM is saved; the response is not sent yet. */
   afterPause?: (id: string) => Awaitable
   beforeResume?: (id: string, body: HostVmResumeBody) => Awaitable
   afterResume?: (id: string, body: HostVmResumeBody) => Awaitable
   beforeFork?: (id: string, body: HostVmForkBody) => Awaitable
-  /** The children exist; the response has not been sent. */
+  /** The children exist; the response is not sent yet. */
   afterFork?: (id: string, body: HostVmForkBody) => Awaitable
   beforeDelete?: (id: string) => Awaitable
   beforeNetwork?: (id: string, body: HostVmNetworkBody) => Awaitable
-  /** The VM is deleted; the response has not been sent. */
+  /** The VM is deleted; the response is not sent yet. */
   afterDelete?: (id: string) => Awaitable
 }
 
@@ -54,7 +54,7 @@ export function endCommands(vm: FakeVm): void {
   for (const child of vm.guest.commands) child.kill('SIGKILL')
 }
 
-/** Processes survive a pause; nothing survives the VM. */
+/** Unlike a pause, which leaves managed processes running. */
 export function endGuest(vm: FakeVm): void {
   endCommands(vm)
   for (const { child } of vm.guest.processes.values()) child.kill('SIGKILL')

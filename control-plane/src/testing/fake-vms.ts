@@ -1,11 +1,9 @@
 /**
- * The VMs of a fake host: the real states without real VMs. A lower fence is rejected, even for a deleted VM. An
- * operation with the same fence is not performed twice. A pause that fails leaves the VM running, a resume that fails
- * leaves it unchanged. Saved generations are numbered and can be damaged; the guest's files are saved with them, so a
- * fork has copies.
+ * The VMs of the fake host. They go through the states of real ones: a lower fence is refused, also for a VM that no
+ * longer exists, and an operation is done once per fence. A pause that fails leaves the VM running; a resume that fails
+ * leaves it as it was. Generations are numbered and can be damaged. A fork gets a copy of the guest's files.
  *
- * Hooks are awaited at their points: an error they throw becomes the response, and a hook that never resolves hangs the
- * request.
+ * Hooks are awaited: an error that a hook throws is the response, and a hook that never resolves hangs the request.
  */
 import { cp, mkdtemp } from 'node:fs/promises'
 import path from 'node:path'
@@ -39,8 +37,8 @@ export class FakeVms {
   memMib: number
   protected readonly folder: string
   readonly #fences = new Map<string, number>()
-  /** Incremented when the agent dies: operations of a dead agent do not continue. */
-  #life = 0
+  /** Incremented when the agent dies, which cancels its operations. */
+  #incarnation = 0
 
   constructor(folder: string, options: { memMib: number; images: HostImage[] }) {
     this.folder = folder
@@ -59,23 +57,20 @@ export class FakeVms {
     }))
   }
 
-  /**
-   * `aborted` rejects when the caller has disconnected or the time is up: a create, unlike the other operations, is
-   * then undone.
-   */
-  async createVm(body: HostVmCreateBody, aborted: Promise<never>): Promise<{ spawn_ms: number; how: 'clone' }> {
+  /** `cancelled` rejects when the caller disconnects or the time is up. Unlike other operations, a create is undone then. */
+  async createVm(body: HostVmCreateBody, cancelled: Promise<never>): Promise<{ spawn_ms: number; how: 'clone' }> {
     this.#checkFence(body.id, body.fence, true)
     if (!this.images.some((image) => image.name === body.image && image.state === 'ready')) {
       throw new FakeHostFailure('image_not_ready', body.image)
     }
     this.#checkRoom(body.id, body)
     const vm = this.#newVm(body, 'creating', await mkdtemp(path.join(this.folder, 'vm-')))
-    const within = <T>(work: T) => Promise.race([work, aborted])
+    const unlessCancelled = <T>(work: T) => Promise.race([work, cancelled])
     try {
-      await within(this.hooks.beforeCreate?.(body))
-      if (this.vms.get(body.id) !== vm) throw new FakeHostFailure('fence_lost', 'deleted meanwhile')
+      await unlessCancelled(this.hooks.beforeCreate?.(body))
+      if (this.vms.get(body.id) !== vm) throw new FakeHostFailure('fence_lost', 'deleted during the create')
       vm.state = 'running'
-      await within(this.hooks.afterCreate?.(body))
+      await unlessCancelled(this.hooks.afterCreate?.(body))
       return { spawn_ms: 12.5, how: 'clone' }
     } catch (error) {
       if (this.vms.get(body.id) === vm) this.vms.delete(body.id)
@@ -85,7 +80,7 @@ export class FakeVms {
 
   pauseVm(id: string, { fence }: HostVmPauseBody): Promise<HostVmPaused> {
     const vm = this.#enter(id, fence)
-    return this.#once(vm, `pause ${fence}`, async (alive) => {
+    return this.#runOnce(vm, `pause ${fence}`, async (alive) => {
       if (vm.state !== 'running') throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
       vm.state = 'pausing'
       try {
@@ -97,7 +92,7 @@ export class FakeVms {
         throw error
       }
       const generation = (vm.generations.at(-1) ?? 0) + 1
-      // The previous generation is kept until this one is proven.
+      // The previous generation is retained until this one is proven.
       vm.generations = [...vm.generations.slice(-1), generation]
       vm.state = 'paused'
       delete vm.signal
@@ -110,11 +105,11 @@ export class FakeVms {
 
   resumeVm(id: string, body: HostVmResumeBody): Promise<HostVmResumed> {
     const vm = this.#enter(id, body.fence)
-    return this.#once(vm, `resume ${body.fence}`, async (alive): Promise<HostVmResumed> => {
+    return this.#runOnce(vm, `resume ${body.fence}`, async (alive): Promise<HostVmResumed> => {
       if (vm.state !== 'paused' && vm.state !== 'dead') {
         throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
       }
-      const was = vm.state
+      const previousState = vm.state
       const generation = this.#pickGeneration(vm)
       this.#checkRoom(id, { ...vm.body, ip: body.ip })
       vm.state = 'resuming'
@@ -123,7 +118,7 @@ export class FakeVms {
         alive()
         if (vm.state !== 'resuming') throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
       } catch (error) {
-        if (alive.is() && vm.state === 'resuming') vm.state = was
+        if (alive.is() && vm.state === 'resuming') vm.state = previousState
         throw error
       }
       vm.network = new FakeNetwork(body.network)
@@ -156,8 +151,8 @@ export class FakeVms {
       await this.hooks.afterFork?.(id, body)
       return { generation: 1, ...(body.live ? { stopped_ms: 1 } : {}) }
     }
-    // A saved generation can be copied in any state; a live fork needs exclusive access.
-    return this.#once(vm, key, work, body.live === true)
+    // A saved generation can be copied in any state; a live fork needs the VM to be stopped.
+    return this.#runOnce(vm, key, work, body.live === true)
   }
 
   async putNetwork(id: string, body: HostVmNetworkBody): Promise<HostVmNetworkApplied> {
@@ -190,24 +185,24 @@ export class FakeVms {
     endGuest(vm)
   }
 
-  /** As if the host had been reinstalled. */
+  /** The host no longer knows the VM, as after a reinstallation. */
   loseVm(id: string): void {
     endGuest(this.vms.get(id)!)
     this.vms.delete(id)
   }
 
-  /** Damages the newest generation. */
+  /** Corrupts the newest generation. */
   damageVm(id: string): void {
     const vm = this.vms.get(id)!
     vm.damaged.add(vm.generations.at(-1)!)
   }
 
-  /** Drops the operations of an agent that died: before its commit point an operation has no effect. */
-  protected forgetOperations(): void {
-    this.#life++
+  /** Operations that had not reached their commit point when the agent died have no effect. */
+  protected dropOperations(): void {
+    this.#incarnation++
     for (const vm of this.vms.values()) {
       vm.done.clear()
-      delete vm.doing
+      delete vm.operation
       vm.network.known = false
       if (vm.state === 'pausing') vm.state = 'running'
       if (vm.state === 'resuming') vm.state = vm.generations.length > 0 ? 'paused' : 'dead'
@@ -229,26 +224,31 @@ export class FakeVms {
     return vm
   }
 
-  async #once<Answer>(vm: FakeVm, key: string, work: (alive: Alive) => Promise<Answer>, alone = true): Promise<Answer> {
-    const life = this.#life
+  async #runOnce<Result>(
+    vm: FakeVm,
+    key: string,
+    work: (alive: Alive) => Promise<Result>,
+    exclusive = true,
+  ): Promise<Result> {
+    const incarnation = this.#incarnation
     const alive = Object.assign(
       () => {
-        if (life !== this.#life) throw new FakeHostFailure('internal', 'the agent died')
+        if (incarnation !== this.#incarnation) throw new FakeHostFailure('internal', 'the agent died')
       },
-      { is: () => life === this.#life },
+      { is: () => incarnation === this.#incarnation },
     )
-    const known = vm.done.get(key)
-    if (known) return known as Promise<Answer>
-    if (alone && vm.doing) {
-      throw new FakeHostFailure('wrong_state', `VM ${vm.id} is ${vm.state}: ${vm.doing} is in progress`)
+    const repeated = vm.done.get(key)
+    if (repeated) return repeated as Promise<Result>
+    if (exclusive && vm.operation) {
+      throw new FakeHostFailure('wrong_state', `VM ${vm.id} is ${vm.state}: ${vm.operation} is in progress`)
     }
-    if (alone) vm.doing = key
-    const under = work(alive).finally(() => {
-      if (vm.doing === key) delete vm.doing
+    if (exclusive) vm.operation = key
+    const result = work(alive).finally(() => {
+      if (vm.operation === key) delete vm.operation
     })
-    vm.done.set(key, under)
-    under.catch(() => vm.done.delete(key))
-    return under
+    vm.done.set(key, result)
+    result.catch(() => vm.done.delete(key))
+    return result
   }
 
   #pickGeneration(vm: FakeVm): number | undefined {
@@ -258,14 +258,17 @@ export class FakeVms {
     if (!vm.damaged.has(newest)) return newest
     vm.generations.pop()
     const next = vm.generations.at(-1)
-    const offer = next === undefined ? 'no other is left' : `the next resume takes generation ${next}`
-    throw new FakeHostFailure('snapshot_damaged', `generation ${newest} is damaged: ram.diff does not add up; ${offer}`)
+    const offer = next === undefined ? 'there is no other generation' : `the next resume uses generation ${next}`
+    throw new FakeHostFailure(
+      'snapshot_damaged',
+      `generation ${newest} is damaged: the checksum of ram.diff does not match; ${offer}`,
+    )
   }
 
   async #copy(source: FakeVm, child: { id: string; fence: number }): Promise<void> {
     const root = await mkdtemp(path.join(this.folder, 'vm-'))
     await cp(source.guest.root, root, { recursive: true })
-    // It has no address until it is first resumed.
+    // A fork has no address before it is first resumed.
     const vm = this.#newVm({ ...source.body, ...child, ip: '', network: HOST_NETWORK_DEFAULT }, 'paused', root)
     vm.generations = [1]
   }
@@ -286,7 +289,7 @@ export class FakeVms {
     return vm
   }
 
-  /** A create whose VM was deleted with the same fence is too late as well. */
+  /** A create needs a higher fence than a delete of the same VM, which may have arrived first. */
   #checkFence(id: string, fence: number, isNew: boolean): void {
     const seen = this.#fences.get(id) ?? 0
     if (fence < seen || (isNew && fence === seen)) throw new FakeHostFailure('fence_lost', `${id}: ${seen}`)
@@ -299,10 +302,9 @@ export class FakeVms {
     if (taken) throw new FakeHostFailure('internal', `${body.ip} belongs to ${taken.id}`)
     const holders = others.filter((vm) => HOLDS_MEMORY.includes(vm.state))
     const used = holders.reduce((sum, vm) => sum + vm.body.mem_mib, 0)
-    if (used + body.mem_mib > this.memMib)
-      throw new FakeHostFailure('internal', 'the memory of this host is overcommitted')
+    if (used + body.mem_mib > this.memMib) throw new FakeHostFailure('internal', 'not enough memory on this host')
   }
 }
 
-/** Throws when the agent has died meanwhile. */
+/** Throws if the agent has died since the operation began; `is` returns whether it is alive. */
 type Alive = (() => void) & { is(): boolean }

@@ -13,7 +13,7 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { guestHello, guestHelloAnswer } from '@warren/protocol'
+import { guestHello, guestHelloReply } from '@warren/protocol'
 
 const BINARY = path.resolve(import.meta.dirname, '../../../guest-agent/target/warren/guest-agent')
 
@@ -47,7 +47,7 @@ async function greet(socket: string): Promise<ClientHttp2Session> {
   const nonce = randomBytes(16).toString('hex')
   for (const port of [hello, data]) {
     port.write(guestHello(nonce))
-    await skipPast(port, guestHelloAnswer(nonce))
+    await skipPast(port, guestHelloReply(nonce))
   }
   hello.resume()
   const session = connect('http://guest', {

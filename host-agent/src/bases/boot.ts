@@ -4,11 +4,11 @@ import type { ClientHttp2Session } from 'node:http2'
 import path from 'node:path'
 import { errorText } from '@warren/kit/text'
 import { Undo } from '@warren/kit/undo'
-import { GuestGrowAnswer, GuestReady } from '@warren/protocol'
+import { GuestGrowResponse, GuestReady } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
+import { callGuest } from '../guest/call-guest.ts'
 import { openGuestChannel } from '../guest/channel.ts'
-import { askGuest } from '../guest/client.ts'
-import { runInGuest } from '../guest/exec.ts'
+import { runInGuest } from '../guest/run-in-guest.ts'
 import { diskFile, inWork, STATE_FILE } from '../vmm/args.ts'
 import { createOverlay } from '../vmm/disk/qcow2/overlay.ts'
 import { launchQemu, socketDirOf, socketsIn } from '../vmm/launch.ts'
@@ -83,10 +83,10 @@ export async function bootAndSave(deps: Deps, base: Base): Promise<void> {
 
 /** What every sandbox does first is done here, so that its pages are in memory and its code translated. */
 async function warm(session: ClientHttp2Session, signal: AbortSignal): Promise<void> {
-  const ready = await askGuest(session, { method: 'GET', path: '/ready', answer: GuestReady }, signal)
+  const ready = await callGuest(session, { method: 'GET', path: '/ready', response: GuestReady }, signal)
   if (!['tsc', 'kvm-clock'].includes(ready.clocksource))
     throw new Error(`the guest counts time by ${ready.clocksource}`)
-  await askGuest(session, { method: 'POST', path: '/grow', body: {}, answer: GuestGrowAnswer }, signal)
+  await callGuest(session, { method: 'POST', path: '/grow', body: {}, response: GuestGrowResponse }, signal)
   for (let i = 0; i < 3; i++) await runInGuest(session, { cmd: '/bin/sh', args: ['-c', 'true'] }, signal)
   await runInGuest(session, { cmd: 'sync' }, signal)
 }

@@ -2,7 +2,7 @@
 import path from 'node:path'
 import { Undo } from '@warren/kit/undo'
 import type { Deps } from '../deps.ts'
-import { runInGuest } from '../guest/exec.ts'
+import { runInGuest } from '../guest/run-in-guest.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
 import { startVmm } from '../vmm/start.ts'
 import type { Base } from './base.ts'

@@ -1,9 +1,9 @@
 /**
- * The way to a guest's agent: HTTP/2 over two virtio-serial ports, greeted as protocol/guest-api.ts says.
+ * The connection to a guest agent: HTTP/2 over virtio-serial, after the greeting described in protocol/src/guest-api.ts.
  *
- * A greeting that is not answered is tried again with a new number on new connections: a guest that was restored a
- * moment ago may miss the first. Nothing that arrives before the answer to our own number is believed: it was meant for
- * somebody else.
+ * A greeting without a reply is repeated with a new number on new connections, because a guest that was just restored
+ * may miss the first one. Bytes that arrive before the reply to this number belong to an earlier connection and are
+ * skipped.
  */
 import { randomBytes } from 'node:crypto'
 import http2, {
@@ -13,17 +13,17 @@ import http2, {
   type OutgoingHttpHeaders,
 } from 'node:http2'
 import type net from 'node:net'
-import { GUEST_HELLO_TIMEOUT_MS, guestHello, guestHelloAnswer } from '@warren/protocol'
+import { GUEST_HELLO_TIMEOUT_MS, guestHello, guestHelloReply } from '@warren/protocol'
 import { connectWhenThere } from '../vmm/qmp.ts'
 
 export type GuestChannel = { session: ClientHttp2Session; closed: Promise<void>; close(): void }
 
-/** What a stream that nobody reads may hold here; the session's is large, so that it holds up no other. */
+/** Limits what an unread stream buffers. The session window is large, so that an unread stream blocks no other. */
 const STREAM_WINDOW_BYTES = 256 * 1024
 const SESSION_WINDOW_BYTES = 16 * 1024 * 1024
 /**
- * Node counts the bytes that a reset stream had not sent yet for ever: after so many of them no stream would be opened
- * any more. What is held is bounded by the windows and the number of streams (relay-to-guest.ts).
+ * Node never forgets the unsent bytes of a reset stream: with a limit, a session would at some point open no more
+ * streams. The windows and the number of streams (relay-to-guest.ts) bound the memory instead.
  */
 export const NO_MEMORY_LIMIT_MB = 1e9
 const SKIP_MAX_BYTES = 64 * 1024 * 1024
@@ -44,8 +44,8 @@ export async function openGuestChannel(
 }
 
 /**
- * A request to the guest. What no agent of ours ever sends ends the session at its first occurrence: a guest can send
- * it much faster than we can hear it, and all the others would wait for us.
+ * Opens a request to the guest. Frames that the guest agent never sends end the session immediately: a guest can send
+ * them faster than this process can handle them, and all other guests would wait.
  */
 export function openGuestStream(
   session: ClientHttp2Session,
@@ -53,14 +53,14 @@ export function openGuestStream(
   options?: ClientSessionRequestOptions,
 ): ClientHttp2Stream {
   const stream = session.request(headers, options)
-  for (const event of ['headers', 'continue']) stream.once(event, () => endNonsense(session, event))
+  for (const event of ['headers', 'continue']) stream.once(event, () => endSession(session, event))
   return stream
 }
 
-const endNonsense = (session: ClientHttp2Session, what: string): void =>
-  session.destroy(new Error(`the guest sent ${what}`))
+const endSession = (session: ClientHttp2Session, event: string): void =>
+  session.destroy(new Error(`the guest sent an unexpected ${event} frame`))
 
-/** One try, on connections of its own. */
+/** One attempt, on new connections. */
 async function greet(paths: { agent: string; hello: string }, signal: AbortSignal): Promise<GuestChannel> {
   const nonce = randomBytes(16).toString('hex')
   const sockets: net.Socket[] = []
@@ -69,10 +69,10 @@ async function greet(paths: { agent: string; hello: string }, signal: AbortSigna
     const [agent, hello] = sockets as [net.Socket, net.Socket]
     for (const socket of sockets) socket.on('error', () => {}) // `close` follows.
     hello.write(guestHello(nonce))
-    await skipPast(hello, guestHelloAnswer(nonce), signal)
-    // Only now: until the guest has ended the session before, bytes on the agent port would be taken for its.
+    await skipPast(hello, guestHelloReply(nonce), signal)
+    // Not earlier: until the guest has ended the previous session, it would read these bytes as part of that session.
     agent.write(guestHello(nonce))
-    await skipPast(agent, guestHelloAnswer(nonce), signal)
+    await skipPast(agent, guestHelloReply(nonce), signal)
     return openSession(agent, hello)
   } catch (error) {
     for (const socket of sockets) socket.destroy()
@@ -80,9 +80,9 @@ async function greet(paths: { agent: string; hello: string }, signal: AbortSigna
   }
 }
 
-/** Reads up to and including the line; what follows it goes back into the socket. */
+/** Reads up to and including the line. The bytes after it are put back into the socket. */
 function skipPast(socket: net.Socket, line: string, signal: AbortSignal): Promise<void> {
-  const wanted = Buffer.from(line, 'latin1')
+  const expected = Buffer.from(line, 'latin1')
   let held = Buffer.alloc(0)
   let skipped = 0
   return new Promise((resolve, reject) => {
@@ -96,19 +96,19 @@ function skipPast(socket: net.Socket, line: string, signal: AbortSignal): Promis
     }
     const onData = (chunk: Buffer) => {
       held = Buffer.concat([held, chunk])
-      const at = held.indexOf(wanted)
+      const at = held.indexOf(expected)
       if (at !== -1) {
-        const rest = held.subarray(at + wanted.length)
+        const rest = held.subarray(at + expected.length)
         settle()
         if (rest.length > 0) socket.unshift(rest)
         return
       }
-      const keep = Math.min(held.length, wanted.length - 1)
-      skipped += held.length - keep
-      held = held.subarray(held.length - keep)
-      if (skipped > SKIP_MAX_BYTES) settle(new Error('the guest talks without end instead of greeting'))
+      const retained = Math.min(held.length, expected.length - 1)
+      skipped += held.length - retained
+      held = held.subarray(held.length - retained)
+      if (skipped > SKIP_MAX_BYTES) settle(new Error(`no greeting within ${SKIP_MAX_BYTES} bytes from the guest`))
     }
-    const onClose = () => settle(new Error('the connection to the guest ended'))
+    const onClose = () => settle(new Error('the guest closed the connection during the greeting'))
     const onAbort = () => settle(signal.reason)
     if (signal.aborted) return reject(signal.reason)
     socket.on('data', onData)
@@ -124,7 +124,7 @@ function openSession(agent: net.Socket, hello: net.Socket): GuestChannel {
     maxSessionMemory: NO_MEMORY_LIMIT_MB,
   })
   session.on('error', () => {}) // `close` follows.
-  for (const event of ['goaway', 'altsvc', 'origin']) session.once(event, () => endNonsense(session, event))
+  for (const event of ['goaway', 'altsvc', 'origin']) session.once(event, () => endSession(session, event))
   session.once('connect', () => session.setLocalWindowSize(SESSION_WINDOW_BYTES))
   hello.resume()
   const closed = new Promise<void>((resolve) => session.once('close', () => resolve()))

@@ -1,6 +1,6 @@
 /**
- * A guest that greets as it should and then sends whatever it likes. The worst that may come of it is that its own
- * channel ends: the host agent lives on, holds no more than the windows allow, and still serves others.
+ * A guest that greets correctly and then sends invalid or endless frames. It may lose its own channel, but the host
+ * agent keeps running, buffers no more than the windows allow, and still serves other guests.
  */
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
@@ -9,9 +9,9 @@ import net from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { guestHelloAnswer } from '@warren/protocol'
+import { guestHelloReply } from '@warren/protocol'
+import { callGuest } from './call-guest.ts'
 import { type GuestChannel, openGuestChannel } from './channel.ts'
-import { askGuest } from './client.ts'
 
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-hostile-'))
 after(() => rm(folder, { recursive: true, force: true }))
@@ -22,18 +22,18 @@ const FRAME = {
   priority: 2,
   reset: 3,
   settings: 4,
-  promise: 5,
+  pushPromise: 5,
   ping: 6,
   goaway: 7,
-  window: 8,
-  more: 9,
+  windowUpdate: 8,
+  continuation: 9,
   altsvc: 10,
   origin: 12,
 }
-const ANSWER_LIMIT_MS = 1_500
+const RESPONSE_LIMIT_MS = 1_500
 const MIB = 1024 * 1024
 const ATTACK_BYTES = 48 * MIB
-/** The windows of one stream, Node's own buffers and garbage. */
+/** The windows of one stream, Node's buffers and garbage. */
 const GROWTH_MAX_MIB = 96
 
 function frame(type: number, flags: number, stream: number, payload: Uint8Array = Buffer.alloc(0)): Buffer {
@@ -45,10 +45,10 @@ function frame(type: number, flags: number, stream: number, payload: Uint8Array 
   return Buffer.concat([head, payload])
 }
 
-const thousand = (one: Buffer) => Buffer.concat(Array.from({ length: 1000 }, () => one))
+const thousandOf = (one: Buffer) => Buffer.concat(Array.from({ length: 1000 }, () => one))
 
-/** `:status: 200` of the static table, then whatever. */
-const answerHead = (flags: number, more: Uint8Array = Buffer.alloc(0)) =>
+/** `:status: 200` from the static table, then further header bytes. */
+const responseHead = (flags: number, more: Uint8Array = Buffer.alloc(0)) =>
   frame(FRAME.headers, flags, 1, Buffer.concat([Buffer.from([0x88]), more]))
 const literal = (name: string, value: string) =>
   Buffer.concat([Buffer.from([0, name.length]), Buffer.from(name), Buffer.from([value.length]), Buffer.from(value)])
@@ -59,54 +59,57 @@ const number = (value: number) => {
 }
 const noise = Buffer.from(Array.from({ length: 65_536 }, (_, at) => (at * 7919 + (at >> 3) * 31) & 0xff))
 
-type Attack = { first?: Buffer; again: Buffer; goesOn?: true }
+type Attack = { first?: Buffer; repeated: Buffer; keepsSession?: true }
 
-/** What it sends again and again once it was asked something. Most of it ends the session at once. */
+/** What the guest sends repeatedly after a request. Most of it ends the session at once. */
 const ATTACKS: Record<string, Attack> = {
-  noise: { again: noise },
-  'pings without end': {
-    again: thousand(frame(FRAME.ping, 0, 0, Buffer.alloc(8))),
+  'random bytes': { repeated: noise },
+  'endless pings': {
+    repeated: thousandOf(frame(FRAME.ping, 0, 0, Buffer.alloc(8))),
   },
-  'settings without end': {
-    again: Buffer.concat(
+  'endless settings': {
+    repeated: Buffer.concat(
       Array.from({ length: 1000 }, () => frame(FRAME.settings, 0, 0, Buffer.from([0, 3, 0, 0, 0, 1]))),
     ),
   },
   'a header that never ends': {
-    first: answerHead(0),
-    again: frame(FRAME.more, 0, 1, literal('x'.repeat(60), 'y'.repeat(60))),
+    first: responseHead(0),
+    repeated: frame(FRAME.continuation, 0, 1, literal('x'.repeat(60), 'y'.repeat(60))),
   },
-  'answers before the answer': {
-    again: thousand(frame(FRAME.headers, 4, 1, Buffer.from([0x08, 3, 0x31, 0x30, 0x33]))),
+  'endless informational responses': {
+    repeated: thousandOf(frame(FRAME.headers, 4, 1, Buffer.from([0x08, 3, 0x31, 0x30, 0x33]))),
   },
-  'an answer that never ends': {
-    goesOn: true,
-    first: answerHead(4),
-    again: frame(FRAME.data, 0, 1, Buffer.alloc(16_384, 0x20)),
+  'an endless response': {
+    keepsSession: true,
+    first: responseHead(4),
+    repeated: frame(FRAME.data, 0, 1, Buffer.alloc(16_384, 0x20)),
   },
-  'empty data without end': {
-    first: answerHead(4),
-    again: thousand(frame(FRAME.data, 0, 1)),
+  'endless empty data frames': {
+    first: responseHead(4),
+    repeated: thousandOf(frame(FRAME.data, 0, 1)),
   },
-  'data of a stream that nobody opened': { again: frame(FRAME.data, 0, 99, Buffer.alloc(16_384)) },
-  promises: { again: frame(FRAME.promise, 4, 1, Buffer.concat([number(2), Buffer.from([0x82])])) },
-  'a window beyond all windows': { again: frame(FRAME.window, 0, 1, number(2 ** 31 - 1)) },
-  'goodbye without end': { again: thousand(frame(FRAME.goaway, 0, 0, Buffer.concat([number(1), number(0)]))) },
-  'other services without end': { again: thousand(frame(FRAME.altsvc, 0, 0, Buffer.from('\0\x01ah2=":1"'))) },
-  'other origins without end': {
-    goesOn: true,
-    again: thousand(frame(FRAME.origin, 0, 0, Buffer.from('\0\x08http://a'))),
+  'data for a stream that is not open': { repeated: frame(FRAME.data, 0, 99, Buffer.alloc(16_384)) },
+  'push promises': { repeated: frame(FRAME.pushPromise, 4, 1, Buffer.concat([number(2), Buffer.from([0x82])])) },
+  'a window that overflows': { repeated: frame(FRAME.windowUpdate, 0, 1, number(2 ** 31 - 1)) },
+  'endless goaway frames': { repeated: thousandOf(frame(FRAME.goaway, 0, 0, Buffer.concat([number(1), number(0)]))) },
+  'endless alternative services': { repeated: thousandOf(frame(FRAME.altsvc, 0, 0, Buffer.from('\0\x01ah2=":1"'))) },
+  'endless origins': {
+    keepsSession: true,
+    repeated: thousandOf(frame(FRAME.origin, 0, 0, Buffer.from('\0\x08http://a'))),
   },
-  'priorities without end': { again: thousand(frame(FRAME.priority, 0, 1, Buffer.alloc(5))) },
-  'windows that grow by one': { goesOn: true, again: thousand(frame(FRAME.window, 0, 0, number(1))) },
-  'resets without end': { goesOn: true, again: thousand(frame(FRAME.reset, 0, 1, number(8))) },
-  'a frame larger than agreed': { again: frame(FRAME.data, 0, 1, Buffer.alloc(1_000_000)) },
-  'unknown kinds of frames': {
-    again: Buffer.concat(Array.from({ length: 100 }, () => frame(0x42, 0xff, 1, noise.subarray(0, 500)))),
+  'endless priorities': { repeated: thousandOf(frame(FRAME.priority, 0, 1, Buffer.alloc(5))) },
+  'endless window updates of one byte': {
+    keepsSession: true,
+    repeated: thousandOf(frame(FRAME.windowUpdate, 0, 0, number(1))),
+  },
+  'endless resets': { keepsSession: true, repeated: thousandOf(frame(FRAME.reset, 0, 1, number(8))) },
+  'a frame above the maximum size': { repeated: frame(FRAME.data, 0, 1, Buffer.alloc(1_000_000)) },
+  'unknown frame types': {
+    repeated: Buffer.concat(Array.from({ length: 100 }, () => frame(0x42, 0xff, 1, noise.subarray(0, 500)))),
   },
 }
 
-/** Greets, and when it is asked something attacks. */
+/** Greets, and attacks after the first request. */
 async function startGuest(name: string, attack?: Attack) {
   const paths = { agent: path.join(folder, name), hello: path.join(folder, `${name}.hello`) }
   let sent = 0
@@ -114,7 +117,7 @@ async function startGuest(name: string, attack?: Attack) {
     socket.on('error', () => {})
     socket.once('data', (line: Buffer) => {
       const nonce = /[0-9a-f]{32}/.exec(line.toString('latin1'))![0]
-      socket.write(guestHelloAnswer(nonce))
+      socket.write(guestHelloReply(nonce))
       then()
     })
   }
@@ -124,19 +127,19 @@ async function startGuest(name: string, attack?: Attack) {
       socket.write(frame(FRAME.settings, 0, 0))
       socket.resume()
       if (!attack) return
-      // The request has come once there is more than the preface and the settings.
+      // The next data is the HTTP/2 preface together with the request.
       socket.once('data', () => setImmediate(() => pump(socket, attack)))
     }),
   )
-  function pump(socket: net.Socket, { first, again }: Attack) {
+  function pump(socket: net.Socket, { first, repeated }: Attack) {
     if (first) socket.write(first)
-    const go = () => {
+    const send = () => {
       while (!socket.destroyed && sent < ATTACK_BYTES) {
-        sent += again.length
-        if (!socket.write(again)) return void socket.once('drain', go)
+        sent += repeated.length
+        if (!socket.write(repeated)) return void socket.once('drain', send)
       }
     }
-    go()
+    send()
   }
   agent.listen(paths.agent)
   hello.listen(paths.hello)
@@ -149,24 +152,24 @@ async function startGuest(name: string, attack?: Attack) {
 }
 
 for (const [name, attack] of Object.entries(ATTACKS)) {
-  test(`${name}: nothing comes of it but the end of its own channel`, async (t) => {
+  test(`${name}: at most the channel of this guest ends`, async (t) => {
     const { paths, sent } = await startGuest(name.replaceAll(/\W/g, '-').slice(0, 20), attack)
     const channel: GuestChannel = await openGuestChannel(paths, AbortSignal.timeout(10_000))
     const before = process.memoryUsage().rss
 
-    const asked = askGuest(
+    const request = callGuest(
       channel.session,
-      { method: 'GET', path: '/ready', answer: { type: 'object' } },
-      AbortSignal.timeout(ANSWER_LIMIT_MS),
+      { method: 'GET', path: '/ready', response: { type: 'object' } },
+      AbortSignal.timeout(RESPONSE_LIMIT_MS),
     )
-    await assert.rejects(asked)
+    await assert.rejects(request)
 
     const grownMib = (process.memoryUsage().rss - before) / MIB
     t.diagnostic(
-      `${Math.round(sent() / MIB)} MiB were sent, ${Math.round(grownMib)} MiB grown, ${channel.session.destroyed ? 'ended' : 'open'}`,
+      `${Math.round(sent() / MIB)} MiB sent, memory grew by ${Math.round(grownMib)} MiB, session ${channel.session.destroyed ? 'ended' : 'open'}`,
     )
-    assert.equal(channel.session.destroyed, !attack.goesOn)
-    assert.ok(grownMib < GROWTH_MAX_MIB, `grew by ${grownMib} MiB`)
+    assert.equal(channel.session.destroyed, !attack.keepsSession)
+    assert.ok(grownMib < GROWTH_MAX_MIB, `memory grew by ${grownMib} MiB`)
     channel.close()
     await channel.closed
   })

@@ -4,7 +4,7 @@
  */
 import { mkdir, writeFile } from 'node:fs/promises'
 import { GuestReady } from '@warren/protocol'
-import { askGuest } from '../guest/client.ts'
+import { callGuest } from '../guest/call-guest.ts'
 import { type BareVm, cloneBareVm, makeBareSnapshot, type Parts } from '../testing/bare-vm.ts'
 import { detectMachine } from '../vmm/machine.ts'
 import { INNER, type InsideResult } from './outer.ts'
@@ -37,6 +37,6 @@ async function describe(vm: BareVm): Promise<InsideResult['clones'][number]> {
   await vm.exec('/bin/sh', ['-c', 'echo mine >/root/mine && test "$(cat /root/mine)" = mine'])
   const { enabled } = await vm.qmp.run<{ enabled: boolean }>('query-kvm')
   const signal = AbortSignal.timeout(ANSWER_LIMIT_MS)
-  const ready = await askGuest(vm.channel.session, { method: 'GET', path: '/ready', answer: GuestReady }, signal)
+  const ready = await callGuest(vm.channel.session, { method: 'GET', path: '/ready', response: GuestReady }, signal)
   return { kvm: enabled, clocksource: ready.clocksource }
 }

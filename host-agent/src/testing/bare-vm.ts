@@ -11,7 +11,7 @@ import { mkdir, open, rm, truncate, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { type GuestChannel, openGuestChannel } from '../guest/channel.ts'
-import { runInGuest } from '../guest/exec.ts'
+import { runInGuest } from '../guest/run-in-guest.ts'
 import {
   diskFile,
   FDS,

@@ -1,8 +1,8 @@
 /** What a guest is told before anyone is let in: time, randomness, who it is. Each is confirmed by the guest. */
 import { randomBytes } from 'node:crypto'
 import type { ClientHttp2Session } from 'node:http2'
-import { GuestClockAnswer, GuestGrowAnswer, type GuestIdentityBody, GuestWakeAnswer } from '@warren/protocol'
-import { askGuest } from '../guest/client.ts'
+import { GuestClockResponse, GuestGrowResponse, type GuestIdentityBody, GuestWakeResponse } from '@warren/protocol'
+import { callGuest } from '../guest/call-guest.ts'
 import { diskNode } from './args.ts'
 import type { Vmm } from './vmm.ts'
 
@@ -24,7 +24,7 @@ export async function applyIdentity(
   const askedAt = performance.now()
   const machineId = randomBytes(16).toString('hex')
   const own = born ? { machine_id: machineId, renew_ssh_host_keys: true } : {}
-  const answer = await askGuest(
+  const answer = await callGuest(
     session,
     {
       method: 'POST',
@@ -34,7 +34,7 @@ export async function applyIdentity(
         entropy: randomBytes(64).toString('hex'),
         identity: { ...identity, ...own },
       },
-      answer: GuestWakeAnswer,
+      response: GuestWakeResponse,
     },
     signal,
   )
@@ -58,8 +58,8 @@ const timeNow = () => ({ unix_ns: `${BigInt(Date.now()) * 1_000_000n}` })
 async function setClock(session: ClientHttp2Session, signal: AbortSignal): Promise<void> {
   for (let i = 0; i < CLOCK_TRIES; i++) {
     const askedAt = performance.now()
-    const request = { method: 'POST', path: '/clock', body: timeNow(), answer: GuestClockAnswer } as const
-    await askGuest(session, request, signal)
+    const request = { method: 'POST', path: '/clock', body: timeNow(), response: GuestClockResponse } as const
+    await callGuest(session, request, signal)
     if (performance.now() - askedAt <= CLOCK_TRIP_MAX_MS) return
   }
 }
@@ -69,6 +69,6 @@ export async function growDisk(body: Vmm, diskMib: number, signal: AbortSignal):
   const bytes = diskMib * 1024 * 1024
   await body.qmp.run('block_resize', { 'node-name': diskNode(await body.newestDisk()), size: bytes })
   const { session } = await body.channel(signal)
-  const request = { method: 'POST', path: '/grow', body: { device_bytes: bytes }, answer: GuestGrowAnswer } as const
-  await askGuest(session, request, signal)
+  const request = { method: 'POST', path: '/grow', body: { device_bytes: bytes }, response: GuestGrowResponse } as const
+  await callGuest(session, request, signal)
 }

@@ -1,6 +1,6 @@
 /** A body that runs is listened to, and missed when it dies. */
 import type { Deps } from '../deps.ts'
-import { listenToSignals } from '../guest/signals.ts'
+import { listenToSignals } from '../guest/listen-to-signals.ts'
 import { releaseVmm, type Vmm } from '../vmm/vmm.ts'
 import { saveCounts } from './counts.ts'
 import type { Entry } from './entries.ts'

@@ -1,9 +1,9 @@
-/** Screens of a desktop, and how to watch one (spec 2.15, 4.12; wire 14). */
+/** Screens of a desktop and access to them over VNC. */
 import { type Static, Type } from 'typebox'
 import { Timestamp } from './ids.ts'
 import { optionalNull } from './optional-null.ts'
 
-/** X11 keeps coordinates in 16 bits with a sign. */
+/** X11 coordinates are signed 16-bit integers. */
 const COORDINATE_MAX = 32_767
 export const Pixels = Type.Integer({ minimum: -COORDINATE_MAX - 1, maximum: COORDINATE_MAX })
 export const SideLength = Type.Integer({ minimum: 1, maximum: COORDINATE_MAX })
@@ -11,7 +11,7 @@ export const SideLength = Type.Integer({ minimum: 1, maximum: COORDINATE_MAX })
 export const SCREENS_MAX = 8
 export const SCREEN_WIDTH_DEFAULT = 1280
 export const SCREEN_HEIGHT_DEFAULT = 800
-/** Always there: it cannot be deleted. */
+/** Always exists and cannot be deleted. */
 export const PRIMARY_SCREEN_ID = 'screen-0'
 
 export const ScreenId = Type.String({ pattern: `^screen-[0-${SCREENS_MAX - 1}]$` })
@@ -26,8 +26,8 @@ export const ScreenView = Type.Object({
 })
 export type ScreenView = Static<typeof ScreenView>
 
-/** The number in the id decides where a screen is found; undefined for an id no screen can have. */
-export function screenPlace(screenId: string): Pick<ScreenView, 'display' | 'vnc_port' | 'novnc_port'> | undefined {
+/** Display and ports follow from the number in the id. Undefined for an id that no screen can have. */
+export function screenAddress(screenId: string): Pick<ScreenView, 'display' | 'vnc_port' | 'novnc_port'> | undefined {
   const number = Number(/^screen-([0-7])$/.exec(screenId)?.[1] ?? Number.NaN)
   if (Number.isNaN(number)) return undefined
   return { display: `:${number}`, vnc_port: 5900 + number, novnc_port: 6080 + number }
@@ -41,21 +41,21 @@ export const ScreenParams = Type.Object({
 })
 export type ScreenParams = Static<typeof ScreenParams>
 
-/** Answers 201. */
+/** The response has status 201. */
 export const ScreenCreateBody = Type.Object({
-  width: optionalNull(SideLength),
-  height: optionalNull(SideLength),
+  width: optionalNull(Type.Integer({ ...SideLength, description: `Defaults to ${SCREEN_WIDTH_DEFAULT}.` })),
+  height: optionalNull(Type.Integer({ ...SideLength, description: `Defaults to ${SCREEN_HEIGHT_DEFAULT}.` })),
 })
 export type ScreenCreateBody = Static<typeof ScreenCreateBody>
 
 export const ScreenResizeBody = Type.Object({ width: SideLength, height: SideLength })
 export type ScreenResizeBody = Static<typeof ScreenResizeBody>
 
-/** Token and URL are credentials. A new token closes the old one to new connections only. */
+/** Token and URL are credentials. A new token invalidates the previous one for new connections only. */
 export const ScreenConnectView = Type.Object({
   screen_id: ScreenId,
   port: Type.Integer(),
-  path: Type.String({ description: 'Works against the API base URL too.' }),
+  path: Type.String({ description: 'Path of the viewer. It also works with the base URL of the API.' }),
   token: Type.String(),
   expires_at: Timestamp,
   url: Type.String(),

@@ -1,11 +1,11 @@
-/** A command in a guest on the host agent's own behalf: short, its output thrown away. */
+/** Runs a short command in a guest for the host agent itself. Its output is discarded. */
 import type { ClientHttp2Session } from 'node:http2'
 import { createGuestExecReader, type GuestExecCommand, GuestExecExit, guestExecFrame } from '@warren/protocol'
 import { Value } from 'typebox/value'
+import { GuestError } from './call-guest.ts'
 import { openGuestStream } from './channel.ts'
-import { GuestError } from './client.ts'
 
-/** The exit code; a command that could not start or died by a signal is an error. */
+/** Returns the exit code. Throws if the command could not start or was ended by a signal. */
 export async function runInGuest(
   session: ClientHttp2Session,
   command: GuestExecCommand,
@@ -17,16 +17,16 @@ export async function runInGuest(
   for await (const chunk of stream) {
     for (const { type, payload } of reader.push(chunk as Buffer)) {
       const text = type === 'exit' || type === 'error' ? Buffer.from(payload).toString('utf8') : ''
-      if (type === 'error') throw new GuestError(`${command.cmd} did not start in the guest: ${text}`)
+      if (type === 'error') throw new GuestError(`${command.cmd} failed to start in the guest: ${text}`)
       if (type === 'exit') return exitCodeOf(JSON.parse(text), command)
     }
   }
-  throw new GuestError(`${command.cmd} was cut in the guest`)
+  throw new GuestError(`the guest closed the stream before ${command.cmd} exited`)
 }
 
 function exitCodeOf(exit: unknown, command: GuestExecCommand): number {
   if (!Value.Check(GuestExecExit, exit) || exit.code === undefined) {
-    throw new GuestError(`${command.cmd} did not end by itself in the guest`)
+    throw new GuestError(`${command.cmd} did not exit normally in the guest`)
   }
   return exit.code
 }

@@ -1,6 +1,6 @@
-/** Windows of a desktop (spec 2.15, 4.12; wire 14). Their actions answer `{ok: true}`. */
+/** Windows of a desktop. Actions on windows respond with `{ok: true}`. */
 import { type Static, Type } from 'typebox'
-import { Pixels, SideLength } from './screen.ts'
+import { Pixels, SideLength } from './computer-screen.ts'
 
 export const WindowParams = Type.Object({
   id: Type.String({ description: 'Sandbox id' }),
@@ -9,7 +9,7 @@ export const WindowParams = Type.Object({
 export type WindowParams = Static<typeof WindowParams>
 
 export const WindowsQuery = Type.Object({
-  screen_id: Type.Optional(Type.String()),
+  screen_id: Type.Optional(Type.String({ description: 'Only windows on this screen.' })),
   application: Type.Optional(Type.String({ description: 'Only windows of this application.' })),
 })
 export type WindowsQuery = Static<typeof WindowsQuery>
@@ -25,11 +25,11 @@ export const WindowGeometryView = Type.Object({
   y: Type.Integer(),
   width: Type.Integer(),
   height: Type.Integer(),
-  screen: Type.Integer(),
+  screen: Type.Integer({ description: 'Number of the screen.' }),
 })
 export type WindowGeometryView = Static<typeof WindowGeometryView>
 
-/** Each a POST of its own, without a body. */
+/** Each is a separate POST without a body. */
 export const WINDOW_ACTIONS = ['focus', 'maximize', 'minimize', 'restore'] as const
 export type WindowAction = (typeof WINDOW_ACTIONS)[number]
 
