@@ -1,4 +1,4 @@
-/** Sandboxes share the memory of one booted machine: what they make of it is theirs alone, and all of it is there. */
+/** Sandboxes are clones of one booted VM and share its memory pages: their state is separate and complete. */
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Sandbox } from '@nodeops-createos/sandbox'
@@ -14,25 +14,25 @@ import {
 import { cannotRunVms, skipWithoutImage, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const SHAPE = 's-1vcpu-1gb'
-const PATIENT = { timeoutMs: 240_000 }
+const LONG = { timeoutMs: 240_000 }
 const DEVBOX = 'devbox:1'
 const noDevbox = skipWithoutImage(DEVBOX)
 
 const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
 
-describe('clones', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  test('two of them never draw the same random numbers, whatever draws them', { skip: noDevbox }, async () => {
+describe('clones of one base', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+  test('never draw the same random numbers, in any program', { skip: noDevbox }, async () => {
     const pair = await Promise.all([0, 1].map(() => warren.client.createSandbox({ shape: SHAPE, rootfs: DEVBOX })))
 
-    const [mine, its] = await Promise.all(pair.map(draw))
+    const [first, second] = await Promise.all(pair.map(draw))
 
-    // Asked twice: seeded alike, two programs would differ from each other and still agree with those next door.
-    assert.equal(mine!.length, 14)
-    assert.equal(new Set([...mine!, ...its!]).size, 28)
+    // Drawn twice: with the same seed, the draws of one clone would differ from each other but equal those of the other.
+    assert.equal(first!.length, 14)
+    assert.equal(new Set([...first!, ...second!]).size, 28)
     for (const sandbox of pair) await sandbox.destroy()
   })
 
-  test('ten forks of one sandbox draw and are called differently in every way', {
+  test('ten forks of one sandbox have different names, addresses, keys and random numbers', {
     skip: noDevbox,
     timeout: VM_STORIES_LIMIT_MS,
   }, async () => {
@@ -42,13 +42,13 @@ describe('clones', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
     const body = { count: 10, start_paused: true }
     const children = (await requestOk(warren, 'POST', `/sandboxes/${id}/fork`, body)) as unknown as { id: string }[]
 
-    const said: string[][] = []
+    const facts: string[][] = []
     for (const child of children) {
       await resumeSandbox(warren, child.id)
       const { name, ip } = await getSandbox(warren, child.id)
       const keys = 'ssh-keygen -A >/dev/null; ssh-keygen -lf /etc/ssh/ssh_host_ed25519_key | cut -d" " -f2'
       const identity = `cat /etc/machine-id; hostname; ${keys}`
-      said.push([name, ip!, ...(await runShell(warren, child.id, `${identity}; ${DRAW}`)).split('\n')])
+      facts.push([name, ip!, ...(await runShell(warren, child.id, `${identity}; ${DRAW}`)).split('\n')])
       const before = Date.now()
       const guest = Number(await runShell(warren, child.id, 'date +%s%3N'))
       assert.ok(guest > before - 100 && guest < Date.now() + 100, `the clock says ${guest} at ${before}`)
@@ -56,15 +56,15 @@ describe('clones', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
     }
 
     for (let i = 0; i < 12; i++)
-      assert.equal(new Set(said.map((facts) => facts[i])).size, 10, `fact ${i}: ${said[0]![i]}`)
+      assert.equal(new Set(facts.map((fact) => fact[i])).size, 10, `fact ${i}: ${facts[0]![i]}`)
     await destroySandbox(warren, id)
   })
 
-  test('one that uses all of its memory goes on running', async () => {
+  test('a clone that uses all of its memory keeps running', async () => {
     const sandbox = await warren.client.createSandbox({ shape: SHAPE })
 
     const fill = 'mount -t tmpfs -o size=95% none /mnt && head -c 850M /dev/zero >/mnt/file'
-    const { result } = await sandbox.runCommand('sh', ['-c', fill], PATIENT)
+    const { result } = await sandbox.runCommand('sh', ['-c', fill], LONG)
 
     assert.equal(result.exit_code, 0, result.stderr)
     assert.equal((await warren.client.getSandbox(sandbox.id)).status, 'running')
@@ -78,7 +78,7 @@ const NODE =
 const DRAW = `python3 -c '${PYTHON}'; node -e '${NODE}'; openssl rand -hex 16`
 
 async function draw(sandbox: Sandbox): Promise<string[]> {
-  const { result } = await sandbox.runCommand('sh', ['-ec', `${DRAW}; ${DRAW}`], PATIENT)
+  const { result } = await sandbox.runCommand('sh', ['-ec', `${DRAW}; ${DRAW}`], LONG)
   assert.equal(result.exit_code, 0, result.stderr)
   return result.stdout.trim().split('\n')
 }

@@ -1,4 +1,4 @@
-/** Eight clients throw pause, resume, fork and delete at one sandbox and its children: nobody ends up nowhere. */
+/** Eight clients send pause, resume, fork and delete to one sandbox and its forks at random: every state stays valid. */
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
@@ -20,7 +20,7 @@ const CLIENTS = 8
 const SECONDS = SOAK ? 120 : 20
 const CHILDREN_MAX = 6
 
-/** What the spec allows each to answer, whatever the others do. */
+/** The statuses that each request may get, whatever the other clients do. */
 const ALLOWED = {
   pause: [202, 409],
   resume: [202, 409],
@@ -31,28 +31,28 @@ const ALLOWED = {
 } as const
 type Operation = keyof typeof ALLOWED
 
-describe('many hands on one sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  test(`${CLIENTS} clients for ${SECONDS} s: every answer is one the spec allows, and all of it settles`, async () => {
+describe('concurrent requests to one sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+  test(`${CLIENTS} clients for ${SECONDS} s get only allowed statuses, and every sandbox settles`, async () => {
     const { id } = await createSandbox(warren)
     await startChain(warren, id)
     const seen = await checkChainOnDisk(warren, id, 1)
     const children: string[] = []
-    const answers = new Map<string, number>()
+    const responses = new Map<string, number>()
     const end = Date.now() + SECONDS * 1000
 
     const client = async () => {
       while (Date.now() < end) {
-        const [operation, answer] = await throwOne(id, children)
+        const [operation, response] = await sendRandom(id, children)
         assert.ok(
-          (ALLOWED[operation] as readonly number[]).includes(answer.status),
-          `${operation}: ${JSON.stringify(answer)}`,
+          (ALLOWED[operation] as readonly number[]).includes(response.status),
+          `${operation}: ${JSON.stringify(response)}`,
         )
-        answers.set(`${operation} ${answer.status}`, (answers.get(`${operation} ${answer.status}`) ?? 0) + 1)
+        responses.set(`${operation} ${response.status}`, (responses.get(`${operation} ${response.status}`) ?? 0) + 1)
       }
     }
     await Promise.all(Array.from({ length: CLIENTS }, client))
 
-    for (const one of [id, ...children]) await settled(one)
+    for (const one of [id, ...children]) await waitUntilSettled(one)
     for (const child of children) {
       const { status } = await getSandbox(warren, child)
       assert.ok(['running', 'paused', 'destroyed', 'error'].includes(status), status)
@@ -62,27 +62,30 @@ describe('many hands on one sandbox', { skip: cannotRunVms, timeout: VM_STORIES_
     assert.ok(['running', 'paused'].includes(status), `${status}: ${status_reason}`)
     if (status === 'paused') await resumeSandbox(warren, id)
     await checkChainOnDisk(warren, id, seen)
-    assert.ok((answers.get('pause 202') ?? 0) > 1 && (answers.get('resume 202') ?? 0) > 1, JSON.stringify([...answers]))
+    assert.ok(
+      (responses.get('pause 202') ?? 0) > 1 && (responses.get('resume 202') ?? 0) > 1,
+      JSON.stringify([...responses]),
+    )
     await destroySandbox(warren, id)
   })
 })
 
-async function throwOne(id: string, children: string[]): Promise<[Operation, { status: number; data: object }]> {
+async function sendRandom(id: string, children: string[]): Promise<[Operation, { status: number; data: object }]> {
   const dice = Math.random()
   if (dice < 0.35) return ['pause', await request(warren, 'POST', `/sandboxes/${id}/pause`)]
   if (dice < 0.7) return ['resume', await request(warren, 'POST', `/sandboxes/${id}/resume`)]
   if (dice < 0.8 && children.length < CHILDREN_MAX) {
     const live = Math.random() < 0.5
-    const answer = await request(warren, 'POST', `/sandboxes/${id}/fork`, { start_paused: true, live })
-    if (answer.status === 202) children.push((answer.data as SandboxView).id)
-    return [live ? 'live fork' : 'fork', answer]
+    const response = await request(warren, 'POST', `/sandboxes/${id}/fork`, { start_paused: true, live })
+    if (response.status === 202) children.push((response.data as SandboxView).id)
+    return [live ? 'live fork' : 'fork', response]
   }
   const child = children[Math.floor(Math.random() * children.length)]
   if (dice < 0.9 && child !== undefined) return ['delete', await request(warren, 'DELETE', `/sandboxes/${child}`)]
   return ['get', await request(warren, 'GET', `/sandboxes/${id}`)]
 }
 
-async function settled(id: string): Promise<void> {
+async function waitUntilSettled(id: string): Promise<void> {
   await until(
     async () =>
       !['creating', 'pausing', 'resuming', 'forking', 'destroying'].includes((await getSandbox(warren, id)).status),

@@ -1,7 +1,7 @@
 /**
- * Every step of pause, resume, fork and delete on the host is a named point (kit/crash-point.ts). At each of them a
- * process is killed: the host agent, which dies right there, or QEMU, the control plane or PostgreSQL, while the host
- * agent is held. Afterwards everything settles by itself, nothing acknowledged is lost, and nothing is left over.
+ * Every step of pause, resume, fork and delete on the host is a named crash point (kit/src/crash-point.ts). At each of
+ * them a process is killed: the host agent itself, or QEMU, the control plane or PostgreSQL while the host agent is held
+ * at the point. Afterwards every sandbox settles without help, nothing acknowledged is lost, and no files remain.
  */
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
@@ -34,9 +34,8 @@ type Operation = keyof typeof POINTS
 const VICTIMS = ['host agent', 'QEMU', 'control plane', 'PostgreSQL'] as const
 type Victim = (typeof VICTIMS)[number]
 
-/** In the suite each point with the host agent, and some of each with the others; all of them in `npm run soak`. */
-const ALL = SOAK
-const SOME = new Set(['pause.stopped', 'pause.saved', 'resume.loaded', 'fork.child-saved'])
+/** `npm test` kills the host agent at every point, and the other processes at these only; `npm run soak` kills all. */
+const POINTS_FOR_OTHERS = new Set(['pause.stopped', 'pause.saved', 'resume.loaded', 'fork.child-saved'])
 const SETTLED = ['running', 'paused', 'error', 'destroyed']
 const SETTLE_LIMIT_MS = 60_000
 
@@ -46,29 +45,29 @@ const warren = cannotRunVms
   ? (undefined as never)
   : await startVmInstance({ WARREN_CRASH_POINTS: folder, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
 
-describe('killed at', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+describe('a process is killed at', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   for (const operation of Object.keys(POINTS) as Operation[]) {
     for (const step of POINTS[operation]) {
       for (const victim of VICTIMS) {
         const point = `host.${operation.replace('live ', '')}.${step}`
-        if (!ALL && victim !== 'host agent' && !SOME.has(`${operation}.${step}`)) continue
-        test(`${operation}, ${step}: ${victim}`, () => story(operation, point, victim))
+        if (!SOAK && victim !== 'host agent' && !POINTS_FOR_OTHERS.has(`${operation}.${step}`)) continue
+        test(`${operation}, ${step}: ${victim}`, () => killAtPoint(operation, point, victim))
       }
     }
   }
 
-  test('and nothing is left over', async () => {
-    await until(() => qemus() === 0, 'every QEMU is gone')
+  test('no process or file remains afterwards', async () => {
+    await until(() => listQemus().length === 0, 'every QEMU has exited')
     for (const name of ['bodies', 'vms', 'snapshots/objects', 'snapshots/sandboxes']) {
       await until(() => readdirSync(path.join(warren.instance.dataDir, name)).length === 0, `${name} is empty`)
     }
   })
 })
 
-async function story(operation: Operation, point: string, victim: Victim): Promise<void> {
+async function killAtPoint(operation: Operation, point: string, victim: Victim): Promise<void> {
   const { id } = await createSandbox(warren)
   await startChain(warren, id)
-  // One generation that is acknowledged, so that there is something to go back to.
+  // One acknowledged generation, so that there is one to return to.
   const acknowledged = await checkChainOnDisk(warren, id, 1)
   await pauseSandbox(warren, id)
   if (operation !== 'resume' && operation !== 'fork') await resumeSandbox(warren, id)
@@ -76,46 +75,46 @@ async function story(operation: Operation, point: string, victim: Victim): Promi
     operation === 'resume' || operation === 'fork' ? acknowledged : await checkChainOnDisk(warren, id, acknowledged)
 
   writeFileSync(path.join(folder, point), victim === 'host agent' ? 'kill' : 'hold')
-  const asked = ask(operation, id)
+  const response = send(operation, id)
   await until(() => existsSync(path.join(folder, `${point}.reached`)), `${point} is reached`, 30_000)
-  if (victim !== 'host agent') await strike(victim, id)
+  if (victim !== 'host agent') await killVictim(victim, id)
   rmSync(path.join(folder, point), { force: true })
   rmSync(path.join(folder, `${point}.reached`), { force: true })
-  await asked
+  await response
 
-  await until(isReady, 'Warren is back', SETTLE_LIMIT_MS)
-  const children = await settleAll(id)
+  await until(isReady, 'Warren is ready again', SETTLE_LIMIT_MS)
+  const children = await waitUntilSettled(id)
   for (const child of children) await destroySandbox(warren, child)
   if ((await getSandbox(warren, id)).status === 'destroyed') return
-  await makeRun(id)
-  // A body that was killed goes back to what was acknowledged; nothing else does.
+  await ensureRuns(id)
+  // Only a killed QEMU may lose what was written after the acknowledged generation.
   await checkChainOnDisk(warren, id, victim === 'QEMU' ? acknowledged : seen)
-  assert.ok(qemus() <= 1, 'no QEMU without a sandbox')
+  assert.ok(listQemus().length <= 1, 'no QEMU without a sandbox')
   await destroySandbox(warren, id)
 }
 
-/** Whatever the answer: the process that would give it may be the one that dies. */
-async function ask(operation: Operation, id: string): Promise<void> {
-  const send = (method: string, what: string, body?: object) =>
+/** Ignores the response: the process that would send it may be the one that is killed. */
+async function send(operation: Operation, id: string): Promise<void> {
+  const sendOne = (method: string, what: string, body?: object) =>
     request(warren, method, `/sandboxes/${id}${what}`, body).catch(() => undefined)
-  if (operation === 'pause' || operation === 'resume') await send('POST', `/${operation}`)
-  else if (operation === 'fork') await send('POST', '/fork', { start_paused: true })
-  else if (operation === 'live fork') await send('POST', '/fork', { start_paused: true, live: true })
-  else await send('DELETE', '')
+  if (operation === 'pause' || operation === 'resume') await sendOne('POST', `/${operation}`)
+  else if (operation === 'fork') await sendOne('POST', '/fork', { start_paused: true })
+  else if (operation === 'live fork') await sendOne('POST', '/fork', { start_paused: true, live: true })
+  else await sendOne('DELETE', '')
 }
 
-async function strike(victim: Exclude<Victim, 'host agent'>, id: string): Promise<void> {
+async function killVictim(victim: Exclude<Victim, 'host agent'>, id: string): Promise<void> {
   const recorded = findQemuPid(warren, id)
   if (victim === 'PostgreSQL') kill(getPostmasterPid(warren.instance.dataDir))
   else if (victim === 'control plane') kill(await getControlPlanePid(warren.instance.dataDir))
-  // One that is being made is in no record yet.
+  // A QEMU that is just being started has no record yet.
   else for (const pid of recorded === undefined ? listQemus() : [recorded]) kill(pid)
 }
 
 const isReady = async () => (await fetch(`${warren.instance.baseUrl}/readyz`).catch(() => undefined))?.ok ?? false
 
-/** The sandbox and its children; gives the children. */
-async function settleAll(id: string): Promise<string[]> {
+/** Waits for the sandbox and its forks, and returns the forks. */
+async function waitUntilSettled(id: string): Promise<string[]> {
   let children: string[] = []
   await until(
     async () => {
@@ -126,14 +125,14 @@ async function settleAll(id: string): Promise<string[]> {
       children = mine?.flatMap((one) => (one.id === id || one.status === 'destroyed' ? [] : one.id)) ?? []
       return mine?.every((one) => SETTLED.includes(one.status)) ?? false
     },
-    'all of it is settled',
+    'the sandbox and its forks have settled',
     SETTLE_LIMIT_MS,
   )
   return children
 }
 
-/** By the ways a user has; a QEMU that was killed may be noticed only now. */
-async function makeRun(id: string): Promise<void> {
+/** Resumes it through the API. That a QEMU was killed may be noticed only now. */
+async function ensureRuns(id: string): Promise<void> {
   await until(
     async () => {
       const { status } = await getSandbox(warren, id)
@@ -146,9 +145,7 @@ async function makeRun(id: string): Promise<void> {
   )
 }
 
-const qemus = (): number => listQemus().length
-
-/** Those of sandboxes; bases are being booted as well. */
+/** The QEMU processes of sandboxes, without those of bases that are being booted. */
 function listQemus(): number[] {
   const ours = new RegExp(`/run/warren-${readInstance()}/[0-9a-f]{16}/`)
   return readdirSync('/proc').flatMap((pid) => {
@@ -157,7 +154,7 @@ function listQemus(): number[] {
       const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8')
       return command.startsWith('qemu-system') && ours.test(command) ? [Number(pid)] : []
     } catch {
-      return [] // It ended while we looked.
+      return [] // It exited meanwhile.
     }
   })
 }

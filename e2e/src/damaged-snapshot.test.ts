@@ -1,4 +1,4 @@
-/** A disk that forgets: whatever of a saved generation is cut, changed or gone is noticed, and never resumed from. */
+/** Damaged files: a saved generation with a truncated, changed or missing file is detected and never resumed. */
 import assert from 'node:assert/strict'
 import { chmodSync, existsSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
@@ -22,34 +22,34 @@ const warren = cannotRunVms
   ? (undefined as never)
   : await startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
 
-const flip = (file: string) => {
+const flipBit = (file: string) => {
   chmodSync(file, 0o600)
   const bytes = readFileSync(file)
   bytes[Math.floor(bytes.length / 2)]! ^= 1
   writeFileSync(file, bytes)
 }
-const cut = (file: string) => {
+const truncateByOne = (file: string) => {
   chmodSync(file, 0o600)
   truncateSync(file, statSync(file).size - 1)
 }
-const lose = (file: string) => rmSync(file)
-const HARMS = { flip, cut, lose }
+const remove = (file: string) => rmSync(file)
+const DAMAGES = { flipBit, truncateByOne, remove }
 
 type Part = 'memory' | 'state' | 'disk'
 
-/** False where the file was merged into another a moment before. */
-function harmOne(id: string, part: Part, harm: (file: string) => void): boolean {
-  const name = () => {
+/** Returns false when the file was merged into another one just before. */
+function damageNewest(id: string, part: Part, damage: (file: string) => void): boolean {
+  const readName = () => {
     const manifest = readManifest(warren, id)
     return part === 'disk' ? manifest.disk.at(-1)!.id : manifest[part].id
   }
-  const harmed = name()
-  if (existsSync(objectFile(warren, harmed))) harm(objectFile(warren, harmed))
-  return name() === harmed
+  const damaged = readName()
+  if (existsSync(objectFile(warren, damaged))) damage(objectFile(warren, damaged))
+  return readName() === damaged
 }
 
-describe('a saved sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  test('that lost a bit is not resumed; the one before it is offered, and taken when asked again', async () => {
+describe('a paused sandbox with damaged files', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+  test('is not resumed from the damaged generation; a second resume goes back to the one before', async () => {
     const { id } = await createSandbox(warren)
     let pauses = 0
     const save = async () => {
@@ -59,12 +59,12 @@ describe('a saved sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }
     await save()
     await resumeSandbox(warren, id)
     for (const part of ['memory', 'state', 'disk'] satisfies Part[]) {
-      for (const [name, harm] of Object.entries(HARMS)) {
+      for (const [name, damage] of Object.entries(DAMAGES)) {
         let before = pauses
         do {
           before = pauses
           await save()
-        } while (!harmOne(id, part, harm) && (await resumeSandbox(warren, id)))
+        } while (!damageNewest(id, part, damage) && (await resumeSandbox(warren, id)))
         await requestOk(warren, 'POST', `/sandboxes/${id}/resume`)
         await waitForStatus(warren, id, 'error')
         const { status_reason } = await getSandbox(warren, id)
@@ -83,10 +83,10 @@ describe('a saved sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }
     await destroySandbox(warren, id)
   })
 
-  test('of which nothing whole is left says so, and can still be deleted', async () => {
+  test('reports when no intact generation remains, and can still be deleted', async () => {
     const { id } = await createSandbox(warren)
     await pauseSandbox(warren, id)
-    flip(objectFile(warren, readManifest(warren, id).memory.id))
+    flipBit(objectFile(warren, readManifest(warren, id).memory.id))
 
     await requestOk(warren, 'POST', `/sandboxes/${id}/resume`)
     await waitForStatus(warren, id, 'error')
@@ -96,12 +96,12 @@ describe('a saved sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }
     await destroySandbox(warren, id)
   })
 
-  test('whose base lost a bit is not resumed either, and new sandboxes get a base that is whole', async () => {
+  test('is not resumed when its base is damaged, and new sandboxes get an intact base', async () => {
     const { id } = await createSandbox(warren)
     await pauseSandbox(warren, id)
     const { base } = readManifest(warren, id).needs
     await stop(warren.instance)
-    flip(path.join(warren.instance.dataDir, 'bases', base, 'ram'))
+    flipBit(path.join(warren.instance.dataDir, 'bases', base, 'ram'))
     await warren.restart()
 
     await requestOk(warren, 'POST', `/sandboxes/${id}/resume`)
@@ -109,7 +109,7 @@ describe('a saved sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }
     assert.match((await getSandbox(warren, id)).status_reason ?? '', /the base it was made from (is|was) damaged/)
 
     const other = await createSandbox(warren)
-    assert.equal(await runShell(warren, other.id, 'echo whole'), 'whole')
+    assert.equal(await runShell(warren, other.id, 'echo intact'), 'intact')
     for (const one of [id, other.id]) await destroySandbox(warren, one)
   })
 })

@@ -1,4 +1,4 @@
-/** A full disk: a pause fails and the sandbox goes on, nothing saved before is lost, and all works again with room. */
+/** A full host disk: a pause fails but the sandbox keeps running, saved data survives, and freeing space repairs all. */
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { closeSync, mkdirSync, openSync, rmSync, statfsSync, truncateSync, writeSync } from 'node:fs'
@@ -22,7 +22,7 @@ import {
 import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const MIB = 1024 * 1024
-/** Room for the image, one base and a few sandboxes. */
+/** Enough for the image, one base and a few sandboxes. */
 const DISK_BYTES = 2_500 * MIB
 
 const skip = cannotRunVms || cannotMount()
@@ -30,10 +30,10 @@ const skip = cannotRunVms || cannotMount()
 function cannotMount(): string | false {
   return spawnSync('sh', ['-c', 'test -e /dev/loop-control && command -v mkfs.ext4']).status === 0
     ? false
-    : 'no loop devices'
+    : 'this machine has no loop devices'
 }
 
-/** A small disk of its own under the data directory; the database lies elsewhere. */
+/** A small disk for the data directory; the database is elsewhere. */
 async function mountSmallDisk(): Promise<string> {
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-small-disk-'))
   const [image, mount] = [path.join(folder, 'image'), path.join(folder, 'disk')]
@@ -55,7 +55,7 @@ async function start() {
   const disk = await mountSmallDisk()
   const env = { DATABASE_URL: postgres.url, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }
   const instance = await startVmInstance(env, path.join(disk, 'data'))
-  // Hooks run in the order they are made: first the box ends, then what it stands on.
+  // Hooks run in the order of their registration: Warren stops first, then its disk is unmounted.
   after(async () => {
     await until(() => spawnSync('umount', [disk]).status === 0, 'the small disk is unmounted')
     await rm(path.dirname(disk), { recursive: true })
@@ -66,8 +66,8 @@ async function start() {
 
 const { disk, instance: warren } = skip ? (undefined as never) : await start()
 
-describe('on a full disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
-  test('a pause fails with the reason, the sandbox goes on, and what was saved before is still there', async () => {
+describe('on a full host disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
+  test('a pause fails with the reason, the sandbox keeps running, and saved generations survive', async () => {
     const [one, two] = [await createSandbox(warren), await createSandbox(warren)]
     for (const { id } of [one, two]) await startChain(warren, id)
     await pauseSandbox(warren, one.id)
@@ -89,13 +89,13 @@ describe('on a full disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     await destroySandbox(warren, one.id)
   })
 
-  test('a guest that writes waits for room instead of losing what it wrote', async () => {
+  test('a guest that writes waits for space instead of losing data', async () => {
     const { id } = await createSandbox(warren)
     await runShell(warren, id, 'head -c 1000000 /dev/urandom > /root/noise; sync')
     const ballast = fill(disk)
     const write = 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done > /root/more; sync; sha256sum < /root/more'
     const written = runShell(warren, id, write)
-    await until(() => warren.instance.output().includes('out of room'), 'it stands still')
+    await until(() => warren.instance.output().includes('out of room'), 'the guest is stopped')
 
     rmSync(ballast)
 
@@ -106,7 +106,7 @@ describe('on a full disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   })
 })
 
-/** To the last block. */
+/** Fills the file system to the last block. */
 function fill(folder: string): string {
   const file = path.join(folder, 'ballast')
   const fd = openSync(file, 'w')

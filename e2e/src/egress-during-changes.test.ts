@@ -1,6 +1,6 @@
 /**
- * There is no open moment: a program in a real guest sends without a pause while its rules change, and while it is
- * created, paused, resumed and forked, and the host agent killed. Nothing that is not allowed ever arrives.
+ * There is no moment without rules: a program in a real guest sends all the time while its rules change, while the
+ * sandbox is created, paused, resumed and forked, and while the host agent is killed. Only allowed traffic arrives.
  */
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
@@ -36,7 +36,7 @@ const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
 const GOOD = RULED[0]
 const NARROW = { egress: [GOOD] }
 const SENDER = readFileSync(path.join(import.meta.dirname, 'support/packet-sender.pl'), 'utf8')
-/** Connects to port 9000, which ticks for as long as it can, and writes a byte for each that came. */
+/** Connects to port 9000, which sends a byte from time to time, and writes each byte to a file. */
 const LISTENER = `use IO::Socket::INET; $s = IO::Socket::INET->new("$ARGV[0]:9000") or die; open F, ">", "/tmp/$ARGV[1]";
 while (sysread $s, $_, 65536) { syswrite F, "." }`
 const MANY = 50
@@ -50,122 +50,122 @@ const startSender = (id: string) =>
 const isGood = (one: string) => /^good-\d+ from /.test(one)
 const KINDS = [/^evil-\d+ from /, /^asked q-\d+\.evil\.example /, /^http \S+ as evil\.example$/]
 
-/** How much has come, when nothing else is on its way: two looks at it agree. */
-async function settled(): Promise<number> {
-  for (let count = (await internet.seen()).length; ; ) {
-    const more = (await internet.seen(count)).length
+/** How many entries the internet has received, once two reads agree. */
+async function countSettled(): Promise<number> {
+  for (let count = (await internet.listReceived()).length; ; ) {
+    const more = (await internet.listReceived(count)).length
     if (more === 0) return count
     count += more
   }
 }
 
-const othersSince = async (mark: number) => (await internet.seen(mark)).filter((one) => !isGood(one))
+const listForbiddenSince = async (mark: number) => (await internet.listReceived(mark)).filter((one) => !isGood(one))
 
-const untilMoreGood = (mark: number) =>
-  until(async () => (await internet.seen(mark)).filter(isGood).length >= MANY, 'many allowed datagrams arrive')
+const waitForGood = (mark: number) =>
+  until(async () => (await internet.listReceived(mark)).filter(isGood).length >= MANY, 'many allowed datagrams arrive')
 
-const untilEvil = (mark: number) =>
+const waitForEvil = (mark: number) =>
   until(async () => {
-    const seen = await internet.seen(mark)
+    const seen = await internet.listReceived(mark)
     return KINDS.every((kind) => seen.some((one) => kind.test(one)))
-  }, 'what is not allowed later arrives')
+  }, 'the traffic that is forbidden later arrives')
 
-describe('no open moment', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  test('of sandboxes created with an empty allowance no packet leaves, from their first instruction on', async () => {
+describe('egress rules hold at every moment', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+  test('no packet ever leaves a sandbox that is created with no allowed destination', async () => {
     runCommand(`nft add table ip watch { chain out { type filter hook postrouting priority 400; } ; }`)
     runCommand(`nft add rule ip watch out oifname ${UPLINK.name} counter`)
-    const left = () => Number(/packets (\d+)/.exec(runCommand('nft list table ip watch'))![1])
-    const before = left()
+    const countLeft = () => Number(/packets (\d+)/.exec(runCommand('nft list table ip watch'))![1])
+    const before = countLeft()
 
     const ids = (await Promise.all([1, 2, 3].map(() => createSandbox(warren, { egress: ['none'] })))).map(
       ({ id }) => id,
     )
     for (const id of ids) await startSender(id)
     for (const id of ids) {
-      const refused = async () => {
+      const listRefused = async () => {
         const { decisions } = await requestOk(warren, 'GET', `/sandboxes/${id}/egress/decisions`)
         return decisions as { destination: string; count: number }[]
       }
       await until(
-        async () => (await refused()).some(({ destination, count }) => destination === GOOD && count >= MANY),
-        'much is refused',
+        async () => (await listRefused()).some(({ destination, count }) => destination === GOOD && count >= MANY),
+        'many datagrams are refused',
       )
     }
 
-    assert.equal(left(), before)
+    assert.equal(countLeft(), before)
     for (const id of ids) await destroySandbox(warren, id)
   })
 
-  test('rules that were narrowed during a pause hold from the first packet after the resume', async () => {
+  test('rules narrowed during a pause hold from the first packet after the resume', async () => {
     const { id } = await createSandbox(warren)
     await startSender(id)
-    await untilEvil(await settled())
+    await waitForEvil(await countSettled())
 
     for (const killed of [false, true]) {
       await pauseSandbox(warren, id)
-      // Without its host agent the body that stood by is gone as well: it is made again from what was saved.
+      // With the host agent the standby VMM is lost too, so the VM is restored from the saved files.
       if (killed) kill(await getHostAgentPid(warren.instance.dataDir))
       await requestOk(warren, 'PUT', `/sandboxes/${id}/egress`, NARROW)
-      const mark = await settled()
+      const mark = await countSettled()
       await resumeSandbox(warren, id)
 
-      await untilMoreGood(mark)
-      assert.deepEqual(await othersSince(mark), [])
+      await waitForGood(mark)
+      assert.deepEqual(await listForbiddenSince(mark), [])
       await requestOk(warren, 'PUT', `/sandboxes/${id}/egress`, { egress: ['*'] })
-      await untilEvil(mark)
+      await waitForEvil(mark)
     }
     await destroySandbox(warren, id)
   })
 
-  test('a fork with a narrower list never sends what its source may, also when the host agent is killed', async () => {
+  test('a fork with narrower rules never sends what its source may, also when the host agent is killed', async () => {
     const { id } = await createSandbox(warren)
     await startSender(id)
-    await untilEvil(await settled())
+    await waitForEvil(await countSettled())
     await pauseSandbox(warren, id)
-    const mark = await settled()
+    const mark = await countSettled()
 
     const child = await forkSandbox(warren, id, NARROW)
-    await untilMoreGood(mark)
-    const others = await othersSince(mark)
-    const running = (await internet.seen()).length
+    await waitForGood(mark)
+    const others = await listForbiddenSince(mark)
+    const running = (await internet.listReceived()).length
     kill(await getHostAgentPid(warren.instance.dataDir))
-    await untilMoreGood(running)
+    await waitForGood(running)
     const decisions = () => request(warren, 'GET', `/sandboxes/${child.id}/egress/decisions`)
-    await until(async () => (await decisions()).status === 200, 'the next host agent has it')
-    await untilMoreGood((await internet.seen()).length)
+    await until(async () => (await decisions()).status === 200, 'the new host agent has adopted it')
+    await waitForGood((await internet.listReceived()).length)
 
     assert.deepEqual(others, [])
-    assert.deepEqual(await othersSince(mark), [])
+    assert.deepEqual(await listForbiddenSince(mark), [])
     for (const one of [child.id, id]) await destroySandbox(warren, one)
   })
 
-  test('a list that is narrowed cuts what is open, both ways, from the answer on, and nothing else', async () => {
+  test('narrowing the rules drops forbidden flows, in both directions, from the response on, and no others', async () => {
     const { id } = await createSandbox(warren)
     await startSender(id)
-    for (const [name, address] of [['kept', GOOD] as const, ['gone', PUBLIC_HOST] as const]) {
+    for (const [name, address] of [['allowed', GOOD] as const, ['forbidden', PUBLIC_HOST] as const]) {
       await requestOk(warren, 'POST', `/sandboxes/${id}/processes`, {
         cmd: 'perl',
         args: ['-e', LISTENER, address, name],
       })
     }
-    const ticks = async () =>
-      (await runShell(warren, id, 'cat /tmp/kept | wc -c; cat /tmp/gone | wc -c')).split('\n').map(Number) as [
+    const countBytes = async () =>
+      (await runShell(warren, id, 'cat /tmp/allowed | wc -c; cat /tmp/forbidden | wc -c')).split('\n').map(Number) as [
         number,
         number,
       ]
-    await untilEvil(await settled())
-    await until(async () => (await ticks()).every((count) => count > 0), 'both tick')
+    await waitForEvil(await countSettled())
+    await until(async () => (await countBytes()).every((count) => count > 0), 'both flows receive bytes')
 
     await requestOk(warren, 'PUT', `/sandboxes/${id}/egress`, NARROW)
-    // What was on its way when it was answered has arrived when more of what is allowed has.
-    await untilMoreGood((await internet.seen()).length)
-    const mark = (await internet.seen()).length
-    const [kept, gone] = await ticks()
-    await untilMoreGood(mark)
-    await until(async () => (await ticks())[0] > kept + MANY, 'what is allowed still ticks')
+    // Packets that were in flight at the response have arrived once more allowed ones have.
+    await waitForGood((await internet.listReceived()).length)
+    const mark = (await internet.listReceived()).length
+    const [allowed, forbidden] = await countBytes()
+    await waitForGood(mark)
+    await until(async () => (await countBytes())[0] > allowed + MANY, 'the allowed flow still receives bytes')
 
-    assert.deepEqual(await othersSince(mark), [])
-    assert.equal((await ticks())[1], gone)
+    assert.deepEqual(await listForbiddenSince(mark), [])
+    assert.equal((await countBytes())[1], forbidden)
     await destroySandbox(warren, id)
   })
 })

@@ -1,4 +1,4 @@
-/** DATABASE_URL: a server that somebody else runs, and several boxes on it. */
+/** DATABASE_URL: an external PostgreSQL server, also with several instances on it. */
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import path from 'node:path'
@@ -14,7 +14,7 @@ import {
   stop,
 } from './support/instance.ts'
 
-test('two boxes start on one database at the same moment, work, and leave it running', async (t) => {
+test('two instances start on one database at the same time, work, and leave it running', async (t) => {
   const server = await startTestPostgres()
   t.after(() => server.stop())
   const env = { DATABASE_URL: server.url }
@@ -22,7 +22,7 @@ test('two boxes start on one database at the same moment, work, and leave it run
 
   const [one, two] = await Promise.all(dirs.map((dataDir) => startInstance(dataDir, { env })))
 
-  // Each has a key of its own, for the same user; each knows the other's.
+  // Each has a separate key for the same user, and accepts the key of the other.
   assert.notEqual(one!.key, two!.key)
   for (const instance of [one!, two!]) {
     for (const { key } of [one!, two!]) assert.equal((await fetchPath(instance, '/v1/whoami', key)).status, 200)
@@ -30,7 +30,7 @@ test('two boxes start on one database at the same moment, work, and leave it run
     assert.match(instance.output(), /^ {2}database {3}postgres@.*\/postgres$/m)
   }
 
-  // A key that is revoked through one is worthless at the other at once.
+  // A key that is revoked through one instance stops working at the other at once.
   const { id, api_key } = JSON.parse(
     (await runWarren(one!.dataDir, 'admin', '--json', 'key', 'create', 'local')).stdout,
   )
@@ -45,7 +45,7 @@ test('two boxes start on one database at the same moment, work, and leave it run
   assert.equal(process.kill(server.pid, 0), true)
 })
 
-test('a database that cannot be reached is named, without its password', async (t) => {
+test('the message about an unreachable database names it without its password', async (t) => {
   const dataDir = await createDataDir(t)
 
   const { code, output } = await startExpectingFailure(dataDir, {
@@ -60,7 +60,7 @@ test('a database that cannot be reached is named, without its password', async (
   assert.doesNotMatch(output, /hush/)
 })
 
-test('a DATABASE_URL that is none is refused in words', async (t) => {
+test('an invalid DATABASE_URL gets a clear message', async (t) => {
   const dataDir = await createDataDir(t)
 
   const { code, output } = await startExpectingFailure(dataDir, {

@@ -1,4 +1,4 @@
-/** A start that cannot succeed says what is wrong and what to do, and leaves nothing behind. */
+/** A start that cannot succeed prints what is wrong and what to do, and leaves no process behind. */
 import assert from 'node:assert/strict'
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -23,7 +23,7 @@ import {
 const MAIN = path.join(ROOT, 'warren/src/main.ts')
 const isRoot = process.getuid?.() === 0
 
-test('a second start on the same data directory says who is there and harms nobody', async (t) => {
+test('a second start on the same data directory names the first, which keeps running', async (t) => {
   const dataDir = await createDataDir(t)
   const instance = await startInstance(dataDir)
 
@@ -34,12 +34,12 @@ test('a second start on the same data directory says who is there and harms nobo
   assert.equal((await fetchPath(instance, '/v1/whoami')).status, 200)
   assert.doesNotMatch(instance.output(), /starting it again/)
 
-  await t.test('and a reader that goes away does not stop it either', async () => {
+  await t.test('and it keeps running when the reader of its output disappears', async () => {
     const killed = getPostmasterPid(dataDir)
     instance.child.stdout!.destroy()
     instance.child.stderr!.destroy()
 
-    // It has something to say about that, and nobody to say it to.
+    // Restarting PostgreSQL prints a line, which has no reader now.
     kill(killed)
 
     const isBack = async () =>
@@ -49,13 +49,13 @@ test('a second start on the same data directory says who is there and harms nobo
   })
 })
 
-test('of several starts at the same moment one wins', async (t) => {
+test('exactly one of several starts at the same moment succeeds', async (t) => {
   const dataDir = await createDataDir(t)
 
-  const runs = Array.from({ length: 4 }, () => launch(dataDir))
+  const starts = Array.from({ length: 4 }, () => launch(dataDir))
   const losers = await Promise.race([
-    Promise.all(runs.map((run) => run.exited)),
-    allButOne(runs.map((run) => run.exited.then(({ code }) => ({ code, output: run.output() })))),
+    Promise.all(starts.map((start) => start.exited)),
+    allButOne(starts.map((start) => start.exited.then(({ code }) => ({ code, output: start.output() })))),
   ])
 
   assert.equal(losers.length, 3)
@@ -63,13 +63,13 @@ test('of several starts at the same moment one wins', async (t) => {
     assert.equal(loser.code, 1)
     assert.match((loser as { output: string }).output, /already runs on/)
   }
-  assert.equal(await stop(runs.find((run) => run.child.exitCode === null)!), 0)
+  assert.equal(await stop(starts.find((start) => start.child.exitCode === null)!), 0)
 })
 
 for (const name of ['WARREN_PORT', 'WARREN_METRICS_PORT', 'WARREN_INGRESS_PORT']) {
-  test(`a port that is taken is named, and so is ${name}`, async (t) => {
+  test(`the message about a port in use names the port and ${name}`, async (t) => {
     const dataDir = await createDataDir(t)
-    const port = await takePort(t)
+    const port = await occupyPort(t)
 
     const { code, output } = await startExpectingFailure(dataDir, { env: { [name]: String(port) } })
 
@@ -82,7 +82,7 @@ for (const name of ['WARREN_PORT', 'WARREN_METRICS_PORT', 'WARREN_INGRESS_PORT']
   })
 }
 
-test('settings that make no sense are all named at once', async (t) => {
+test('all invalid settings are named at once', async (t) => {
   const dataDir = await createDataDir(t)
 
   const { code, output } = await startExpectingFailure(dataDir, {
@@ -98,7 +98,7 @@ test('settings that make no sense are all named at once', async (t) => {
   )
 })
 
-test('a setting that only the control plane knows is named as well', async (t) => {
+test('an invalid setting of the control plane is named too', async (t) => {
   const dataDir = await createDataDir(t)
 
   const { code, output } = await startExpectingFailure(dataDir, { env: { WARREN_RATE_LIMIT: 'lots' } })
@@ -109,7 +109,7 @@ test('a setting that only the control plane knows is named as well', async (t) =
   assert.deepEqual(listProcesses(dataDir), [])
 })
 
-test('a data directory that is a file is refused in words', async (t) => {
+test('a data directory below a file gets a clear message', async (t) => {
   const dataDir = await createDataDir(t)
   await writeFile(dataDir, '')
 
@@ -122,12 +122,12 @@ test('a data directory that is a file is refused in words', async (t) => {
   )
 })
 
-test('a data directory that may not be written is refused in words', { skip: !isRoot && 'needs root' }, async (t) => {
+test('a data directory that is not writable gets a clear message', { skip: !isRoot && 'needs root' }, async (t) => {
   const dataDir = await createDataDir(t)
   await mkdir(dataDir)
   await chmod(path.dirname(dataDir), 0o755)
 
-  // An ordinary user, for whom modes count.
+  // As an ordinary user, because root ignores file modes.
   const { code, output } = await startExpectingFailure(dataDir, {
     command: [...asOrdinaryUser, process.execPath, MAIN, 'start'],
   })
@@ -136,7 +136,7 @@ test('a data directory that may not be written is refused in words', { skip: !is
   assert.match(output, /warren: cannot use the data directory \S+ \(set WARREN_DATA_DIR to choose another\): EACCES/)
 })
 
-test('a full disk is named', { skip: !canMount() && 'needs a mount namespace' }, async (t) => {
+test('the message about a full disk names the disk', { skip: !canMount() && 'needs a mount namespace' }, async (t) => {
   const dataDir = await createDataDir(t)
   await mkdir(dataDir)
 
@@ -153,7 +153,9 @@ test('a full disk is named', { skip: !canMount() && 'needs a mount namespace' },
   assert.deepEqual(listProcesses(dataDir), [])
 })
 
-test('a machine that forbids user namespaces to root is told so', { skip: !isRoot && 'needs root' }, async (t) => {
+test('the message names user namespaces where root may not create them', {
+  skip: !isRoot && 'needs root',
+}, async (t) => {
   const dataDir = await createDataDir(t)
   const bin = path.join(path.dirname(dataDir), 'bin')
   await mkdir(bin)
@@ -170,7 +172,7 @@ test('a machine that forbids user namespaces to root is told so', { skip: !isRoo
   assert.match(output, /or start Warren as an ordinary user\.\n/)
 })
 
-test("a pid file that names somebody else's process does not keep PostgreSQL from starting", async (t) => {
+test('PostgreSQL starts despite a stale pid file with the pid of an unrelated process', async (t) => {
   const dataDir = await createDataDir(t)
   assert.equal(await stop(await startInstance(dataDir)), 0)
   const other = spawn('sleep', ['1000'])
@@ -196,8 +198,8 @@ test("a pid file that names somebody else's process does not keep PostgreSQL fro
 })
 
 for (const [what, name] of Object.entries({
-  'with spaces and signs': `my "data", 100% \u00fc & 'more'`,
-  'longer than a socket may be': 'deep/'.repeat(30),
+  'with spaces and punctuation': `my "data", 100% \u00fc & 'more'`,
+  'longer than a socket path may be': 'deep/'.repeat(30),
 })) {
   test(`a data directory whose name is ${what} works`, async (t) => {
     const dataDir = await createDataDir(t, name)
@@ -210,7 +212,7 @@ for (const [what, name] of Object.entries({
   })
 }
 
-test("what the environment says about another PostgreSQL does not reach Warren's", async (t) => {
+test('PostgreSQL variables in the environment do not affect the embedded server', async (t) => {
   const dataDir = await createDataDir(t)
 
   const instance = await startInstance(dataDir, {
@@ -222,14 +224,14 @@ test("what the environment says about another PostgreSQL does not reach Warren's
 
 const asOrdinaryUser = ['setpriv', '--reuid', '65534', '--regid', '65534', '--clear-groups']
 
-async function takePort(t: TestContext): Promise<number> {
+async function occupyPort(t: TestContext): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1')
   t.after(() => void server.close())
   await once(server, 'listening')
   return (server.address() as { port: number }).port
 }
 
-/** All but the last to settle. */
+/** Waits for all promises except the last one to settle. */
 async function allButOne<T>(promises: Promise<T>[]): Promise<T[]> {
   const settled: T[] = []
   const { promise, resolve } = Promise.withResolvers<T[]>()

@@ -1,4 +1,4 @@
-/** The first sandbox of an image and a shape waits until that machine was booted once; a slow boot is no failure. */
+/** The first sandbox of an image and shape waits until the base is booted; a slow boot is not a failure. */
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import { mkdtemp, rm, writeFile } from 'node:fs/promises'
@@ -15,14 +15,14 @@ const LIMIT_S = 20
 const env = { WARREN_CRASH_POINTS: points, WARREN_BOOT_LIMIT_SECONDS: String(LIMIT_S) }
 const warren = cannotRunVms ? (undefined as never) : await startVmInstance(env)
 
-describe('the first of a shape', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  test('that is not ready in time is told to come again, and then it is', async () => {
+describe('the first sandbox of a shape', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+  test('gets 503 while the base boots for too long, and is created when it is ready', async () => {
     const hold = path.join(points, 'host.base.saved')
-    const small = { disk_mib: 4096 } // Smaller than usual: a machine of its own.
+    const small = { disk_mib: 4096 } // Another disk size needs another base.
     await writeFile(hold, 'hold')
 
     const early = await request(warren, 'POST', '/sandboxes', { shape: 's-1vcpu-256mb', ...small })
-    await until(() => existsSync(`${hold}.reached`), 'it is booted')
+    await until(() => existsSync(`${hold}.reached`), 'the base is booted')
     await rm(hold)
     const { id } = await createSandbox(warren, small)
 

@@ -1,4 +1,4 @@
-/** What a newcomer does in the first minutes, on one box. */
+/** What a new user does in the first minutes. */
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { after, before, describe, test } from 'node:test'
@@ -25,13 +25,13 @@ before(async () => {
   instance = await startInstance(dataDir)
 })
 
-test('the first start says where it listens and with which key', async () => {
+test('the first start prints the base URL and an API key', async () => {
   assert.match(instance.output(), /^Warren is ready after \d+\.\d s\.$/m)
   assert.match(instance.baseUrl, /^http:\/\/127\.0\.0\.1:\d+$/)
   assert.match(instance.key, /^skp_[0-9a-f]{64}$/)
 })
 
-test('what it prints is for people: no JSON, no warnings, no stack', () => {
+test('the start prints lines for people: no JSON, no warnings, no stack', () => {
   for (const line of instance.output().split('\n')) {
     assert.match(line, /^$|^ {2}\S.* … \d+\.\d s$|^ {2}[\w ]+ {3}\S+$|^ {2}curl |^Warren is ready|^Ctrl-C stops it\.$/)
   }
@@ -55,10 +55,10 @@ test('warren env prints two lines that a shell understands', async () => {
   assert.equal(stderr, '')
 })
 
-test('an operator makes a user, changes the plan and adds credit while it runs', async () => {
-  const made = await admin('user', 'create', 'ada', '--plan', 'beginner')
-  assert.equal(made.plan, 'beginner')
-  assert.equal((await whoami(made.api_key)).user_id, made.id)
+test('an operator creates a user, changes the plan and adds credit while it runs', async () => {
+  const created = await admin('user', 'create', 'ada', '--plan', 'beginner')
+  assert.equal(created.plan, 'beginner')
+  assert.equal((await whoami(created.api_key)).user_id, created.id)
 
   await admin('user', 'set-plan', 'ada', 'pro')
   await admin('user', 'add-credit', 'ada', '12.5', '--reason', 'a gift')
@@ -68,15 +68,15 @@ test('an operator makes a user, changes the plan and adds credit while it runs',
   assert.deepEqual([ada?.plan, ada?.credits], ['pro', 512.5])
 })
 
-test('a key is revoked and worthless at once', async () => {
+test('a revoked key stops working at once', async () => {
   const user = await admin('user', 'create', 'grace')
   const key = await admin('key', 'create', 'grace', '--name', 'laptop')
   assert.equal((await fetchPath(instance, '/v1/whoami', key.api_key)).status, 200)
 
   await admin('key', 'revoke', key.id)
-  const refused = await fetchPath(instance, '/v1/whoami', key.api_key)
+  const rejected = await fetchPath(instance, '/v1/whoami', key.api_key)
 
-  assert.equal(refused.status, 401)
+  assert.equal(rejected.status, 401)
   assert.equal((await fetchPath(instance, '/v1/whoami', user.api_key)).status, 200)
   const listed = await admin('key', 'list', 'grace')
   assert.deepEqual(
@@ -89,29 +89,29 @@ test('a key is revoked and worthless at once', async () => {
 })
 
 const MISTAKES = [
-  { args: ['admin', 'user', 'create', 'eve', '--plan', 'gold'], says: /'gold' is invalid.*free, / },
-  { args: ['admin', 'user', 'set-plan', 'nobody', 'pro'], says: /user nobody not found/ },
-  { args: ['admin', 'user', 'add-credit', 'local', 'much'], says: /'much' is invalid/ },
-  { args: ['admin', 'key', 'revoke', 'nothing'], says: /key not found/ },
-  { args: ['admin', 'usr'], says: /unknown command 'usr'/ },
-  { args: ['strat'], says: /unknown command 'strat'/ },
-  { args: ['env', 'please'], says: /too many arguments/ },
+  { args: ['admin', 'user', 'create', 'eve', '--plan', 'gold'], message: /'gold' is invalid.*free, / },
+  { args: ['admin', 'user', 'set-plan', 'missing', 'pro'], message: /user missing not found/ },
+  { args: ['admin', 'user', 'add-credit', 'local', 'much'], message: /'much' is invalid/ },
+  { args: ['admin', 'key', 'revoke', 'nothing'], message: /key not found/ },
+  { args: ['admin', 'usr'], message: /unknown command 'usr'/ },
+  { args: ['strat'], message: /unknown command 'strat'/ },
+  { args: ['env', 'please'], message: /too many arguments/ },
 ]
 
-describe('a mistake is refused in words', { concurrency: true }, () => {
-  for (const { args, says } of MISTAKES) {
+describe('a usage mistake gets a clear message', { concurrency: true }, () => {
+  for (const { args, message } of MISTAKES) {
     test(`warren ${args.join(' ')}`, async () => {
       const { code, stdout, stderr } = await runWarren(dataDir, ...args)
 
       assert.equal(code, 1)
-      assert.match(stderr, says)
+      assert.match(stderr, message)
       assert.doesNotMatch(stderr, /\n {4}at /)
       assert.equal(stdout, '')
     })
   }
 })
 
-test('where nothing runs, env and admin say so', async (t) => {
+test('env and admin report when Warren is not running', async (t) => {
   const empty = await createDataDir(t)
 
   const env = await runWarren(empty, 'env')
@@ -138,7 +138,7 @@ test('the public client works unmodified', async () => {
   await assert.rejects(client.getSandbox('sb-none'), CreateosSandboxNotFoundError)
 })
 
-test('a wrong key is an auth error to the public client', async () => {
+test('a wrong key is an authentication error of the public client', async () => {
   const client = new CreateosSandboxClient({ baseUrl: instance.baseUrl, apiKey: `skp_${'0'.repeat(64)}` })
 
   await assert.rejects(client.whoami(), (error) => {
@@ -149,7 +149,7 @@ test('a wrong key is an auth error to the public client', async () => {
   })
 })
 
-test('the instance file is readable by its owner only, like all in the data directory', async () => {
+test('files in the data directory are readable only by their owner, the instance file too', async () => {
   const { stdout } = await run('find', [dataDir, '-perm', '/077', '-not', '-type', 'l', '-not', '-type', 's'])
 
   assert.equal(stdout, '')

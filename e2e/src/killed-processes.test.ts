@@ -1,4 +1,4 @@
-/** Killed with -9, part by part and all at once: what was acknowledged is there, and it goes on or starts again. */
+/** Processes killed with SIGKILL, one by one and all at once: acknowledged data survives, and Warren recovers. */
 import assert from 'node:assert/strict'
 import { readdir } from 'node:fs/promises'
 import { after, before, describe, test } from 'node:test'
@@ -22,7 +22,7 @@ import {
 
 const oneDataDir = await createDataDir({ after })
 
-describe('killed part by part, on one box', () => {
+describe('when one process is killed', () => {
   const dataDir = oneDataDir
   let instance: Instance
 
@@ -35,110 +35,110 @@ describe('killed part by part, on one box', () => {
 
     kill(killed)
 
-    await until(() => answers(instance), 'it answers again')
+    await until(() => isServing(instance), 'it serves again')
     assert.notEqual(await getControlPlanePid(dataDir), killed)
     assert.equal((await findInstanceFile(dataDir))!.baseUrl, instance.baseUrl)
     assert.match(instance.output(), /^the control plane ended \(ended by SIGKILL\), starting it again$/m)
   })
 
-  test('the postmaster is started again, also when one of its children is busy', async () => {
+  test('PostgreSQL is started again, also while one of its backends is busy', async () => {
     const busy = await connect(await getDatabaseUrl(dataDir))
     const { rows } = await busy.query<{ pid: number }>('select pg_backend_pid() as pid')
-    // It computes and looks at nothing else; PostgreSQL does not start beside it.
+    // A computing backend does not notice that the postmaster is gone, and PostgreSQL does not start beside it.
     busy.query('select count(*) from generate_series(1, 1e12::bigint) g where g % 7 = 1').catch(() => {})
     const killed = getPostmasterPid(dataDir)
-    await until(async () => (await statusOf(dataDir, rows[0]!.pid)) === 'active', 'it computes')
+    await until(async () => (await statusOf(dataDir, rows[0]!.pid)) === 'active', 'the backend is busy')
 
     kill(killed)
 
-    await until(() => instance.output().includes('PostgreSQL ended, starting it again'), 'the launcher noticed')
-    await until(() => answers(instance), 'it answers again')
+    await until(() => instance.output().includes('PostgreSQL ended, starting it again'), 'the launcher has noticed')
+    await until(() => isServing(instance), 'it serves again')
     assert.notEqual(getPostmasterPid(dataDir), killed)
     assert.ok(!listProcesses(dataDir).includes(rows[0]!.pid))
     assert.doesNotMatch(instance.output(), /does not start/)
   })
 
-  test('with the launcher all the others go, and the next start works at once', async () => {
+  test('when the launcher is killed the others exit, and the next start works at once', async () => {
     kill(instance.pid)
     const again = await startInstance(dataDir)
 
     assert.equal(again.key, instance.key)
-    assert.ok(await answers(again))
+    assert.ok(await isServing(again))
     assert.ok(!listProcesses(dataDir).includes(instance.pid))
     kill(again.pid)
-    await until(() => listProcesses(dataDir).length === 0, 'what it started has ended by itself')
+    await until(() => listProcesses(dataDir).length === 0, 'all processes that it started have exited')
   })
 })
 
-test('what was acknowledged is there after everything was killed at once, again and again', async (t) => {
+test('acknowledged writes survive when everything is killed at once, repeatedly', async (t) => {
   const dataDir = await createDataDir(t)
   const acknowledged: number[] = []
 
   for (let round = 1; round <= 3; round++) {
     const instance = await startInstance(dataDir)
-    assert.deepEqual(await stored(dataDir, acknowledged), acknowledged)
-    const enough = acknowledged.length + 50 + Math.random() * 500
-    const writers = [1, 2, 3].map(async () => writeAllTheTime(await getDatabaseUrl(dataDir), acknowledged))
-    await until(() => acknowledged.length > enough, 'enough is written')
+    assert.deepEqual(await listStored(dataDir, acknowledged), acknowledged)
+    const target = acknowledged.length + 50 + Math.random() * 500
+    const writers = [1, 2, 3].map(async () => writeContinuously(await getDatabaseUrl(dataDir), acknowledged))
+    await until(() => acknowledged.length > target, 'enough rows are written')
 
     for (const pid of [instance.pid, await getControlPlanePid(dataDir), getPostmasterPid(dataDir)]) kill(pid)
     await Promise.all(writers)
   }
 
   const instance = await startInstance(dataDir)
-  assert.deepEqual(await stored(dataDir, acknowledged), acknowledged)
-  assert.ok(await answers(instance))
+  assert.deepEqual(await listStored(dataDir, acknowledged), acknowledged)
+  assert.ok(await isServing(instance))
   assert.equal(await stop(instance), 0)
   assert.deepEqual(listProcesses(dataDir), [])
 })
 
 const MOMENTS = {
-  'while the database is made': async (dataDir: string) =>
+  'while the database is created': async (dataDir: string) =>
     (await readdir(dataDir)).some((name) => name.startsWith('postgres.new-')),
-  'while it migrates': async (dataDir: string) => (await tables(dataDir)) > 0,
+  'while it migrates': async (dataDir: string) => (await countTables(dataDir)) > 0,
 }
 
-for (const [moment, hasCome] of Object.entries(MOMENTS)) {
-  test(`a first start that is killed ${moment} does not spoil the next`, async (t) => {
+for (const [moment, isReached] of Object.entries(MOMENTS)) {
+  test(`after a first start is killed ${moment}, the next start works`, async (t) => {
     const dataDir = await createDataDir(t)
-    const run = launch(dataDir)
-    await until(() => hasCome(dataDir).catch(() => false), 'the moment has come')
+    const launched = launch(dataDir)
+    await until(() => isReached(dataDir).catch(() => false), 'the moment is reached')
 
     for (const pid of listProcesses(dataDir)) kill(pid)
-    await run.exited
+    await launched.exited
 
-    assert.ok(await answers(await startInstance(dataDir)))
+    assert.ok(await isServing(await startInstance(dataDir)))
   })
 }
 
-test('a start that is killed at any moment does not spoil the next', async (t) => {
+test('after a start is killed at any moment, the next start works', async (t) => {
   const dataDir = await createDataDir(t)
 
-  // Only the launcher: what it has begun by then is for the next start to find.
+  // Only the launcher is killed: the next start must deal with the processes that it had started.
   for (let round = 1; round <= 6; round++) {
-    const run = launch(dataDir)
-    await delay(Math.random() * 2_000) // Not to wait for something: the moment is the test's input.
-    kill(run.pid)
-    await run.exited
+    const launched = launch(dataDir)
+    await delay(Math.random() * 2_000) // Not a wait for a condition: the moment is the input of the test.
+    kill(launched.pid)
+    await launched.exited
   }
 
   const instance = await startInstance(dataDir)
-  assert.ok(await answers(instance))
+  assert.ok(await isServing(instance))
   assert.equal(await stop(instance), 0)
   assert.deepEqual(listProcesses(dataDir), [])
 })
 
-const answers = async (instance: { baseUrl: string; key: string }): Promise<boolean> =>
+const isServing = async (instance: { baseUrl: string; key: string }): Promise<boolean> =>
   (await fetchPath(instance, '/v1/whoami').catch(() => undefined))?.status === 200
 
 async function connect(url: string): Promise<pg.Client> {
   const client = new pg.Client({ connectionString: url })
-  client.on('error', () => {}) // It will be killed.
+  client.on('error', () => {}) // The server will be killed.
   await client.connect()
   return client
 }
 
-async function ask<Row extends pg.QueryResultRow>(dataDir: string, text: string, values: unknown[] = []) {
+async function query<Row extends pg.QueryResultRow>(dataDir: string, text: string, values: unknown[] = []) {
   const client = await connect(await getDatabaseUrl(dataDir))
   try {
     return (await client.query<Row>(text, values)).rows
@@ -149,12 +149,12 @@ async function ask<Row extends pg.QueryResultRow>(dataDir: string, text: string,
 
 async function statusOf(dataDir: string, pid: number): Promise<string | undefined> {
   const text = "select state from pg_stat_activity where pid = $1 and query like '%generate_series%'"
-  const [row] = await ask<{ state: string }>(dataDir, text, [pid])
+  const [row] = await query<{ state: string }>(dataDir, text, [pid])
   return row?.state
 }
 
-/** Of the database as the launcher makes it, whose URL nobody publishes before the control plane is ready. */
-async function tables(dataDir: string): Promise<number> {
+/** The database while the launcher creates it: its URL is published only when the control plane is ready. */
+async function countTables(dataDir: string): Promise<number> {
   const client = await connect(`postgresql://postgres@/warren?host=${encodeURIComponent(`${dataDir}/postgres`)}`)
   try {
     const { rows } = await client.query<{ n: number }>(
@@ -166,8 +166,8 @@ async function tables(dataDir: string): Promise<number> {
   }
 }
 
-/** Writes until the server is gone; each number goes on the list when the server has said that it is stored. */
-async function writeAllTheTime(url: string, acknowledged: number[]): Promise<void> {
+/** Writes until the server is killed; a number is added to the list when the server has acknowledged it. */
+async function writeContinuously(url: string, acknowledged: number[]): Promise<void> {
   const client = await connect(url)
   try {
     await client.query('create table if not exists e2e_writes (n bigint primary key)').catch(() => {})
@@ -181,9 +181,9 @@ async function writeAllTheTime(url: string, acknowledged: number[]): Promise<voi
   }
 }
 
-async function stored(dataDir: string, numbers: number[]): Promise<number[]> {
+async function listStored(dataDir: string, numbers: number[]): Promise<number[]> {
   if (numbers.length === 0) return []
-  const rows = await ask<{ n: string }>(dataDir, 'select n from e2e_writes where n = any($1)', [numbers])
+  const rows = await query<{ n: string }>(dataDir, 'select n from e2e_writes where n = any($1)', [numbers])
   const found = new Set(rows.map((row) => Number(row.n)))
   return numbers.filter((n) => found.has(n))
 }

@@ -1,4 +1,4 @@
-/** https to sandboxes out of the box: the authority that Warren made, taken from its command and given to curl. */
+/** HTTPS to sandboxes with Warren's local certificate authority: `warren ca` prints it and curl trusts it. */
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { writeFile } from 'node:fs/promises'
@@ -8,24 +8,24 @@ import { promisify } from 'node:util'
 import { createDataDir, type Instance, runWarren, startInstance, stop } from './support/instance.ts'
 
 const run = promisify(execFile)
-/** Nobody's, so the ingress itself answers; that it may is what TLS is about. */
+/** No sandbox has this name, so the ingress itself responds with 404; TLS must succeed for that. */
 const NAME = '01arz3ndektsv4rrffq69g5fav-8080.localhost'
 
 const dataDir = await createDataDir({ after })
 
-test('before the first start there is none, and it says how to get one', async () => {
+test('before the first start there is no authority, and the message says how to create one', async () => {
   const { code, stderr } = await runWarren(dataDir, 'ca')
 
   assert.notEqual(code, 0)
   assert.match(stderr, /no local authority .* npm start makes it/)
 })
 
-test('curl trusts the ingress with it and not without, for names below the domain alone, and after a restart', async () => {
+test('curl trusts the ingress only with the authority, only for names below the domain, and after a restart too', async () => {
   const instance = await startInstance(dataDir)
   const { code, stdout: pem } = await runWarren(dataDir, 'ca')
   const file = path.join(path.dirname(dataDir), 'ca.pem')
   await writeFile(file, pem)
-  const portOf = ({ output }: Instance) => /localhost:(\d+)$/m.exec(output())![1]! // It says where sandboxes are reached.
+  const portOf = ({ output }: Instance) => /localhost:(\d+)$/m.exec(output())![1]! // Printed with the ingress URL.
   const curl = (...args: string[]) =>
     run('curl', ['-s', '-o', '/dev/null', '-w', '%{http_code}', '--noproxy', '*', ...args]).then(
       ({ stdout }) => stdout,

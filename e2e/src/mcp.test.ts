@@ -1,4 +1,4 @@
-/** An AI agent with nothing but a URL and a key, through the official MCP client, in a real virtual machine. */
+/** An AI agent that has only a URL and a key works in a real VM through the official MCP client. */
 import assert from 'node:assert/strict'
 import { after, describe, test } from 'node:test'
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
@@ -7,7 +7,7 @@ import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm
 
 const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
 
-describe('MCP with a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+describe('MCP with a real VM', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   async function connect() {
     const client = new Client({ name: 'story', version: '1' })
     const headers = { Authorization: `Bearer ${warren.instance.key}` }
@@ -16,13 +16,13 @@ describe('MCP with a real virtual machine', { skip: cannotRunVms, timeout: VM_ST
     )
     after(() => client.close())
     return async (name: string, args: Record<string, unknown>) => {
-      const { content, isError } = (await client.callTool({ name, arguments: args })) as Answer
+      const { content, isError } = (await client.callTool({ name, arguments: args })) as ToolResult
       assert.ok(!isError, `${name}: ${content[0]?.text}`)
       return JSON.parse(content[0]!.text)
     }
   }
 
-  test('it makes a machine, works in it, forks it and throws it away', async () => {
+  test('an agent creates a sandbox, works in it, pauses, forks and destroys it', async () => {
     const call = await connect()
     const { id: sandbox_id } = await call('create_sandbox', { shape: 's-1vcpu-256mb' })
     await call('write_file', { sandbox_id, path: '/root/greeting', content: 'hello' })
@@ -38,24 +38,24 @@ describe('MCP with a real virtual machine', { skip: cannotRunVms, timeout: VM_ST
     if (!followed.ended) followed = await call('follow_process', { sandbox_id, process_id, after: followed.seq })
 
     await call('pause_sandbox', { sandbox_id })
-    await untilStatus(sandbox_id, 'paused')
+    await waitUntilStatus(sandbox_id, 'paused')
     const [child] = (await call('fork_sandbox', { sandbox_id })).sandboxes
-    await untilStatus(child.id, 'running')
-    const kept = await call('read_file', { sandbox_id: child.id, path: '/root/greeting' })
+    await waitUntilStatus(child.id, 'running')
+    const file = await call('read_file', { sandbox_id: child.id, path: '/root/greeting' })
 
     assert.equal(stdout, 'Linux\nhello')
     assert.deepEqual([output, followed.ended, followed.exit_code], ['got it\n', true, 4])
-    assert.equal(kept.content, 'hello')
+    assert.equal(file.content, 'hello')
     for (const id of [sandbox_id, child.id]) {
       await call('destroy_sandbox', { sandbox_id: id })
-      await untilStatus(id, 'destroyed')
+      await waitUntilStatus(id, 'destroyed')
     }
 
-    async function untilStatus(id: string, status: string): Promise<void> {
-      const isThere = async () => (await call('get_sandbox', { sandbox_id: id })).status === status
-      await until(isThere, `${id} is ${status}`, 60_000)
+    async function waitUntilStatus(id: string, status: string): Promise<void> {
+      const hasStatus = async () => (await call('get_sandbox', { sandbox_id: id })).status === status
+      await until(hasStatus, `${id} is ${status}`, 60_000)
     }
   })
 })
 
-type Answer = { content: { text: string }[]; isError?: boolean }
+type ToolResult = { content: { text: string }[]; isError?: boolean }

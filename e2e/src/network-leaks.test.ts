@@ -1,4 +1,4 @@
-/** Sandboxes with networks and rules come and go; the machine is as before. `npm run soak`: two hundred of them. */
+/** Sandboxes with networks and rules leave nothing on the machine. `npm run soak` creates two hundred of them. */
 import assert from 'node:assert/strict'
 import { globSync, readdirSync, readFileSync } from 'node:fs'
 import { describe, test } from 'node:test'
@@ -10,7 +10,7 @@ import { cannotRunVms, deleteAllSandboxes, SOAK, startVmInstance, VM_STORIES_LIM
 
 if (!cannotRunVms) moveToIsolatedMachine()
 if (!cannotRunVms) await Internet.start()
-// Nothing waits for the next create or resume: whatever is left belongs to nobody.
+// Without pool and standby, so that everything that remains is a leak.
 const warren = cannotRunVms
   ? (undefined as never)
   : await startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
@@ -19,25 +19,25 @@ const SANDBOXES = SOAK ? 200 : 18
 const AT_ONCE = 6
 const RULES = [...Array.from({ length: 20 }, (_, i) => `198.51.${i}.0/24:443`), '*.example', 'shop.example', '9.9.9.9']
 
-describe('what sandboxes leave behind', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  test(`after ${SANDBOXES} of them with networks and rules the machine is as before`, {
+describe('network resources of sandboxes', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+  test(`after ${SANDBOXES} sandboxes with networks and rules the machine is as before`, {
     timeout: VM_STORIES_LIMIT_MS,
   }, async () => {
     for (const name of ['front', 'back']) await requestOk(warren, 'POST', '/networks', { name })
-    await oneBatch(1)
+    await runBatch(1)
     await deleteAllSandboxes(warren)
-    const clean = await settledTraces()
+    const before = await listSettledResources()
 
-    for (let done = 0; done < SANDBOXES; done += AT_ONCE) await oneBatch(Math.min(AT_ONCE, SANDBOXES - done))
+    for (let done = 0; done < SANDBOXES; done += AT_ONCE) await runBatch(Math.min(AT_ONCE, SANDBOXES - done))
     await deleteAllSandboxes(warren)
 
-    assert.deepEqual(await settledTraces(), clean)
+    assert.deepEqual(await listSettledResources(), before)
     for (const name of ['front', 'back']) await requestOk(warren, 'DELETE', `/networks/${name}`)
   })
 })
 
-/** One of each batch is paused and resumed, and another is deleted while it is paused. */
-async function oneBatch(count: number): Promise<void> {
+/** In each batch one sandbox is paused and resumed, and another is deleted while it is paused. */
+async function runBatch(count: number): Promise<void> {
   const networks = [{ id: 'front' }, { id: 'back' }]
   const ids = await Promise.all(
     Array.from({ length: count }, async () => (await createSandbox(warren, { networks, egress: RULES })).id),
@@ -50,20 +50,20 @@ async function oneBatch(count: number): Promise<void> {
   await Promise.all(ids.map((id) => destroySandbox(warren, id)))
 }
 
-/** When the slots that wait for the next create are full again, and two looks agree. */
-async function settledTraces() {
-  let seen = traces()
+/** Waits until the pool of ready slots is full and two reads agree. */
+async function listSettledResources() {
+  let current = listResources()
   await until(() => {
-    const before = JSON.stringify(seen)
-    seen = traces()
-    return seen.slots === READY_SLOTS && JSON.stringify(seen) === before
+    const previous = JSON.stringify(current)
+    current = listResources()
+    return current.slots === READY_SLOTS && JSON.stringify(current) === previous
   }, 'nothing changes any more')
-  return seen
+  return current
 }
 /** host-agent/src/choose-network.ts. */
 const READY_SLOTS = 8
 
-function traces() {
+function listResources() {
   const lines = (text: string) => text.split('\n').filter(Boolean)
   const instance = /warren_([0-9a-f]{8})/.exec(runCommand('nft list tables'))![1]!
   const isSlot = (line: string) => line.includes(`w${instance}`)
@@ -71,7 +71,7 @@ function traces() {
   return {
     slots: readdirSync('/run/netns').filter((name) => name.includes(instance)).length,
     mounts: lines(readFileSync('/proc/mounts', 'utf8')).filter((line) => line.includes(instance)).length,
-    // Ready slots have an interface each, with the host's address, and numbers that depend on who came before.
+    // Each ready slot has an interface with the host's address; their numbers depend on earlier slots.
     slotLinks: lines(runCommand('ip -o link')).filter(isSlot).length,
     links: lines(runCommand('ip -o link')).filter((line) => !isSlot(line)),
     addresses: lines(runCommand('ip -o addr')).filter((line) => !isSlot(line)),
@@ -80,7 +80,7 @@ function traces() {
     ),
     rules: runCommand('nft list ruleset'),
     cgroups: globSync(`/sys/fs/cgroup/{,*/}warren-${instance}/*/`).filter((path) => !isOfBase(path)),
-    // Bases of other shapes may still be made in the background.
+    // Bases of other shapes may still be booting in the background.
     files: globSync(`/run/warren-${instance}/{*,network/*}`)
       .filter((path) => !isOfBase(path))
       .sort(),
@@ -94,6 +94,6 @@ function commandOf(pid: number): string {
   try {
     return readFileSync(`/proc/${pid}/cmdline`, 'utf8')
   } catch {
-    return '' // It ended while we looked.
+    return '' // It exited meanwhile.
   }
 }

@@ -1,4 +1,4 @@
-/** Warren as somebody who is not root. */
+/** Warren started by a user who is not root. */
 import assert from 'node:assert/strict'
 import { execFileSync } from 'node:child_process'
 import { chown, mkdir, stat } from 'node:fs/promises'
@@ -14,40 +14,40 @@ import {
   stop,
 } from './support/instance.ts'
 
-const NOBODY = 65_534
-const AS_NOBODY = ['setpriv', '--reuid', `${NOBODY}`, '--regid', `${NOBODY}`, '--clear-groups']
+const ORDINARY_UID = 65_534
+const AS_ORDINARY_USER = ['setpriv', '--reuid', `${ORDINARY_UID}`, '--regid', `${ORDINARY_UID}`, '--clear-groups']
 
-test('an ordinary user starts it', { skip: whyNot() }, async (t) => {
+test('an ordinary user can start Warren', { skip: cannotReadCheckout() }, async (t) => {
   const dataDir = await createDataDir(t)
   for (const folder of [path.dirname(dataDir), dataDir]) {
     await mkdir(folder, { recursive: true })
-    await chown(folder, NOBODY, NOBODY)
+    await chown(folder, ORDINARY_UID, ORDINARY_UID)
   }
 
   const instance = await startInstance(dataDir, {
-    // Its own cache: it cannot write to ours.
+    // A separate cache, because it cannot write to root's.
     env: { XDG_CACHE_HOME: path.join(path.dirname(dataDir), 'cache') },
-    command: [...AS_NOBODY, process.execPath, path.join(ROOT, 'warren/src/main.ts'), 'start'],
+    command: [...AS_ORDINARY_USER, process.execPath, path.join(ROOT, 'warren/src/main.ts'), 'start'],
   })
 
   assert.equal((await fetchPath(instance, '/v1/whoami')).status, 200)
-  assert.equal((await stat(`/proc/${getPostmasterPid(dataDir)}`)).uid, NOBODY)
+  assert.equal((await stat(`/proc/${getPostmasterPid(dataDir)}`)).uid, ORDINARY_UID)
   assert.equal(await stop(instance), 0)
   assert.deepEqual(listProcesses(dataDir), [])
 })
 
-function whyNot(): string | false {
+function cannotReadCheckout(): string | false {
   if (process.getuid?.() !== 0) return false
   try {
     execFileSync(
-      AS_NOBODY[0]!,
-      [...AS_NOBODY.slice(1), process.execPath, '-e', `fs.readdirSync('${ROOT}/warren/src')`],
+      AS_ORDINARY_USER[0]!,
+      [...AS_ORDINARY_USER.slice(1), process.execPath, '-e', `fs.readdirSync('${ROOT}/warren/src')`],
       {
         stdio: 'ignore',
       },
     )
     return false
   } catch {
-    return `others than root cannot read ${ROOT}`
+    return `only root can read ${ROOT}`
   }
 }

@@ -1,4 +1,4 @@
-/** Pause, resume and fork lose nothing: told with a writer that notices every missing byte. */
+/** Pause, resume and fork lose nothing, as shown by a writer that detects every missing byte. */
 import assert from 'node:assert/strict'
 import { readdirSync, readlinkSync } from 'node:fs'
 import { describe, test } from 'node:test'
@@ -20,7 +20,7 @@ import {
 } from './support/sandboxes.ts'
 import { cannotRunVms, findQemuPid, SOAK, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-/** Room for one body on standby: of two sandboxes that are paused in turn, one is resumed from disk, one in place. */
+/** Memory for one standby VMM: of two sandboxes paused in turn, one is resumed from disk and one in place. */
 const warren = cannotRunVms
   ? (undefined as never)
   : await startVmInstance({ WARREN_STANDBY_MIB: '90', WARREN_POOL_MIB: '0' })
@@ -46,12 +46,12 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
       if (cycle % 10 === 5) for (const { id } of [one, two]) await checkChainOnDisk(warren, id, seen.get(id)!)
     }
 
-    // The one that goes on in place does so in few processes, none of which collects layers of disk.
+    // The one resumed in place keeps its QEMU process for many cycles, and its open disk layers do not pile up.
     assert.ok(processes.size <= Math.ceil(CYCLES / 40), `${processes.size} processes`)
-    assert.ok(openLayers(findQemuPid(warren, two.id)!) < 24)
+    assert.ok(countOpenLayers(findQemuPid(warren, two.id)!) < 24)
     for (const { id } of [one, two]) {
       const last = await checkChainOnDisk(warren, id, seen.get(id)!)
-      await until(async () => (await checkChain(warren, id, last)) > last, 'it goes on writing')
+      await until(async () => (await checkChain(warren, id, last)) > last, 'it continues to write')
       const { data } = await requestOk(warren, 'GET', `/sandboxes/${id}/events?limit=500`)
       const pauses = (data as { to: string }[]).filter((event) => event.to === 'paused')
       assert.equal(pauses.length, CYCLES / 2)
@@ -59,12 +59,12 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
     }
   })
 
-  test('what ran goes on: processes, open files, memory, listening sockets, and the clock is right', async () => {
+  test('processes, open files and memory survive a pause, and the clock is right', async () => {
     const { id } = await createSandbox(warren, { name: 'sleeper' })
     await runShell(
       warren,
       id,
-      'echo kept > /dev/shm/memory; exec 3>/root/open; (sleep 1000; echo late >&3) >/dev/null 2>&1 & echo $! > /root/pid',
+      'echo saved > /dev/shm/memory; exec 3>/root/open; (sleep 1000; echo late >&3) >/dev/null 2>&1 & echo $! > /root/pid',
     )
 
     const paused = await pauseSandbox(warren, id)
@@ -73,7 +73,7 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
     assert.match(paused.status_reason ?? '', /./)
     assert.equal(
       await runShell(warren, id, 'cat /dev/shm/memory; kill -0 $(cat /root/pid) && echo alive; hostname'),
-      'kept\nalive\nsleeper',
+      'saved\nalive\nsleeper',
     )
     const before = Date.now()
     const guest = Number(await runShell(warren, id, 'date +%s%3N'))
@@ -81,7 +81,7 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
     await destroySandbox(warren, id)
   })
 
-  test('a sandbox that is not where it should be says so', async () => {
+  test('an operation that the status does not allow is rejected with the reason', async () => {
     const { id } = await createSandbox(warren)
     assert.equal((await request(warren, 'POST', `/sandboxes/${id}/resume`)).status, 409)
     assert.equal((await request(warren, 'POST', `/sandboxes/${id}/fork`)).status, 409)
@@ -95,7 +95,7 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
     await destroySandbox(warren, id)
   })
 
-  test('forks carry the chain on, ten deep, whoever is deleted first', async () => {
+  test('a chain of ten forks keeps the data, in whatever order they are deleted', async () => {
     const root = await createSandbox(warren)
     await startChain(warren, root.id)
     const alive = [root.id]
@@ -107,7 +107,7 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
       newest = (await forkSandbox(warren, newest)).id
       alive.push(newest)
       seen = await checkChainOnDisk(warren, newest, seen)
-      // Any of them but the newest.
+      // Any except the newest.
       if (depth % 2 === 1) await destroySandbox(warren, alive.splice((depth * 7) % (alive.length - 1), 1)[0]!)
     }
 
@@ -119,7 +119,7 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
     await destroySandbox(warren, newest)
   })
 
-  test('a fork of a running sandbox leaves it running, and ten at once are all their own', async () => {
+  test('a live fork leaves its source running, and ten forks at once have separate identities', async () => {
     const source = await createSandbox(warren, { envs: { COLOUR: 'red' } })
     await startChain(warren, source.id)
     const body = { live: true, count: 10, start_paused: true }
@@ -130,22 +130,22 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
 
     const facts =
       'cat /proc/sys/kernel/random/uuid /etc/machine-id; hostname; head -c 16 /dev/urandom | od -An -tx8; mktemp -u'
-    const said: string[][] = [(await runShell(warren, source.id, facts)).split('\n')]
+    const answers: string[][] = [(await runShell(warren, source.id, facts)).split('\n')]
     for (const { id } of children) {
       await waitForStatus(warren, id, 'paused')
       await resumeSandbox(warren, id)
-      said.push([...(await runShell(warren, id, facts)).split('\n'), (await getSandbox(warren, id)).ip!])
+      answers.push([...(await runShell(warren, id, facts)).split('\n'), (await getSandbox(warren, id)).ip!])
       await checkChain(warren, id, 1)
       assert.equal(await runShell(warren, id, 'echo $COLOUR'), 'red')
       await destroySandbox(warren, id)
     }
 
-    for (let i = 0; i < 5; i++) assert.equal(new Set(said.map((facts) => facts[i])).size, 11, `fact ${i}`)
+    for (let i = 0; i < 5; i++) assert.equal(new Set(answers.map((lines) => lines[i])).size, 11, `fact ${i}`)
     await checkChain(warren, source.id, 1)
     await destroySandbox(warren, source.id)
   })
 
-  test('a QEMU that dies is resumed from what was saved, or from its disk alone', async () => {
+  test('after QEMU dies, a sandbox is resumed from its snapshot, or from its disk alone', async () => {
     const [saved, never] = [await createSandbox(warren), await createSandbox(warren)]
     await runShell(warren, saved.id, 'echo one > /root/note; (sleep 1000) >/dev/null 2>&1 & echo $! > /root/pid')
     await runShell(warren, never.id, 'echo two > /root/note; sync')
@@ -154,7 +154,7 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
 
     for (const { id } of [saved, never]) kill(findQemuPid(warren, id)!)
     for (const { id } of [saved, never]) {
-      await until(async () => (await getSandbox(warren, id)).status === 'error', 'its end is noticed', 10_000)
+      await until(async () => (await getSandbox(warren, id)).status === 'error', 'its exit is noticed', 10_000)
     }
     for (const { id } of [saved, never]) await resumeSandbox(warren, id)
 
@@ -163,24 +163,24 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
       'one\nalive',
     )
     assert.equal(await runShell(warren, never.id, 'cat /root/note; hostname'), `two\n${never.name}`)
-    // One that was booted from its disk can be paused like any other.
+    // A sandbox that was booted from its disk can be paused like any other.
     await pauseSandbox(warren, never.id)
     await resumeSandbox(warren, never.id)
     assert.equal(await runShell(warren, never.id, 'cat /root/note'), 'two')
     for (const { id } of [saved, never]) await destroySandbox(warren, id)
   })
 
-  test('a sandbox pauses and deletes itself from inside, and says why', async () => {
+  test('a sandbox can pause and delete itself from inside, with a reason', async () => {
     const { id } = await createSandbox(warren)
     const signal = (path: string) =>
       runShell(warren, id, `curl -s -w ' %{http_code}' -X POST 'http://127.0.0.1:1029${path}'`)
 
-    const answer = await signal('/self/pause?reason=all%20done%07')
+    const response = await signal('/self/pause?reason=all%20done%07')
     await until(async () => (await getSandbox(warren, id)).status === 'paused', 'it pauses itself', 20_000)
-    assert.equal(answer, '{"status":"accepted","action":"pause"} 202')
+    assert.equal(response, '{"status":"accepted","action":"pause"} 202')
     assert.match((await getSandbox(warren, id)).status_reason ?? '', /all done$/)
 
-    // The same ways are there after a resume, and in a fork.
+    // It works after a resume and in a fork too, also by the file /run/self.
     const child = await forkSandbox(warren, id)
     await resumeSandbox(warren, id)
     await runShell(warren, id, 'echo park > /run/self')
@@ -190,7 +190,7 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
     await destroySandbox(warren, id)
   })
 
-  test('paused sandboxes outlive their host agent and control plane', async () => {
+  test('paused sandboxes survive when the host agent and the control plane are killed', async () => {
     const { id } = await createSandbox(warren)
     await startChain(warren, id)
     const seen = await checkChain(warren, id, 0)
@@ -201,7 +201,7 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
 
     await until(
       async () => (await fetch(`${warren.instance.baseUrl}/readyz`).catch(() => undefined))?.ok ?? false,
-      'it is back',
+      'Warren is ready again',
     )
     await until(
       async () => (await request(warren, 'POST', `/sandboxes/${id}/resume`)).status === 202,
@@ -213,7 +213,7 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
   })
 })
 
-function openLayers(qemu: number): number {
+function countOpenLayers(qemu: number): number {
   const open = readdirSync(`/proc/${qemu}/fd`).map((fd) => readlinkSync(`/proc/${qemu}/fd/${fd}`))
   return new Set(open.filter((file) => file.endsWith('.qcow2') || file.includes('/objects/'))).size
 }

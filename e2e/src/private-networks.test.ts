@@ -1,6 +1,6 @@
 /**
- * Private networks of real machines: who reaches whom is who shares a network with whom, by name and by address, through
- * joins and leaves, pauses and a host agent that is killed. `npm run soak` has ten members in each network.
+ * Private networks of real VMs: two sandboxes reach each other, by name and by address, exactly when they share a
+ * network, also after joins, leaves, pauses and a killed host agent. `npm run soak` has ten members in each network.
  */
 import assert from 'node:assert/strict'
 import { after, before, describe, test } from 'node:test'
@@ -18,11 +18,11 @@ const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
 const NETWORKS = ['alpha', 'beta', 'gamma']
 const MEMBERS = SOAK ? 10 : 2
 const CHANGES = SOAK ? 30 : 6
-const MANY_TICKS = 50
+const MANY_BYTES = 50
 
-const all: Peer[] = []
-let other: VmInstance
-const named = (name: string) => all.find((one) => one.name === name && one.warren === warren)!
+const peers: Peer[] = []
+let otherUser: VmInstance
+const getPeer = (name: string) => peers.find((one) => one.name === name && one.warren === warren)!
 
 async function join(one: Peer, network: string): Promise<void> {
   await requestOk(one.warren, 'POST', `/sandboxes/${one.id}/networks`, { id: network })
@@ -37,89 +37,89 @@ async function leave(one: Peer, network: string): Promise<void> {
 describe('private networks', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   before(async () => {
     const key = await warren.createUser('other', 'pro')
-    other = { ...warren, instance: { ...warren.instance, key } }
+    otherUser = { ...warren, instance: { ...warren.instance, key } }
     for (const name of NETWORKS) await requestOk(warren, 'POST', '/networks', { name })
-    await requestOk(other, 'POST', '/networks', { name: 'alpha' })
+    await requestOk(otherUser, 'POST', '/networks', { name: 'alpha' })
     const mine = NETWORKS.flatMap((network) =>
       Array.from({ length: MEMBERS }, (_, index) => ({ name: `${network}-${index}`, networks: [network] })),
     )
     mine.push({ name: 'both', networks: ['alpha', 'beta'] }, { name: 'alone', networks: [] })
-    all.push(...(await forEachPeer(mine, ({ name, networks }) => createPeer(warren, 'mine', name, networks))))
-    // Of somebody else, with a network and a sandbox that are called like ours.
-    for (const name of ['alpha-0', 'stranger']) all.push(await createPeer(other, 'theirs', name, ['alpha']))
+    peers.push(...(await forEachPeer(mine, ({ name, networks }) => createPeer(warren, 'mine', name, networks))))
+    // Another user has a network and a sandbox with the same names.
+    for (const name of ['alpha-0', 'stranger']) peers.push(await createPeer(otherUser, 'theirs', name, ['alpha']))
   })
 
-  // The box deletes what its own user has.
+  // The hook of startVmInstance deletes only the sandboxes of the first user.
   after(() =>
     forEachPeer(
-      all.filter((one) => one.warren === other),
-      ({ id }) => destroySandbox(other, id),
+      peers.filter((one) => one.warren === otherUser),
+      ({ id }) => destroySandbox(otherUser, id),
     ),
   )
 
-  test('reach each other by name and address exactly who share one; the same name never crosses', async () => {
-    const inside = await forEachPeer(all, ({ warren: owner, id }) =>
+  test('peers reach each other exactly when they share a network; equal names of two users do not mix', async () => {
+    const inside = await forEachPeer(peers, ({ warren: owner, id }) =>
       runShell(owner, id, 'grep -c 172.30.0.2 /proc/net/fib_trie'),
     )
 
     assert.deepEqual(
       inside.map((count) => Number(count) > 0),
-      all.map(() => true),
+      peers.map(() => true),
     )
-    await checkAllPairs(all)
+    await checkAllPairs(peers)
   })
 
-  test('after random joins and leaves as well, of which one that is paused hears when it goes on', async (t) => {
-    const sleeper = named('gamma-0')
-    const others = all.filter((one) => one.warren === warren && one !== sleeper)
-    await pauseSandbox(warren, sleeper.id)
+  test('the same holds after random joins and leaves, also for a sandbox that was paused meanwhile', async (t) => {
+    const paused = getPeer('gamma-0')
+    const others = peers.filter((one) => one.warren === warren && one !== paused)
+    await pauseSandbox(warren, paused.id)
 
     for (let change = 0; change < CHANGES; change++) {
       const one = others[Math.floor(Math.random() * others.length)]!
-      // Every other time the network that the sleeper is in.
+      // Every second change is in the network of the paused sandbox.
       const network = change % 2 === 0 ? 'gamma' : NETWORKS[Math.floor(Math.random() * NETWORKS.length)]!
-      const isIn = one.networks.has(`mine ${network}`)
-      t.diagnostic(`${one.name} ${isIn ? 'leaves' : 'joins'} ${network}`)
-      await (isIn ? leave(one, network) : join(one, network))
+      const isMember = one.networks.has(`mine ${network}`)
+      t.diagnostic(`${one.name} ${isMember ? 'leaves' : 'joins'} ${network}`)
+      await (isMember ? leave(one, network) : join(one, network))
     }
-    await resumeSandbox(warren, sleeper.id)
+    await resumeSandbox(warren, paused.id)
 
-    await checkAllPairs(all)
+    await checkAllPairs(peers)
   })
 
-  test('a pause and a resume change nothing, nor does a host agent that is killed', async () => {
-    await forEachPeer([named('alpha-0'), named('both')], async ({ id }) => {
+  test('a pause with a resume changes nothing, nor does a killed host agent', async () => {
+    await forEachPeer([getPeer('alpha-0'), getPeer('both')], async ({ id }) => {
       await pauseSandbox(warren, id)
       await resumeSandbox(warren, id)
     })
-    await checkAllPairs(all)
+    await checkAllPairs(peers)
 
     kill(await getHostAgentPid(warren.instance.dataDir))
-    for (const { warren: owner, id } of all) {
-      const reached = async () =>
+    for (const { warren: owner, id } of peers) {
+      const isAdopted = async () =>
         (await request(owner, 'POST', `/sandboxes/${id}/exec`, { cmd: 'true' })).status === 200
-      await until(reached, 'the next host agent has it')
+      await until(isAdopted, 'the new host agent has adopted it')
     }
-    await checkAllPairs(all)
+    await checkAllPairs(peers)
   })
 
-  test('leaving cuts the flows that are open, both ways and from the answer on, and nothing else', async () => {
-    const [hub, leaver, stayer] = ['alpha-0', 'alpha-1', 'both'].map(named) as [Peer, Peer, Peer]
+  test('leaving a network drops its open flows in both directions, from the response on, and no others', async () => {
+    const [hub, leaver, stayer] = ['alpha-0', 'alpha-1', 'both'].map(getPeer) as [Peer, Peer, Peer]
     await requestOk(warren, 'POST', '/networks', { name: 'delta' })
     for (const one of [hub, leaver, stayer]) await join(one, 'delta')
-    // Whatever the random changes made of it: after this, delta is all that it shares with anybody.
+    // Undoes the random changes: delta is then the only network of the leaver.
     for (const network of NETWORKS) if (leaver.networks.has(`mine ${network}`)) await leave(leaver, network)
     const outward = await openFlow(leaver, hub)
     const inward = await openFlow(hub, leaver)
-    const kept = await openFlow(hub, stayer)
+    const retained = await openFlow(hub, stayer)
 
     await leave(leaver, 'delta')
-    await until(async () => (await kept()) > MANY_TICKS, 'what goes on has had many more')
+    await until(async () => (await retained()) > MANY_BYTES, 'the retained flow has received many bytes')
     const counts = [await outward(), await inward()]
-    const later = (await kept()) + MANY_TICKS
-    await until(async () => (await kept()) > later, 'what goes on has had many more')
+    const later = (await retained()) + MANY_BYTES
+    await until(async () => (await retained()) > later, 'the retained flow has received many bytes')
 
     assert.deepEqual([await outward(), await inward()], counts)
-    await checkAllPairs(all)
+    await checkAllPairs(peers)
   })
 })

@@ -1,4 +1,4 @@
-/** What becomes of processes and their readers when the parts between them die: an end is told, never invented. */
+/** Processes and their readers when the host agent, control plane or guest agent dies: no exit is ever made up. */
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
@@ -19,51 +19,55 @@ import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm
 const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
 
 const COUNT = ['-c', 'n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done']
-const BACK_LIMIT_MS = 60_000
+const RECOVERY_LIMIT_MS = 60_000
 
-describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  const lines = (text: string) => text.split('\n').length
-  const untilAnswers = (sandboxId: string) =>
+describe('managed processes and crashes', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+  const countLines = (text: string) => text.split('\n').length
+  const waitUntilReachable = (sandboxId: string) =>
     until(
       async () =>
         (
           await processClient(warren, sandboxId)
-            .call('GET', '')
+            .request('GET', '')
             .catch(() => undefined)
         )?.status === 200,
-      'the guest is reached again',
-      BACK_LIMIT_MS,
+      'the guest is reachable again',
+      RECOVERY_LIMIT_MS,
     )
 
-  /** Ten more of what it counts, from where a reader left off. */
-  async function readOn(sandboxId: string, id: string, before: Followed): Promise<Followed> {
-    const more = await processClient(warren, sandboxId).follow(id, before.seq, (text) => lines(text) > 10)
+  /** Reads ten more lines of the count, from where a reader stopped. */
+  async function readMore(sandboxId: string, id: string, before: Followed): Promise<Followed> {
+    const more = await processClient(warren, sandboxId).follow(id, before.seq, (text) => countLines(text) > 10)
     return { ...more, bytes: Buffer.concat([before.bytes, more.bytes]) }
   }
 
-  test('a count in a terminal goes on through pause, killed host agents, resume and fork', async () => {
+  test('a process in a terminal continues through pause, killed host agents, resume and fork', async () => {
     const { id } = await createSandbox(warren)
     const processes = processClient(warren, id)
     const { process_id } = await processes.start({ cmd: 'sh', args: COUNT, pty: {} })
-    let read = await processes.follow(process_id, 0, (text) => lines(text) > 5)
+    let read = await processes.follow(process_id, 0, (text) => countLines(text) > 5)
 
     await pauseSandbox(warren, id)
     kill(await getHostAgentPid(warren.instance.dataDir))
-    await until(async () => (await call202(id)) === 202, 'it can be resumed', BACK_LIMIT_MS)
+    await until(async () => (await requestResume(id)) === 202, 'it can be resumed', RECOVERY_LIMIT_MS)
     await waitForStatus(warren, id, 'running')
-    read = await readOn(id, process_id, read)
+    read = await readMore(id, process_id, read)
     kill(await getHostAgentPid(warren.instance.dataDir))
-    await untilAnswers(id)
-    read = await readOn(id, process_id, read)
+    await waitUntilReachable(id)
+    read = await readMore(id, process_id, read)
     await pauseSandbox(warren, id)
     const child = await forkSandbox(warren, id)
-    const ofChild = await readOn(child.id, process_id, read)
+    const ofChild = await readMore(child.id, process_id, read)
     await resumeSandbox(warren, id)
-    const ofParent = await readOn(id, process_id, read)
+    const ofParent = await readMore(id, process_id, read)
 
     for (const [sandboxId, { bytes, seq }] of [[child.id, ofChild] as const, [id, ofParent] as const]) {
       const counted = checkCount(bytes.toString(), 1)
-      const again = await processClient(warren, sandboxId).follow(process_id, 0, (text) => lines(text) > counted.length)
+      const again = await processClient(warren, sandboxId).follow(
+        process_id,
+        0,
+        (text) => countLines(text) > counted.length,
+      )
       assert.ok(again.seq >= seq)
       checkCount(again.bytes.toString(), 1)
       const { exit_code, signal } = await processClient(warren, sandboxId).delete(process_id)
@@ -73,7 +77,7 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
     await destroySandbox(warren, id)
   })
 
-  const call202 = async (id: string) => {
+  const requestResume = async (id: string) => {
     const url = `${warren.instance.baseUrl}/v1/sandboxes/${id}/resume`
     return (await fetch(url, { method: 'POST', headers: { 'x-api-key': warren.instance.key } }).catch(() => undefined))
       ?.status
@@ -85,7 +89,7 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
   }
 
   for (const [victim, pidOf] of Object.entries(VICTIMS)) {
-    test(`a ${victim} that is killed in the middle of a connect cuts it; it goes on where it was`, async () => {
+    test(`killing the ${victim} aborts a connect stream, which can be continued without a gap`, async () => {
       const { id } = await createSandbox(warren)
       const processes = processClient(warren, id)
       const { process_id } = await processes.start({ cmd: 'sh', args: COUNT })
@@ -93,12 +97,12 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
       let killed = false
 
       const read = await readOutput(await processes.connect(process_id, 0), 0, (text) => {
-        if (!killed && lines(text) > 5) kill(pid)
-        killed ||= lines(text) > 5
+        if (!killed && countLines(text) > 5) kill(pid)
+        killed ||= countLines(text) > 5
         return false
       })
-      await untilAnswers(id)
-      const all = await readOn(id, process_id, read)
+      await waitUntilReachable(id)
+      const all = await readMore(id, process_id, read)
 
       assert.ok(killed)
       assert.notEqual(read.end?.type, 'exit')
@@ -107,16 +111,16 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
       await destroySandbox(warren, id)
     })
 
-    test(`a process that ends while the ${victim} is dead has its real end, and who waited is told of no other`, async () => {
+    test(`a process that exits while the ${victim} is dead keeps its real exit code, and no waiter gets another`, async () => {
       const { id } = await createSandbox(warren)
       const processes = processClient(warren, id)
       const { process_id } = await processes.start({ cmd: 'sh', args: ['-c', 'echo waits; sleep 1; exit 9'] })
       await processes.follow(process_id, 0, (text) => text === 'waits\n')
-      const waiting = processes.call('GET', `/${process_id}/wait?timeout_ms=30000`).catch(() => undefined)
+      const waiting = processes.request('GET', `/${process_id}/wait?timeout_ms=30000`).catch(() => undefined)
 
       kill(await pidOf())
       const waited = await waiting
-      await untilAnswers(id)
+      await waitUntilReachable(id)
 
       assert.ok(waited === undefined || waited.status >= 500 || waited.data.exit_code === 9, JSON.stringify(waited))
       const { bytes, end } = await processes.follow(process_id, 0)
@@ -126,35 +130,39 @@ describe('processes survive', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
     })
   }
 
-  test('the agent in the guest cannot be killed from inside', async () => {
+  test('the guest agent cannot be killed from inside the guest', async () => {
     const { id } = await createSandbox(warren)
     const processes = processClient(warren, id)
     const { process_id } = await processes.start({ cmd: 'sh', args: COUNT })
-    const before = await processes.follow(process_id, 0, (text) => lines(text) > 3)
+    const before = await processes.follow(process_id, 0, (text) => countLines(text) > 3)
 
-    // Not SIGTERM, SIGUSR1 and SIGUSR2, by which `poweroff` asks: these end the machine in good order.
+    // Without SIGTERM, SIGUSR1 and SIGUSR2, which `poweroff` uses: these shut the VM down properly.
     await runShell(warren, id, 'for s in KILL INT QUIT HUP SEGV SEGV BUS ILL FPE ABRT; do kill -$s 1; done')
 
-    checkCount((await readOn(id, process_id, before)).bytes.toString(), 1)
+    checkCount((await readMore(id, process_id, before)).bytes.toString(), 1)
     await destroySandbox(warren, id)
   })
 
-  test('an agent that dies ends the machine: its readers get an error, and no process an exit', async () => {
+  test('when the guest agent dies the VM ends: readers get an error, and no process gets an exit', async () => {
     const { id } = await createSandbox(warren)
     const processes = processClient(warren, id)
     const { process_id } = await processes.start({ cmd: 'sh', args: COUNT })
     const stream = await processes.connect(process_id, 0)
     const reading = readOutput(stream, 0)
 
-    // Only root of the guest can, and only by writing into its memory: traps instead of code.
-    await processes.call('POST', '', { cmd: 'perl', args: ['-e', BREAK_PID_1] })
+    // Only root in the guest can kill it, and only by writing traps into its code in memory.
+    await processes.request('POST', '', { cmd: 'perl', args: ['-e', BREAK_PID_1] })
     const read = await reading
-    await until(async () => (await getSandbox(warren, id)).status === 'error', 'the loss is told', BACK_LIMIT_MS)
+    await until(
+      async () => (await getSandbox(warren, id)).status === 'error',
+      'the sandbox is in error',
+      RECOVERY_LIMIT_MS,
+    )
 
     checkCount(read.bytes.toString(), 1)
     assert.equal(read.end?.type, 'error')
     assert.match((await getSandbox(warren, id)).status_reason ?? '', /the VM ended/)
-    const after = await processes.call('GET', `/${process_id}`)
+    const after = await processes.request('GET', `/${process_id}`)
     assert.equal(after.status, 409)
     await destroySandbox(warren, id)
   })

@@ -1,4 +1,4 @@
-/** Processes in a real virtual machine, through every part between a client and a program. */
+/** Managed processes in a real VM, through everything between a client and a program. */
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { NdjsonDecoder, type ProcessFrame, type ProcessView } from '@warren/protocol'
@@ -12,21 +12,21 @@ const sandbox = cannotRunVms ? (undefined as never) : await createSandbox(warren
 const ALL_BYTES = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte))
 const LIVE_MAX = 64
 
-describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+describe('managed processes in a real VM', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   const processes = processClient(warren, sandbox?.id)
 
-  test('every byte goes in and comes out of a pipe', async () => {
+  test('a pipe carries every byte value in and out', async () => {
     const { process_id } = await processes.start({ cmd: 'cat' })
 
     await processes.write(process_id, ALL_BYTES)
-    await processes.ask('POST', `/${process_id}/stdin/close`)
+    await processes.requestOk('POST', `/${process_id}/stdin/close`)
 
     const { bytes, end } = await processes.follow(process_id, 0)
     assert.deepEqual(bytes, ALL_BYTES)
     assert.deepEqual(end, { type: 'exit', exit_code: 0 })
   })
 
-  test('every byte goes in and comes out of a terminal that leaves them alone', async () => {
+  test('a terminal in raw mode carries every byte value in and out', async () => {
     const script = 'stty raw -echo; printf ready; exec cat'
     const { process_id } = await processes.start({ cmd: 'sh', args: ['-c', script], pty: {} })
     const ready = await processes.follow(process_id, 0, (text) => text === 'ready')
@@ -38,12 +38,12 @@ describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: V
     await processes.delete(process_id)
   })
 
-  test('a terminal knows its size, and the environment of the sandbox', async () => {
+  test('a terminal has its size and the environment of the sandbox', async () => {
     const { process_id } = await processes.start({ cmd: 'sh', pty: {} })
 
     await processes.write(process_id, 'stty size\n')
     await processes.follow(process_id, 0, (text) => text.includes('24 80'))
-    await processes.ask('POST', `/${process_id}/resize`, { rows: 50, cols: 132 })
+    await processes.requestOk('POST', `/${process_id}/resize`, { rows: 50, cols: 132 })
     await processes.write(process_id, 'stty size; echo $GREETING; exit 3\n')
 
     const { bytes, end } = await processes.follow(process_id, 0)
@@ -51,7 +51,7 @@ describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: V
     assert.deepEqual(end, { type: 'exit', exit_code: 3 })
   })
 
-  test('in front of a terminal is its program from the first answer on, and an idle shell by its own name', async () => {
+  test('the foreground of a terminal is its program from the first response on, and an idle shell itself', async () => {
     const shell = await processes.start({ pty: {} })
     const { process_id } = shell
 
@@ -67,7 +67,7 @@ describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: V
     await processes.delete(process_id)
   })
 
-  test('a reader that is cut off again and again goes on by number, and has everything once', async () => {
+  test('a reader that is disconnected repeatedly continues by sequence number and gets everything once', async () => {
     const script = 'for i in $(seq 2000); do echo "line $i"; done; echo end >&2; exit 5'
     const { process_id } = await processes.start({ cmd: 'sh', args: ['-c', script] })
     let text = ''
@@ -75,7 +75,7 @@ describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: V
     let end: object | undefined
 
     for (let round = 1; end === undefined; round++) {
-      // So many bytes of the stream, wherever that is; the last rounds get to the end.
+      // Stops after a number of bytes, wherever that is; the last rounds reach the end.
       const { events, ended } = await readBytes(await processes.connect(process_id, seq), round * 997)
       for (const event of events) {
         assert.equal(event.seq, seq + 1)
@@ -90,24 +90,24 @@ describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: V
     assert.deepEqual(end, { type: 'exit', exit_code: 5 })
   })
 
-  /** The whole lines among the first bytes of a stream, which is then cut. */
+  /** Returns the complete lines among the first bytes of a stream and then disconnects. */
   async function readBytes(response: Response, max: number) {
     const decoder = new NdjsonDecoder()
     const frames: ProcessFrame[] = []
-    let left = max
+    let remaining = max
     for await (const chunk of response.body!) {
-      for (const frame of decoder.push(chunk.subarray(0, left))) frames.push(frame as ProcessFrame)
-      left -= chunk.length
-      if (left <= 0) break
+      for (const frame of decoder.push(chunk.subarray(0, remaining))) frames.push(frame as ProcessFrame)
+      remaining -= chunk.length
+      if (remaining <= 0) break
     }
     const events = frames.filter((frame) => frame.type === 'data')
     return { events, ended: frames.find(({ type }) => type === 'exit' || type === 'error') }
   }
 
-  test('a daemon that forked away is found and ended with its process', async () => {
+  test('deleting a process also kills a daemon that it forked into a new session', async () => {
     const script = 'setsid sh -c "sleep 1000 & echo \\$!" < /dev/null; exit 0'
     const { process_id } = await processes.start({ cmd: 'sh', args: ['-c', script] })
-    await processes.ask('GET', `/${process_id}/wait`)
+    await processes.requestOk('GET', `/${process_id}/wait`)
     const daemon = (await processes.follow(process_id, 0)).bytes.toString().trim()
     const before = await processes.get(process_id)
 
@@ -118,7 +118,7 @@ describe('processes in a real virtual machine', { skip: cannotRunVms, timeout: V
     assert.equal(await runShell(warren, sandbox.id, `kill -0 ${daemon} 2>/dev/null && echo alive || echo gone`), 'gone')
   })
 
-  test('daemons that ignore every polite signal are ended too', async () => {
+  test('deleting a process also kills daemons that ignore every signal they can', async () => {
     const script = `use POSIX; $SIG{$_} = 'IGNORE' for qw(TERM HUP INT QUIT PIPE); $| = 1;
 for (1..3) { next if fork; setsid(); exit if fork; print "$$\\n"; sleep 1000; exit }
 sleep 1000`
@@ -126,18 +126,18 @@ sleep 1000`
     const { bytes } = await processes.follow(process_id, 0, (text) => text.split('\n').length > 3)
     const daemons = bytes.toString().trim().split('\n')
 
-    await processes.ask('POST', `/${process_id}/signal`, { signal: 'SIGTERM' })
-    const unmoved = await processes.call('GET', `/${process_id}/wait?timeout_ms=200`)
+    await processes.requestOk('POST', `/${process_id}/signal`, { signal: 'SIGTERM' })
+    const unaffected = await processes.request('GET', `/${process_id}/wait?timeout_ms=200`)
     const ended = await processes.delete(process_id, 200)
 
-    assert.deepEqual([unmoved.status, unmoved.data.code], [408, 'wait_timeout'])
+    assert.deepEqual([unaffected.status, unaffected.data.code], [408, 'wait_timeout'])
     assert.deepEqual([ended.state, ended.tree_exited, ended.exit_code, ended.signal], ['exited', true, null, 'SIGKILL'])
     for (const one of [pid, ...daemons]) {
       assert.equal(await runShell(warren, sandbox.id, `kill -0 ${one} 2>/dev/null && echo alive || echo gone`), 'gone')
     }
   })
 
-  test('a process that fills the disk fails by itself, and others start on a full one', async () => {
+  test('a process that fills the disk fails with an exit code, and others still start on the full disk', async () => {
     await runShell(warren, sandbox.id, 'fallocate -l $(($(stat -f -c "%a * %S" /) - 8388608)) /root/almost')
     const fill = await processes.start({ cmd: 'dd', args: ['if=/dev/zero', 'of=/root/rest', 'bs=64k'] })
 
@@ -152,9 +152,9 @@ sleep 1000`
     await runShell(warren, sandbox.id, 'rm /root/almost /root/rest /root/more; echo room > /root/room')
   })
 
-  test(`${LIVE_MAX} processes at once, each with its own bytes; one more is too many until one has ended`, async () => {
+  test(`${LIVE_MAX} processes run at once with separate output; one more is rejected until one has exited`, async () => {
     const started = await Promise.all(Array.from({ length: LIVE_MAX }, () => processes.start({ cmd: 'cat' })))
-    const tooMany = await processes.call('POST', '', { cmd: 'cat' })
+    const tooMany = await processes.request('POST', '', { cmd: 'cat' })
 
     const echoes = await Promise.all(
       started.map(async ({ process_id }, number) => {
@@ -165,7 +165,7 @@ sleep 1000`
 
     assert.deepEqual([tooMany.status, tooMany.data.code], [429, 'process_limit_reached'])
     for (const [number, { bytes }] of echoes.entries()) assert.equal(bytes.toString(), `I am ${number}\n`)
-    const { processes: listed } = await processes.ask<{ processes: ProcessView[] }>('GET', '')
+    const { processes: listed } = await processes.requestOk<{ processes: ProcessView[] }>('GET', '')
     assert.equal(listed.filter(({ state }) => state === 'running').length, LIVE_MAX)
     await processes.delete(started[0]!.process_id)
     started[0] = await processes.start({ cmd: 'cat' })

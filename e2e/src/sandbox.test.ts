@@ -1,4 +1,4 @@
-/** The real thing: the public client, unmodified, against real virtual machines. */
+/** The public client, unmodified, against real VMs. */
 import assert from 'node:assert/strict'
 import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
@@ -13,22 +13,22 @@ import { cannotRunVms, findQemuPid, startVmInstance, VM_STORIES_LIMIT_MS } from 
 
 const SHAPE = 's-1vcpu-256mb'
 const MIB = 1024 * 1024
-/** An emulated machine on a busy one takes its time. */
-const PATIENT = { timeoutMs: 240_000 }
+/** Generous: an emulated VM on a busy machine is slow. */
+const LONG = { timeoutMs: 240_000 }
 
 const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
 const sandbox: Sandbox = cannotRunVms
   ? (undefined as never)
   : await warren.client.createSandbox({ shape: SHAPE, envs: { GREETING: 'hello' } })
 
-describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+describe('a sandbox in a real VM', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   const sh = async (script: string, where = sandbox) => {
-    const { result } = await where.runCommand('sh', ['-c', script], PATIENT)
+    const { result } = await where.runCommand('sh', ['-c', script], LONG)
     assert.equal(result.exit_code, 0, result.stderr)
     return result.stdout.trim()
   }
 
-  test('runs a kernel of its own under its own name', async () => {
+  test('runs a separate kernel under its own hostname', async () => {
     assert.equal(sandbox.status, 'running')
     assert.notEqual(await sh('uname -r'), release())
     assert.equal(await sh('hostname'), sandbox.name)
@@ -36,7 +36,7 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     assert.equal(await sh('id -u; pwd; echo $HOME'), '0\n/root\n/root')
   })
 
-  test('tells exit codes as they are', async () => {
+  test('reports real exit codes', async () => {
     const code = async (cmd: string, args: string[]) => (await sandbox.runCommand(cmd, args)).result.exit_code
 
     assert.equal(await code('sh', ['-c', 'exit 7']), 7)
@@ -55,83 +55,83 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     assert.equal(seen.at(-1), 'exit 3')
   })
 
-  test('a command that eats all memory is killed, and the next one is served', async () => {
-    const eaten = await sandbox.runCommand('sh', ['-c', 'tail /dev/zero; echo $?'])
+  test('a command that uses all memory is killed, and the next one works', async () => {
+    const killed = await sandbox.runCommand('sh', ['-c', 'tail /dev/zero; echo $?'])
 
-    assert.equal(eaten.result.stdout.trim(), '137')
+    assert.equal(killed.result.stdout.trim(), '137')
     assert.equal(await sh('echo alive'), 'alive')
   })
 
-  test('takes and gives back 256 MiB unharmed', async () => {
+  test('a file of 256 MiB is uploaded and downloaded unchanged', async () => {
     const data = randomBytes(256 * MIB)
     const sum = createHash('sha256').update(data).digest('hex')
 
-    await sandbox.files.upload('/var/tmp/deep/er/big.bin', data, PATIENT)
+    await sandbox.files.upload('/var/tmp/deep/er/big.bin', data, LONG)
     assert.equal((await sh('sha256sum /var/tmp/deep/er/big.bin')).split(' ')[0], sum)
-    const back = Buffer.from(await sandbox.files.download('/var/tmp/deep/er/big.bin', PATIENT))
+    const back = Buffer.from(await sandbox.files.download('/var/tmp/deep/er/big.bin', LONG))
 
     assert.equal(createHash('sha256').update(back).digest('hex'), sum)
     await sh('rm /var/tmp/deep/er/big.bin')
   })
 
-  test('an upload that is cut leaves nothing at its place', async () => {
-    const url = new URL(`/v1/sandboxes/${sandbox.id}/files?path=/root/cut.bin`, warren.instance.baseUrl)
+  test('an aborted upload leaves no file', async () => {
+    const url = new URL(`/v1/sandboxes/${sandbox.id}/files?path=/root/aborted.bin`, warren.instance.baseUrl)
     const upload = request(url, { method: 'PUT', headers: { 'x-api-key': warren.instance.key } })
-    upload.on('error', () => {}) // We are the one who cuts it.
+    upload.on('error', () => {}) // Aborted on purpose.
     upload.write(Buffer.alloc(8 * MIB))
     await once(upload, 'drain')
 
     upload.destroy()
 
-    // What comes later on the same way in has passed the place where the cut was noticed.
+    // A later upload has passed the place where the abort was noticed.
     await sandbox.files.upload('/root/whole.bin', Buffer.alloc(MIB))
     assert.equal(await sh('ls -A /root | grep -v -e beat -e pid -e "^[.]"'), 'whole.bin')
   })
 
-  test('a command whose caller is gone is killed', async () => {
+  test('a command is killed when its caller disconnects', async () => {
     const url = new URL(`/v1/sandboxes/${sandbox.id}/exec`, warren.instance.baseUrl)
-    const call = request(url, { method: 'POST', headers: { 'x-api-key': warren.instance.key } })
-    call.on('error', () => {})
-    call.end(JSON.stringify({ cmd: 'sleep', args: ['54321'] }))
-    // Written so that the search does not find itself.
+    const exec = request(url, { method: 'POST', headers: { 'x-api-key': warren.instance.key } })
+    exec.on('error', () => {})
+    exec.end(JSON.stringify({ cmd: 'sleep', args: ['54321'] }))
+    // The pattern does not match its own command line.
     const running = () => sh('cat /proc/[0-9]*/cmdline 2>/dev/null | tr "\\0" "\\n" | grep -c "5432[1]" || true')
     await until(async () => (await running()) !== '0', 'the command runs')
 
-    call.destroy()
+    exec.destroy()
 
-    await until(async () => (await running()) === '0', 'the command is gone', 6_000)
+    await until(async () => (await running()) === '0', 'the command has exited', 6_000)
   })
 
-  test('reaches the world by name, but neither the host nor private networks', async () => {
+  test('reaches the internet by name, but neither the host nor private networks', async () => {
     const source = "grep -rhom1 'http[^ ]*' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -1"
-    const reach = (where: string) => sh(`curl -s -o /dev/null -m 5 -w '%{http_code}' ${where} || true`)
+    const fetchStatus = (url: string) => sh(`curl -s -o /dev/null -m 5 -w '%{http_code}' ${url} || true`)
 
     assert.match(await sh(`curl -sL -o /dev/null -m 20 -w '%{http_code}' $(${source})`), /^[234]\d\d$/)
     for (const closed of ['http://172.30.0.1', 'http://169.254.1.1:8080', 'http://10.0.0.1', warren.instance.baseUrl]) {
-      assert.equal(await reach(closed), '000', closed)
+      assert.equal(await fetchStatus(closed), '000', closed)
     }
   })
 
-  test('two of them have nothing in common: names, addresses, machine ids, random numbers', async () => {
+  test('two sandboxes have different names, addresses, machine ids and random numbers', async () => {
     const other = await warren.client.createSandbox({ shape: SHAPE })
     const facts =
       'cat /etc/machine-id; hostname; head -c 16 /dev/urandom | od -An -tx1; cat /proc/sys/kernel/random/uuid'
 
-    const [mine, its] = [await sh(facts), await sh(facts, other)]
+    const [first, second] = [await sh(facts), await sh(facts, other)]
 
-    for (const [i, line] of mine.split('\n').entries()) assert.notEqual(line, its.split('\n')[i])
+    for (const [i, line] of first.split('\n').entries()) assert.notEqual(line, second.split('\n')[i])
     assert.notEqual(sandbox.ip, other.ip)
     await other.destroy()
     await other.waitUntilDestroyed()
   })
 
-  test('its clock is right, however old the snapshot it came from', async () => {
+  test('the clock is right, however old its snapshot is', async () => {
     const seconds = Number(await sh('date +%s'))
 
     assert.ok(Math.abs(seconds - Date.now() / 1000) < 3, `${seconds}`)
   })
 
-  test('the disk has the size asked for', async () => {
+  test('the disk has the requested size', async () => {
     const other = await warren.client.createSandbox({ shape: SHAPE, disk_mib: 20_480 })
 
     const mib = Number(await sh("df -m / | awk 'NR == 2 { print $2 }'", other))
@@ -140,7 +140,7 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     await other.destroy()
   })
 
-  test("another user's sandbox is absent, and a plan's cap holds", async () => {
+  test("another user's sandbox is not found, and the plan's limit holds", async () => {
     const eve = warren.clientOf(await warren.createUser('eve', 'free'))
 
     await assert.rejects(eve.getSandbox(sandbox.id), CreateosSandboxNotFoundError)
@@ -153,7 +153,7 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     await own.destroy()
   })
 
-  test('twenty creates at once against a cap of five give five', async () => {
+  test('twenty concurrent creates with a limit of five give five sandboxes', async () => {
     const key = await warren.createUser('mallory', 'beginner')
     const create = () =>
       fetch(`${warren.instance.baseUrl}/v1/sandboxes`, {
@@ -169,7 +169,7 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     for (const one of await warren.clientOf(key).listSandboxes()) await one.destroy()
   })
 
-  test('bad input of every kind is refused with the name of what is wrong', async () => {
+  test('invalid input is rejected with the name of the field', async () => {
     const wrong: [object, string][] = [
       [{}, 'shape'],
       [{ shape: 's-9000vcpu' }, 'shape'],
@@ -194,7 +194,7 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     }
   })
 
-  test('goes on untouched when host agent and control plane are killed', async () => {
+  test('keeps running when the host agent and the control plane are killed', async () => {
     await sh("nohup sh -c 'while :; do date +%s%N > /root/beat; sleep 0.2; done' >/dev/null 2>&1 & echo $! > /root/pid")
     const { children } = (await findInstanceFile(warren.instance.dataDir))!
 
@@ -202,16 +202,15 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
 
     await until(
       async () => (await fetch(`${warren.instance.baseUrl}/readyz`).catch(() => undefined))?.ok ?? false,
-      'it is back',
+      'Warren is ready again',
     )
     await until(async () => (await sandbox.runCommand('true').catch(() => undefined)) !== undefined, 'exec works again')
     assert.equal(await sh('test -d /proc/$(cat /root/pid) && echo alive'), 'alive')
     const before = await sh('cat /root/beat')
-    await until(async () => (await sh('cat /root/beat')) !== before, 'its process goes on')
+    await until(async () => (await sh('cat /root/beat')) !== before, 'its process still runs')
   })
 
-  test('a QEMU that dies turns its sandbox into error, with a reason, and it is resumed from its disk', async () => {
-    // From the pool, as most are.
+  test('when QEMU dies the sandbox is in error with a reason, and can be resumed from its disk', async () => {
     const doomed = await warren.client.createSandbox({ shape: SHAPE, name: 'doomed' })
     await sh('echo still here > /root/note; sync', doomed)
 
@@ -226,13 +225,13 @@ describe('a real virtual machine', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     await doomed.waitUntilDestroyed()
   })
 
-  test('destroyed means gone: no process, no record, no files', async () => {
+  test('a destroyed sandbox has no process and no record', async () => {
     const qemu = findQemuPid(warren, sandbox.id)!
 
     await sandbox.destroy()
     await sandbox.waitUntilDestroyed()
 
-    await until(async () => !existsSync(`/proc/${qemu}`), 'its QEMU is gone')
+    await until(async () => !existsSync(`/proc/${qemu}`), 'its QEMU has exited')
     assert.equal(findQemuPid(warren, sandbox.id), undefined)
     assert.equal((await warren.client.getSandbox(sandbox.id)).status, 'destroyed')
   })

@@ -1,4 +1,4 @@
-/** Shells and tunnels into a real virtual machine. */
+/** Shells and tunnels into a real VM. */
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
@@ -13,8 +13,8 @@ import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm
 const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
 const sandbox = cannotRunVms ? (undefined as never) : await createSandbox(warren)
 
-/** Spec: what a token has open ends within so long. */
-const CUT_LIMIT_MS = 5_000
+/** Promised: the streams of a rotated token are closed within this time. */
+const REVOKE_LIMIT_MS = 5_000
 
 const ECHO_SERVER = `my $server = IO::Socket::INET->new(Listen => 128, LocalAddr => '127.0.0.1:8098') or die;
 while (my $peer = $server->accept) { next if fork; syswrite($peer, $_) while sysread($peer, $_, 65536); exit }`
@@ -22,7 +22,7 @@ while (my $peer = $server->accept) { next if fork; syswrite($peer, $_) while sys
 describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   const processes = processClient(warren, sandbox?.id)
 
-  /** An upgraded connection, its head read. */
+  /** Upgrades a connection and reads the head of the response. */
   async function upgrade(path: string, early: Uint8Array | string = '', key = warren.instance.key) {
     const { hostname, port } = new URL(warren.instance.baseUrl)
     const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true })
@@ -35,7 +35,7 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
     socket.write(
       Buffer.concat([Buffer.from(`${head}Connection: Upgrade\r\nUpgrade: tcp-tunnel\r\n\r\n`), Buffer.from(early)]),
     )
-    await until(() => received.includes('\r\n\r\n'), 'the head of the answer')
+    await until(() => received.includes('\r\n\r\n'), 'the head of the response')
     return {
       socket,
       status: received.toString('latin1').split(' ')[1],
@@ -45,24 +45,27 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
 
   const input = (text: string) => encodeShellFrame({ type: 'input', data: Buffer.from(text) })
 
-  test('a shell is a login terminal', async () => {
+  test('a shell is a login shell in a terminal of the requested size', async () => {
     const resize = encodeShellFrame({ type: 'resize', rows: 40, cols: 100 })
     const shell = await upgrade('/shell', Buffer.concat([resize, input('stty size; pwd\n')]))
 
     assert.equal(shell.status, '101')
-    await until(() => /40 100\r\n\/root\r\n/.test(shell.body().toString()), 'the size and the place of the shell')
+    await until(
+      () => /40 100\r\n\/root\r\n/.test(shell.body().toString()),
+      'the size and the working directory of the shell',
+    )
     shell.socket.write(input('exit\n'))
     if (!shell.socket.readableEnded) await once(shell.socket, 'end')
     shell.socket.destroy()
   })
 
-  test('several shells at once do not hear each other', async () => {
+  test('several shells at once are separate', async () => {
     const shells = await Promise.all(['one', 'two', 'three'].map((name) => upgrade('/shell', input(`me=${name}\n`))))
 
     for (const shell of shells) shell.socket.write(input('echo "I am $me."\n'))
 
     for (const [at, name] of ['one', 'two', 'three'].entries()) {
-      await until(() => shells[at]!.body().includes(`I am ${name}.`), `shell ${name} answers`)
+      await until(() => shells[at]!.body().includes(`I am ${name}.`), `shell ${name} responds`)
       assert.equal(
         shells[at]!.body()
           .toString()
@@ -73,7 +76,7 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
     }
   })
 
-  test('a browser gets the same shell by WebSocket, with its credential in the query', async () => {
+  test('a browser opens the same shell by WebSocket, with its credential in the query', async () => {
     const url = `${warren.instance.baseUrl.replace('http', 'ws')}/v1/sandboxes/${sandbox.id}/shell-ws?token=${warren.instance.key}`
     const ws = new WebSocket(url)
     ws.binaryType = 'arraybuffer'
@@ -90,10 +93,10 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
     assert.match(screen, /33 99\r\n/)
   })
 
-  test('a tunnel reaches what listens on loopback inside; a port where nothing does is 502', async () => {
+  test('a tunnel reaches a server on the loopback of the guest; a port without a server is 502', async () => {
     await runShell(warren, sandbox.id, 'printf "from inside" > /root/index.html')
     await processes.start({ cmd: 'busybox', args: ['httpd', '-f', '-p', '127.0.0.1:8099', '-h', '/root'] })
-    await untilListens(8099)
+    await waitUntilListens(8099)
 
     const tunnel = await upgrade('/tunnel/8099', 'GET /index.html HTTP/1.0\r\n\r\n')
 
@@ -102,42 +105,42 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
     tunnel.socket.destroy()
   })
 
-  test('whatever is sent before the answer is read comes back whole, after the end was sent', async () => {
+  test('bytes sent before the response is read are echoed completely, also after the client has sent its end', async () => {
     await processes.start({ cmd: 'perl', args: ['-MIO::Socket::INET', '-e', ECHO_SERVER] })
-    await untilListens(8098)
+    await waitUntilListens(8098)
     const bytes = randomBytes(1024 * 1024)
 
     const tunnel = await upgrade('/tunnel/8098', bytes)
     tunnel.socket.end()
     if (!tunnel.socket.readableEnded) await once(tunnel.socket, 'end')
 
-    assert.ok(tunnel.body().equals(bytes), `${tunnel.body().length} of ${bytes.length} bytes came back`)
+    assert.ok(tunnel.body().equals(bytes), `received ${tunnel.body().length} of ${bytes.length} bytes`)
     tunnel.socket.destroy()
   })
 
-  test('a token that is rotated loses its shell and its tunnel; those of the owner stay', async () => {
+  test('rotating a token closes its shells and tunnels; those of the owner stay open', async () => {
     const { token } = await requestOk(warren, 'POST', `/sandboxes/${sandbox.id}/access-token`)
-    const mine = await upgrade('/shell')
-    const theirs = await Promise.all(['/shell', '/tunnel/8098'].map((path) => upgrade(path, '', String(token))))
+    const ownShell = await upgrade('/shell')
+    const tokenStreams = await Promise.all(['/shell', '/tunnel/8098'].map((path) => upgrade(path, '', String(token))))
     assert.deepEqual(
-      theirs.map(({ status }) => status),
+      tokenStreams.map(({ status }) => status),
       ['101', '101'],
     )
 
     await requestOk(warren, 'POST', `/sandboxes/${sandbox.id}/access-token/rotate`)
 
     await until(
-      () => theirs.every(({ socket }) => socket.destroyed || socket.readableEnded),
-      'both are cut',
-      CUT_LIMIT_MS,
+      () => tokenStreams.every(({ socket }) => socket.destroyed || socket.readableEnded),
+      'both are closed',
+      REVOKE_LIMIT_MS,
     )
-    mine.socket.write(input('echo still $((40 + 2))\n'))
-    await until(() => mine.body().includes('still 42'), 'the shell of the owner answers')
+    ownShell.socket.write(input('echo still $((40 + 2))\n'))
+    await until(() => ownShell.body().includes('still 42'), 'the shell of the owner responds')
     assert.equal((await upgrade('/shell', '', String(token))).status, '401')
-    mine.socket.destroy()
+    ownShell.socket.destroy()
   })
 
-  const untilListens = (port: number) => {
+  const waitUntilListens = (port: number) => {
     const listening = `grep -qi ":${port.toString(16).padStart(4, '0')} .* 0A " /proc/net/tcp`
     return runShell(warren, sandbox.id, `for try in $(seq 300); do ${listening} && exit; sleep 0.1; done; exit 1`)
   }

@@ -1,4 +1,4 @@
-/** SSH into a real virtual machine with the real OpenSSH client, through `warren ssh` and `warren tunnel`. */
+/** SSH into a real VM with the OpenSSH client, through `warren ssh` and `warren tunnel`. */
 import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
@@ -24,30 +24,32 @@ import { cannotRunVms, skipWithoutImage, startVmInstance, VM_STORIES_LIMIT_MS } 
 
 const IMAGE = 'devbox:1'
 const cannotSsh =
-  cannotRunVms || (spawnSync('ssh', ['-V']).status === 0 ? false : 'no OpenSSH client here') || skipWithoutImage(IMAGE)
+  cannotRunVms ||
+  (spawnSync('ssh', ['-V']).status === 0 ? false : 'OpenSSH is not installed') ||
+  skipWithoutImage(IMAGE)
 
 const warren = cannotSsh ? (undefined as never) : await startVmInstance()
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-ssh-'))
 after(() => rm(folder, { recursive: true }))
 const at = (name: string) => path.join(folder, name)
 
-/** An SSH handshake in an emulated machine on a busy one. */
+/** An SSH handshake with an emulated VM on a busy machine is slow. */
 const SSH_LIMIT_MS = 120_000
 
-describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORIES_LIMIT_MS }, () => {
+describe('ssh into a real VM', { skip: cannotSsh, timeout: VM_STORIES_LIMIT_MS }, () => {
   let sandbox: SandboxView
 
-  async function makeKey(name: string): Promise<string> {
+  async function createKey(name: string): Promise<string> {
     spawnSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-C', name, '-f', at(name)])
     return (await readFile(at(`${name}.pub`), 'utf8')).trim()
   }
 
-  /** Nothing of whoever runs the test: their keys must not open the door, nor their settings close it. */
-  const only = (key: string) => ['-F', 'none', '-i', at(key), '-o', 'IdentitiesOnly=yes', '-o', 'BatchMode=yes']
+  /** Without the keys and the settings of the user who runs the test. */
+  const sshOptions = (key: string) => ['-F', 'none', '-i', at(key), '-o', 'IdentitiesOnly=yes', '-o', 'BatchMode=yes']
   const ssh = (name: string, key: string, ...command: string[]) =>
-    runWarren(warren.instance.dataDir, 'ssh', name, ...only(key), ...command)
+    runWarren(warren.instance.dataDir, 'ssh', name, ...sshOptions(key), ...command)
 
-  /** scp and sftp by the lines that `warren ssh --config` prints, as from ~/.ssh/config. */
+  /** Runs scp or sftp with the lines that `warren ssh --config` prints, as from ~/.ssh/config. */
   async function run(command: string, ...args: string[]): Promise<void> {
     const env = {
       PATH: process.env.PATH,
@@ -55,17 +57,17 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
       WARREN_API_KEY: warren.instance.key,
     }
     const child = spawn(command, ['-F', at('config'), ...args], { env, timeout: SSH_LIMIT_MS })
-    let said = ''
-    for (const stream of [child.stdout, child.stderr]) stream.on('data', (text) => (said += text))
+    let output = ''
+    for (const stream of [child.stdout, child.stderr]) stream.on('data', (text) => (output += text))
     const [code] = await once(child, 'close')
-    assert.equal(code, 0, `${command} ${args.join(' ')}: ${said}`)
+    assert.equal(code, 0, `${command} ${args.join(' ')}: ${output}`)
   }
 
-  test('the key of the create opens the door; output and exit code come out', async () => {
+  test('a key given at create is accepted; output and exit code are passed on', async () => {
     sandbox = await createSandbox(warren, {
       rootfs: IMAGE,
       shape: 's-1vcpu-1gb',
-      ssh_pubkeys: [await makeKey('first')],
+      ssh_pubkeys: [await createKey('first')],
     })
 
     const { code, stdout, stderr } = await ssh(sandbox.name, 'first', 'echo $USER at $(hostname); exit 7')
@@ -73,22 +75,22 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
     assert.deepEqual([stdout, code], [`root at ${sandbox.name}\n`, 7], stderr)
   })
 
-  test('another key is refused until it is added, and works at once then', async () => {
-    await makeKey('second')
+  test('another key is rejected until it is added, and then works at once', async () => {
+    await createKey('second')
 
-    const refused = await ssh(sandbox.name, 'second', 'true')
+    const rejected = await ssh(sandbox.name, 'second', 'true')
     const added = await runWarren(
       ...([warren.instance.dataDir, 'ssh', '--add-key', at('second.pub'), sandbox.id] as const),
-      ...only('second'),
+      ...sshOptions('second'),
       'echo in',
     )
 
-    assert.equal(refused.code, 255)
-    assert.match(refused.stderr, /Permission denied \(publickey/)
+    assert.equal(rejected.code, 255)
+    assert.match(rejected.stderr, /Permission denied \(publickey/)
     assert.deepEqual([added.stdout, added.code], ['in\n', 0], added.stderr)
   })
 
-  test('scp and sftp carry files there and back', async () => {
+  test('scp and sftp transfer files in both directions', async () => {
     const bytes = randomBytes(3 * 1024 * 1024 + 1)
     await writeFile(at('there'), bytes)
     const { stdout } = await runWarren(warren.instance.dataDir, 'ssh', '--config')
@@ -102,13 +104,13 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
     assert.ok(bytes.equals(await readFile(at('back'))))
   })
 
-  test('a forwarded port reaches a server inside', async () => {
+  test('a forwarded port reaches a server in the guest', async () => {
     await requestOk(warren, 'POST', `/sandboxes/${sandbox.id}/processes`, {
       cmd: 'python3',
       args: ['-m', 'http.server', '-b', '127.0.0.1', '-d', '/etc', '8077'],
     })
     await runShell(warren, sandbox.id, 'until curl -s -o /dev/null 127.0.0.1:8077; do sleep 0.1; done')
-    const port = await freePort()
+    const port = await findFreePort()
     const env = {
       PATH: process.env.PATH,
       WARREN_BASE_URL: warren.instance.baseUrl,
@@ -117,7 +119,7 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
     const args = ['-F', at('config'), '-N', '-L', `127.0.0.1:${port}:127.0.0.1:8077`, `${sandbox.name}.warren`]
     const forwarding = spawn('ssh', args, { env, stdio: 'ignore' })
     try {
-      const page = () => fetch(`http://127.0.0.1:${port}/hostname`).then((answer) => answer.text())
+      const page = () => fetch(`http://127.0.0.1:${port}/hostname`).then((response) => response.text())
       await until(async () => (await page().catch(() => '')) !== '', 'the port is forwarded', SSH_LIMIT_MS)
 
       assert.equal((await page()).trim(), sandbox.name)
@@ -128,7 +130,7 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
     }
   })
 
-  test('the keys are kept through pause and fork; a fork is another host', async () => {
+  test('authorized keys survive pause and fork; a fork gets another host key', async () => {
     const hostKey = (id: string) => runShell(warren, id, 'cat /etc/ssh/ssh_host_ed25519_key.pub')
     const before = await hostKey(sandbox.id)
 
@@ -147,12 +149,12 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
     await destroySandbox(warren, child.id)
   })
 
-  test('a key that is uploaded as a file, and a server that is started by hand, as the public CLI does it', async () => {
+  test('an uploaded authorized_keys file and a server started by hand work, as the public CLI uses them', async () => {
     const own = await createSandbox(warren, { rootfs: IMAGE, shape: 's-1vcpu-1gb' })
     const listening = 'grep -q :0016 /proc/net/tcp /proc/net/tcp6'
     const file = new URL(`/v1/sandboxes/${own.id}/files?path=/root/.ssh/authorized_keys`, warren.instance.baseUrl)
 
-    await fetch(file, { method: 'PUT', headers: { 'x-api-key': warren.instance.key }, body: await makeKey('third') })
+    await fetch(file, { method: 'PUT', headers: { 'x-api-key': warren.instance.key }, body: await createKey('third') })
     await runShell(warren, own.id, `chmod 700 /root/.ssh && chmod 600 /root/.ssh/authorized_keys && mkdir -p /run/sshd`)
     await runShell(warren, own.id, `/usr/sbin/sshd && until ${listening}; do sleep 0.1; done`)
 
@@ -161,22 +163,22 @@ describe('ssh into a real virtual machine', { skip: cannotSsh, timeout: VM_STORI
     await destroySandbox(warren, own.id)
   })
 
-  test('what does not work is said in words', async () => {
+  test('failures get clear messages', async () => {
     const bare = await createSandbox(warren)
 
     const noServer = await runWarren(warren.instance.dataDir, 'tunnel', bare.name, '22')
-    const noSandbox = await runWarren(warren.instance.dataDir, 'ssh', 'nobody')
+    const noSandbox = await runWarren(warren.instance.dataDir, 'ssh', 'missing')
     const noPort = await runWarren(warren.instance.dataDir, 'tunnel', bare.name, 'http')
 
     assert.match(noServer.stderr, /^warren: .*port 22.*openssh-server\n$/)
-    assert.equal(noSandbox.stderr, 'warren: you have no sandbox named nobody\n')
+    assert.equal(noSandbox.stderr, 'warren: you have no sandbox named missing\n')
     assert.equal(noPort.stderr, 'warren: http is not a port number\n')
     for (const { code, stdout } of [noServer, noSandbox, noPort]) assert.deepEqual([code, stdout], [1, ''])
     await destroySandbox(warren, bare.id)
   })
 })
 
-async function freePort(): Promise<number> {
+async function findFreePort(): Promise<number> {
   const server = net.createServer().listen(0, '127.0.0.1')
   await once(server, 'listening')
   const { port } = server.address() as net.AddressInfo

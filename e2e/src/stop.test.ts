@@ -1,4 +1,4 @@
-/** Stopping: everything, within 10 seconds, at any moment, and nothing is lost. */
+/** Stopping ends every process within 10 seconds, at any moment, and loses nothing. */
 import assert from 'node:assert/strict'
 import { readdir } from 'node:fs/promises'
 import http from 'node:http'
@@ -20,21 +20,21 @@ import {
   stop,
 } from './support/instance.ts'
 
-test('SIGTERM stops all of it while clients hold on, and the next start has the same key and data', async (t) => {
+test('SIGTERM stops everything despite open connections, and the next start has the same key and data', async (t) => {
   const dataDir = await createDataDir(t)
   const instance = await startInstance(dataDir)
   assert.equal((await runWarren(dataDir, 'admin', 'user', 'create', 'ada')).code, 0)
   const { hostname, port } = new URL(instance.baseUrl)
-  await keepAlive(t, hostname, Number(port))
-  await sayHalf(t, hostname, Number(port))
-  const load = askAllTheTime(instance)
-  await until(() => load.answers.length >= 20, 'requests are being answered')
+  await openIdleConnection(t, hostname, Number(port))
+  await sendHalfRequest(t, hostname, Number(port))
+  const load = requestContinuously(instance)
+  await until(() => load.statuses.length >= 20, 'requests are served')
 
   assert.equal(await stop(instance), 0)
 
   assert.deepEqual(listProcesses(dataDir), [])
   await load.ended
-  assert.deepEqual(new Set(load.answers), new Set([200]))
+  assert.deepEqual(new Set(load.statuses), new Set([200]))
   assert.match(instance.output(), /Stopping \(SIGTERM\) …\n$/)
   const again = await startInstance(dataDir)
   assert.equal(again.key, instance.key)
@@ -43,7 +43,7 @@ test('SIGTERM stops all of it while clients hold on, and the next start has the 
   assert.deepEqual(listProcesses(dataDir), [])
 })
 
-test('Ctrl-C, which npm repeats to us, stops what npm start started', async (t) => {
+test('Ctrl-C stops what npm start started, although npm repeats the signal', async (t) => {
   const dataDir = await createDataDir(t)
   const npm = await startInstance(dataDir, { command: ['npm', 'start'] })
 
@@ -55,33 +55,33 @@ test('Ctrl-C, which npm repeats to us, stops what npm start started', async (t) 
   assert.doesNotMatch(npm.output(), /npm err/i)
 })
 
-test('when npm is killed, what it started stops by itself', async (t) => {
+test('when npm is killed, Warren stops', async (t) => {
   const dataDir = await createDataDir(t)
   const npm = await startInstance(dataDir, { command: ['npm', 'start'] })
 
   kill(npm.pid, 'SIGKILL')
 
-  await until(() => listProcesses(dataDir).length === 0, 'all is stopped', 12_000)
+  await until(() => listProcesses(dataDir).length === 0, 'every process has exited', 12_000)
 })
 
 const MOMENTS = {
-  'while the database is made': async (dataDir: string) =>
+  'while the database is created': async (dataDir: string) =>
     (await readdir(dataDir)).some((name) => name.startsWith('postgres.new-')),
   'while the database starts': async (dataDir: string) => getPostmasterPid(dataDir) > 0,
   'while the control plane starts': async (dataDir: string) => (await findInstanceFile(dataDir))!.children.length > 0,
 }
 
-for (const [moment, hasCome] of Object.entries(MOMENTS)) {
+for (const [moment, isReached] of Object.entries(MOMENTS)) {
   test(`Ctrl-C ${moment} leaves nothing behind, and the next start works`, async (t) => {
     const dataDir = await createDataDir(t)
-    const run = launch(dataDir)
-    await until(() => hasCome(dataDir).catch(() => false), 'the moment has come')
+    const launched = launch(dataDir)
+    await until(() => isReached(dataDir).catch(() => false), 'the moment is reached')
 
-    assert.equal(await stop(run, 'SIGINT'), 0)
+    assert.equal(await stop(launched, 'SIGINT'), 0)
 
-    // What initdb had started notices by its closed pipes that nobody is there.
-    await until(() => listProcesses(dataDir).length === 0, 'all of it is gone', 5_000)
-    assert.doesNotMatch(run.output(), /warren:|failed|error/)
+    // The children of initdb exit when they notice that their pipes are closed.
+    await until(() => listProcesses(dataDir).length === 0, 'every process has exited', 5_000)
+    assert.doesNotMatch(launched.output(), /warren:|failed|error/)
     assert.deepEqual(
       (await readdir(dataDir)).filter((name) => name !== 'local.key'),
       (await readdir(path.join(dataDir, 'postgres')).catch(() => undefined)) ? ['log', 'postgres'] : ['log'],
@@ -91,8 +91,8 @@ for (const [moment, hasCome] of Object.entries(MOMENTS)) {
   })
 }
 
-/** A connection that has been used and waits for more. */
-async function keepAlive(t: TestContext, host: string, port: number): Promise<void> {
+/** A keep-alive connection that has been used and stays open. */
+async function openIdleConnection(t: TestContext, host: string, port: number): Promise<void> {
   const agent = new http.Agent({ keepAlive: true })
   t.after(() => agent.destroy())
   await new Promise<void>((resolve, reject) => {
@@ -103,19 +103,19 @@ async function keepAlive(t: TestContext, host: string, port: number): Promise<vo
   })
 }
 
-/** A request whose second half never comes. */
-async function sayHalf(t: TestContext, host: string, port: number): Promise<void> {
+/** A request whose second half is never sent. */
+async function sendHalfRequest(t: TestContext, host: string, port: number): Promise<void> {
   const socket = net.connect({ host, port })
   t.after(() => socket.destroy())
   socket.on('error', () => {})
   await new Promise<void>((resolve) => socket.write('GET /v1/whoami HTTP/1.1\r\nHost: x\r\n', () => resolve()))
 }
 
-/** Requests one after the other until there is nobody to answer. */
-function askAllTheTime(instance: { baseUrl: string; key: string }): { answers: number[]; ended: Promise<void> } {
-  const answers: number[] = []
-  const ask = async (): Promise<void> => {
-    for (let response: Response; ; answers.push(response.status)) {
+/** Sends requests one after the other until one fails. */
+function requestContinuously(instance: { baseUrl: string; key: string }): { statuses: number[]; ended: Promise<void> } {
+  const statuses: number[] = []
+  const sendAll = async (): Promise<void> => {
+    for (let response: Response; ; statuses.push(response.status)) {
       try {
         response = await fetchPath(instance, '/v1/whoami')
       } catch {
@@ -123,5 +123,5 @@ function askAllTheTime(instance: { baseUrl: string; key: string }): { answers: n
       }
     }
   }
-  return { answers, ended: ask() }
+  return { statuses, ended: sendAll() }
 }

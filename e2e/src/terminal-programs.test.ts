@@ -1,4 +1,4 @@
-/** Programs that own a whole terminal, as people use them in one: drawn, typed into and read back. */
+/** Full-screen terminal programs: what they draw is rendered, keys are typed, and the result is read back. */
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { type Followed, processClient } from './support/process-client.ts'
@@ -14,27 +14,27 @@ const sandbox = skip ? (undefined as never) : await createSandbox(warren, { root
 const ROWS = 12
 const COLS = 60
 
-describe('programs that draw', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
+describe('full-screen programs', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   const processes = processClient(warren, sandbox?.id)
 
-  /** Somebody before a terminal in which a program runs. */
-  async function sitDown(cmd: string, ...args: string[]) {
+  /** Starts a program in a terminal. */
+  async function openTerminal(cmd: string, ...args: string[]) {
     const { process_id } = await processes.start({ cmd, args, pty: { rows: ROWS, cols: COLS } })
     let read: Followed = { seq: 0, bytes: Buffer.alloc(0), end: undefined }
-    const draw = (more = '') => renderScreen(read.bytes.toString('latin1') + more, ROWS, COLS)
-    const follow = async (enough: (screen: string[]) => boolean) => {
-      const more = await processes.follow(process_id, read.seq, (text) => enough(draw(text)))
+    const render = (more = '') => renderScreen(read.bytes.toString('latin1') + more, ROWS, COLS)
+    const follow = async (isDone: (screen: string[]) => boolean) => {
+      const more = await processes.follow(process_id, read.seq, (text) => isDone(render(text)))
       read = { ...more, bytes: Buffer.concat([read.bytes, more.bytes]) }
     }
     return {
       type: (keys: string) => processes.write(process_id, keys),
-      /** What is on the screen as soon as it is as it should be. */
-      async sees(enough: (screen: string[]) => boolean): Promise<string[]> {
-        if (!enough(draw())) await follow(enough)
-        assert.ok(enough(draw()), `it ended with this on the screen:\n${draw().join('\n')}`)
-        return draw()
+      /** Waits until the screen satisfies the condition and returns it. */
+      async waitForScreen(isDone: (screen: string[]) => boolean): Promise<string[]> {
+        if (!isDone(render())) await follow(isDone)
+        assert.ok(isDone(render()), `the program ended with this screen:\n${render().join('\n')}`)
+        return render()
       },
-      async untilItEnds() {
+      async waitForEnd() {
         await follow(() => false)
         return read.end
       },
@@ -45,15 +45,17 @@ describe('programs that draw', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     ['vim.tiny', '-u', 'NONE'],
     ['busybox', 'vi'],
   ]) {
-    test(`${editor[0]} draws a file, is typed into, and saves`, async () => {
+    test(`${editor[0]} shows a file, accepts keys and saves`, async () => {
       await runShell(warren, sandbox.id, 'printf "first line\\nsecond line\\n" > /root/note')
-      const me = await sitDown(editor[0]!, ...editor.slice(1), '/root/note')
+      const terminal = await openTerminal(editor[0]!, ...editor.slice(1), '/root/note')
 
-      const drawn = await me.sees((screen) => screen[1] === 'second line' && screen[ROWS - 2] === '~')
-      await me.type('Othe zeroth line\x1b')
-      const typed = await me.sees((screen) => screen[0] === 'the zeroth line' && screen[2] === 'second line')
-      await me.type(':wq\r')
-      const end = await me.untilItEnds()
+      const drawn = await terminal.waitForScreen((screen) => screen[1] === 'second line' && screen[ROWS - 2] === '~')
+      await terminal.type('Othe zeroth line\x1b')
+      const typed = await terminal.waitForScreen(
+        (screen) => screen[0] === 'the zeroth line' && screen[2] === 'second line',
+      )
+      await terminal.type(':wq\r')
+      const end = await terminal.waitForEnd()
 
       assert.deepEqual(drawn.slice(0, 3), ['first line', 'second line', '~'])
       assert.deepEqual(typed.slice(0, 4), ['the zeroth line', 'first line', 'second line', '~'])
@@ -62,22 +64,22 @@ describe('programs that draw', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     })
   }
 
-  test('less shows a page, the next, what is searched for, and the end', async () => {
+  test('less shows the first page, the next, a search result and the end', async () => {
     await runShell(warren, sandbox.id, 'seq -f "line %.0f" 500 > /root/long')
     const page = (first: number) => Array.from({ length: ROWS - 1 }, (_, index) => `line ${first + index}`)
     const shows = (first: number) => (screen: string[]) => screen.slice(0, -1).join() === page(first).join()
-    const me = await sitDown('less', '/root/long')
+    const terminal = await openTerminal('less', '/root/long')
 
-    await me.sees(shows(1))
-    await me.type(' ')
-    await me.sees(shows(ROWS))
-    await me.type('/line 250\r')
-    await me.sees(shows(250))
-    await me.type('G')
-    const last = await me.sees(shows(500 - ROWS + 2))
-    await me.type('q')
+    await terminal.waitForScreen(shows(1))
+    await terminal.type(' ')
+    await terminal.waitForScreen(shows(ROWS))
+    await terminal.type('/line 250\r')
+    await terminal.waitForScreen(shows(250))
+    await terminal.type('G')
+    const last = await terminal.waitForScreen(shows(500 - ROWS + 2))
+    await terminal.type('q')
 
     assert.equal(last[ROWS - 1], '(END)')
-    assert.deepEqual(await me.untilItEnds(), { type: 'exit', exit_code: 0 })
+    assert.deepEqual(await terminal.waitForEnd(), { type: 'exit', exit_code: 0 })
   })
 })

@@ -1,4 +1,4 @@
-/** `warren tunnel` and `warren ssh` to an API behind https, whose authority only NODE_EXTRA_CA_CERTS knows. */
+/** `warren tunnel` and `warren ssh` over HTTPS, with a certificate authority from NODE_EXTRA_CA_CERTS. */
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
@@ -15,7 +15,7 @@ import { cannotRunVms, skipWithoutImage, startVmInstance, VM_STORIES_LIMIT_MS } 
 
 const IMAGE = 'devbox:1'
 const missing = ['openssl', 'ssh', 'ssh-keygen'].find((tool) => spawnSync('which', [tool]).status !== 0)
-const skip = cannotRunVms || (missing ? `no ${missing} here` : false) || skipWithoutImage(IMAGE)
+const skip = cannotRunVms || (missing ? `${missing} is not installed` : false) || skipWithoutImage(IMAGE)
 
 const warren = skip ? (undefined as never) : await startVmInstance()
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-tls-'))
@@ -37,15 +37,15 @@ class Echo(socketserver.StreamRequestHandler):
         while (some := self.request.recv(65536)): self.request.sendall(some)
 socketserver.ThreadingTCPServer(("127.0.0.1", ${ECHO_PORT}), Echo).serve_forever()`
 
-describe('through https', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
-  /** An address of this machine, and what a URL calls it. */
-  const places = [
+describe('over HTTPS', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
+  /** Addresses of this machine, and their form in a URL. */
+  const addresses = [
     ['127.0.0.1', 'localhost'],
     ['127.0.0.1', '127.0.0.1'],
     ['::1', '[::1]'],
   ] as const
 
-  async function envBehind(address: string, name: string, prefix = ''): Promise<Record<string, string>> {
+  async function startProxyAndRenderEnv(address: string, name: string, prefix = ''): Promise<Record<string, string>> {
     const proxy = await startTlsProxy(folder, address, warren.instance.baseUrl)
     after(() => proxy.close())
     return {
@@ -55,38 +55,38 @@ describe('through https', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     }
   }
 
-  for (const [address, name] of places) {
-    test(`a tunnel by https://${name} carries bytes there and back, each way until its own end`, async () => {
+  for (const [address, name] of addresses) {
+    test(`a tunnel by https://${name} carries bytes in both directions, each until its end`, async () => {
       await startEcho()
       const bytes = randomBytes(1024 * 1024)
       const tunnel = spawnWarren(
         warren.instance.dataDir,
         ['tunnel', sandbox.name, String(ECHO_PORT)],
-        await envBehind(address, name),
+        await startProxyAndRenderEnv(address, name),
       )
-      const said = buffer(tunnel.stderr)
+      const errors = buffer(tunnel.stderr)
 
       tunnel.stdin.end(bytes)
       const [echo, [code]] = await Promise.all([buffer(tunnel.stdout), once(tunnel, 'close')])
 
-      assert.deepEqual([code, (await said).toString()], [0, ''])
-      assert.ok(echo.equals(bytes), `${echo.length} of ${bytes.length} bytes came back`)
+      assert.deepEqual([code, (await errors).toString()], [0, ''])
+      assert.ok(echo.equals(bytes), `received ${echo.length} of ${bytes.length} bytes`)
     })
   }
 
-  test('ssh goes the same way', async () => {
+  test('warren ssh works over HTTPS', async () => {
     const settings = ['-F', 'none', '-i', key, '-o', 'IdentitiesOnly=yes', '-o', 'BatchMode=yes']
     const args = ['ssh', sandbox.name, ...settings, 'hostname; exit 7']
 
     const { code, stdout, stderr } = await waitForExit(
-      spawnWarren(warren.instance.dataDir, args, await envBehind('127.0.0.1', 'localhost')),
+      spawnWarren(warren.instance.dataDir, args, await startProxyAndRenderEnv('127.0.0.1', 'localhost')),
     )
 
     assert.deepEqual([code, stdout, stderr], [7, `${sandbox.name}\n`, ''])
   })
 
-  test('an authority that nobody knows is not believed, and that is said', async () => {
-    const { NODE_EXTRA_CA_CERTS, ...env } = await envBehind('127.0.0.1', 'localhost')
+  test('an unknown certificate authority is rejected with a clear message', async () => {
+    const { NODE_EXTRA_CA_CERTS, ...env } = await startProxyAndRenderEnv('127.0.0.1', 'localhost')
     for (const target of [sandbox.name, sandbox.id]) {
       const { code, stdout, stderr } = await waitForExit(
         spawnWarren(warren.instance.dataDir, ['tunnel', target, '22'], env),
@@ -97,11 +97,11 @@ describe('through https', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     }
   })
 
-  let echoes = false
+  let echoIsRunning = false
   async function startEcho(): Promise<void> {
-    if (echoes) return
+    if (echoIsRunning) return
     await requestOk(warren, 'POST', `/sandboxes/${sandbox.id}/processes`, { cmd: 'python3', args: ['-c', ECHO_SERVER] })
     await runShell(warren, sandbox.id, `until nc -z 127.0.0.1 ${ECHO_PORT}; do sleep 0.1; done`)
-    echoes = true
+    echoIsRunning = true
   }
 })

@@ -1,10 +1,11 @@
-# Runs in a guest, as root: tries each of its arguments at the same time, and prints a line `number outcome`, in hex.
+# Runs in a guest, as root. Each argument is an attempt; all are made at the same time. Prints a line `number outcome`
+# for each, with the outcome in hex. All bytes in arguments are in hex too.
 #
-#   talk IP PORT PART…       a connection into which each part (hex) goes on its own; the outcome is all that came back
-#   ask IP PORT BYTES        a datagram and the one that answers it
-#   send IP PORT BYTES       a datagram
-#   frames UNTIL FRAME…      frames as they are onto the cable; the outcome is all that came from it, separated by
-#                            commas, up to the first that contains UNTIL (hex)
+#   tcp IP PORT PART…        opens a connection and sends each part separately; the outcome is everything received
+#   udp IP PORT BYTES        sends a datagram; the outcome is the first datagram received
+#   send IP PORT BYTES       sends a datagram
+#   frames UNTIL FRAME…      sends Ethernet frames; the outcome is the frames received, separated by commas, up to the
+#                            first that contains UNTIL
 use strict;
 use Socket qw(:DEFAULT IPPROTO_TCP TCP_NODELAY);
 
@@ -12,23 +13,23 @@ use constant { LIMIT_S => 7, PART_S => 0.02, QUIET_S => 1, PF_PACKET => 17, ETH_
 
 $SIG{PIPE} = 'IGNORE';
 $| = 1;
-my %tried = (talk => \&talk, ask => \&ask, send => \&send_only, frames => \&frames);
+my %attempts = (tcp => \&tcp_exchange, udp => \&udp_exchange, send => \&send_only, frames => \&frames);
 for my $number (0 .. $#ARGV) {
     next if fork;
     my ($kind, @rest) = split / /, $ARGV[$number];
-    $SIG{ALRM} = sub { say_so($number, 'no answer') };
+    $SIG{ALRM} = sub { report($number, 'no response') };
     alarm LIMIT_S;
-    say_so($number, $tried{$kind}->(@rest));
+    report($number, $attempts{$kind}->(@rest));
 }
 1 while wait > 0;
 
-sub say_so {
+sub report {
     my ($number, $outcome) = @_;
     syswrite STDOUT, "$number " . unpack('H*', $outcome) . "\n";
     exit;
 }
 
-sub talk {
+sub tcp_exchange {
     my ($ip, $port, @parts) = @_;
     socket my $socket, PF_INET, SOCK_STREAM, 0 or return "no socket: $!";
     setsockopt $socket, IPPROTO_TCP, TCP_NODELAY, 1;
@@ -44,11 +45,11 @@ sub talk {
     return $text;
 }
 
-sub ask {
+sub udp_exchange {
     my ($ip, $port, $bytes) = @_;
     my $socket = datagram($ip, $port, $bytes);
-    recv $socket, my $answer, 65536, 0;
-    return $answer;
+    recv $socket, my $response, 65536, 0;
+    return $response;
 }
 
 sub send_only {
@@ -65,18 +66,18 @@ sub datagram {
 
 sub frames {
     my ($until, @frames) = @_;
-    socket my $cable, PF_PACKET, SOCK_RAW, unpack('S', pack 'n', ETH_P_ALL) or die $!;
+    socket my $link, PF_PACKET, SOCK_RAW, unpack('S', pack 'n', ETH_P_ALL) or die $!;
     open my $file, '<', '/sys/class/net/eth0/ifindex' or die $!;
     my $eth0 = pack 'S n i x12', PF_PACKET, ETH_P_ALL, scalar <$file>;
-    bind $cable, $eth0 or die $!;
-    for (@frames) { send $cable, pack('H*', $_), 0, $eth0 or die "$!" }
-    my @came;
+    bind $link, $eth0 or die $!;
+    for (@frames) { send $link, pack('H*', $_), 0, $eth0 or die "$!" }
+    my @received;
     for (;;) {
-        # Of what we sent ourselves the kernel shows us a copy, which is not from the cable.
-        my $from = recv $cable, my $frame, 65536, 0;
+        # The kernel also delivers a copy of each frame sent from here (packet type 4), which was not received.
+        my $from = recv $link, my $frame, 65536, 0;
         next if unpack('x10 C', $from) == 4;
-        push @came, unpack 'H*', $frame;
-        return join ',', @came if index($came[-1], $until) >= 0;
+        push @received, unpack 'H*', $frame;
+        return join ',', @received if index($received[-1], $until) >= 0;
     }
 }
 

@@ -1,4 +1,4 @@
-/** What a program in a guest can try against its network (attacker.pl), and what came of it. */
+/** Attempts of a program in a guest (attacker.pl) against its network, and their outcomes. */
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
@@ -11,13 +11,13 @@ const DNS_PORT = 53
 const RCODES = ['NOERROR', 'FORMERR', 'SERVFAIL', 'NXDOMAIN', 'NOTIMP', 'REFUSED']
 const A_RECORD_BYTES = 16
 
-/** One thing to try, and how the bytes that came of it read. */
+/** One argument of attacker.pl, and how to read the bytes of its outcome. */
 export type Attempt = { line: string; read: (outcome: Buffer) => string }
 
-/** Nothing came within the attacker's patience. */
-export const NO_RESPONSE = 'no answer'
+/** Nothing was received within the time limit of attacker.pl. */
+export const NO_RESPONSE = 'no response'
 
-/** All at the same time. */
+/** Makes all attempts at the same time and returns their outcomes. */
 export async function attack(warren: VmInstance, id: string, attempts: readonly Attempt[]): Promise<string[]> {
   const args = ['-e', PROGRAM, ...attempts.map(({ line }) => line)]
   const data = await requestOk(warren, 'POST', `/sandboxes/${id}/exec`, { cmd: 'perl', args })
@@ -33,9 +33,9 @@ export async function attack(warren: VmInstance, id: string, attempts: readonly 
 const asText = (bytes: Buffer): string => bytes.toString('latin1')
 const hex = (part: Buffer | string): string => Buffer.from(part as string, 'latin1').toString('hex')
 
-/** Each part is a segment of its own. */
+/** Opens a connection and sends each part as a separate segment; the outcome is everything received. */
 export const tcpExchange = (to: string, port: number, ...parts: (Buffer | string)[]): Attempt => ({
-  line: ['talk', to, port, ...parts.map(hex)].join(' '),
+  line: ['tcp', to, port, ...parts.map(hex)].join(' '),
   read: asText,
 })
 
@@ -44,36 +44,39 @@ export const datagram = (to: string, port: number, text: string): Attempt => ({
   read: asText,
 })
 
-/** The outcome is the code of the answer and its addresses. */
+/** The outcome is the response code and the addresses. */
 export function dnsQuery(name: string, type = 1, { server = RESOLVER, overTcp = false } = {}): Attempt {
-  const bytes = renderQuestion(name, type)
+  const bytes = renderDnsQuery(name, type)
   if (!overTcp)
-    return { line: `ask ${server} ${DNS_PORT} ${hex(bytes)}`, read: (got) => readDnsResponse(got, bytes.length) }
+    return {
+      line: `udp ${server} ${DNS_PORT} ${hex(bytes)}`,
+      read: (received) => readDnsResponse(received, bytes.length),
+    }
   const length = Buffer.from([bytes.length >> 8, bytes.length & 255])
   return {
-    line: `talk ${server} ${DNS_PORT} ${hex(Buffer.concat([length, bytes]))}`,
-    read: (got) => readDnsResponse(got.subarray(2), bytes.length),
+    line: `tcp ${server} ${DNS_PORT} ${hex(Buffer.concat([length, bytes]))}`,
+    read: (received) => readDnsResponse(received.subarray(2), bytes.length),
   }
 }
 
-/** Puts frames on the cable; the outcome is those that came from it, until one has `until` in it. */
+/** Sends Ethernet frames; the outcome is the frames received, up to the first that contains `until`. */
 export const frames = (sent: readonly Buffer[], until: Buffer): Attempt => ({
   line: ['frames', hex(until), ...sent.map(hex)].join(' '),
   read: asText,
 })
 
-function renderQuestion(name: string, type: number): Buffer {
+function renderDnsQuery(name: string, type: number): Buffer {
   const labels = name.split('.').map((label) => Buffer.from([label.length, ...Buffer.from(label, 'latin1')]))
   const header = Buffer.from([0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0])
   return Buffer.concat([header, ...labels, Buffer.from([0, type >> 8, type & 255, 0, 1])])
 }
 
-/** Our resolver repeats the question, and every record names it by its place. */
-export function readDnsResponse(answer: Buffer, questionBytes: number): string {
-  if (answer.length < questionBytes) return asText(answer)
-  const addresses = Array.from({ length: answer.readUInt16BE(6) }, (_, record) => {
-    const end = questionBytes + (record + 1) * A_RECORD_BYTES
-    return answer.subarray(end - 4, end).join('.')
+/** Warren's resolver repeats the query, and every record refers to its name by offset. */
+export function readDnsResponse(response: Buffer, queryBytes: number): string {
+  if (response.length < queryBytes) return asText(response)
+  const addresses = Array.from({ length: response.readUInt16BE(6) }, (_, record) => {
+    const end = queryBytes + (record + 1) * A_RECORD_BYTES
+    return response.subarray(end - 4, end).join('.')
   })
-  return [RCODES[answer.readUInt8(3) & 0xf], ...addresses].join(' ')
+  return [RCODES[response.readUInt8(3) & 0xf], ...addresses].join(' ')
 }

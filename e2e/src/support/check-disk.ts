@@ -1,4 +1,4 @@
-/** The disk of a paused sandbox, as a file system checker sees it after the journal was replayed. */
+/** Checks the file system of a paused sandbox, after replaying its journal. */
 import assert from 'node:assert/strict'
 import { spawnSync } from 'node:child_process'
 import { existsSync, readdirSync, readFileSync, rmSync } from 'node:fs'
@@ -7,7 +7,7 @@ import type { VmInstance } from './vm-instance.ts'
 
 type Manifest = { needs: { base: string }; disk: { id: string }[] }
 
-/** The newest generation's, by the host agent's own books. */
+/** The host agent's manifest of the newest generation. */
 export function readManifest(
   { instance }: VmInstance,
   id: string,
@@ -25,10 +25,10 @@ export const objectFile = ({ instance }: VmInstance, id: string): string =>
 
 export async function checkDisk(warren: VmInstance, id: string): Promise<void> {
   for (let tries = 0; tries < 5; tries++) if (checkOnce(warren, id)) return
-  assert.fail('its layers are merged faster than they can be read')
+  assert.fail('the disk layers were merged in every attempt to read them')
 }
 
-/** False when the layers were merged while they were being read. */
+/** Returns false when layers were merged while they were being read. */
 function checkOnce(warren: VmInstance, id: string): boolean {
   const { needs, disk } = readManifest(warren, id)
   const base = path.join(warren.instance.dataDir, 'bases', needs.base)
@@ -37,7 +37,6 @@ function checkOnce(warren: VmInstance, id: string): boolean {
   for (const filename of layers) chain = { driver: 'qcow2', file: { driver: 'file', filename }, backing: chain }
   const copy = path.join(warren.instance.dataDir, `check-${id}.raw`)
   try {
-    // Not cached: the whole of it is read once.
     const convert = spawnSync('qemu-img', ['convert', '-U', '-O', 'raw', `json:${JSON.stringify(chain)}`, copy])
     if (convert.status !== 0 && layers.some((file) => !existsSync(file))) return false
     assert.equal(convert.status, 0, `${convert.stderr}`)

@@ -1,10 +1,10 @@
-/** The first message of a real TLS client, and other ways to put it on the wire. */
+/** The first message of a real TLS client, and the same message in other record sizes. */
 import { Duplex } from 'node:stream'
 import tls from 'node:tls'
 
 const HEADER_BYTES = 5
 
-/** As Node's own client sends it: one record. Without a name it carries no server_name at all. */
+/** As Node's client sends it, in one record. Without a name it has no server_name extension. */
 export function clientHello(name?: string): Promise<Buffer> {
   const { promise, resolve } = Promise.withResolvers<Buffer>()
   const wire = new Duplex({ read() {}, write: (chunk: Buffer) => resolve(chunk) })
@@ -16,7 +16,7 @@ export function clientHello(name?: string): Promise<Buffer> {
   })
 }
 
-/** The same message in records of so many bytes. */
+/** The same message in records of `bytes` bytes each. */
 export function inRecords(hello: Buffer, bytes: number): Buffer[] {
   const message = hello.subarray(HEADER_BYTES)
   return Array.from({ length: Math.ceil(message.length / bytes) }, (_, index) => {

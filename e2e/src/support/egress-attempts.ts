@@ -1,4 +1,4 @@
-/** Ways out that a guest with RULES tries by honest sockets, and what must come of each. */
+/** Attempts with ordinary sockets to leave a guest that has RULES, each with its expected outcome. */
 import assert from 'node:assert/strict'
 import { type Attempt, datagram, dnsQuery, NO_RESPONSE, tcpExchange } from './attacker.ts'
 import { clientHello, inRecords } from './client-hello.ts'
@@ -16,26 +16,26 @@ export const RULES = [
   RULED[0],
   `${RULED[1]}:7777`,
   '198.18.10.0/24:80',
-  // Names a private address, which the operator has not allowed.
+  // A private address that the operator has not allowed.
   '10.9.9.9',
-  // The same, allowed.
+  // A private address that the operator has allowed.
   '172.20.0.1:80',
 ]
 const TYPE = { A: 1, NS: 2, NULL: 10, MX: 15, TXT: 16, AAAA: 28, HTTPS: 65, ANY: 255 }
 const HELLO = {
   shop: await clientHello('shop.example'),
-  shouted: await clientHello('ShOp.ExAmPlE.'),
+  upperCase: await clientHello('ShOp.ExAmPlE.'),
   plain: await clientHello('plain.example'),
   evil: await clientHello('evil.example'),
   below: await clientHello('www.shop.example'),
-  nobody: await clientHello(),
+  nameless: await clientHello(),
 }
 
 const get = (host: string, target = '/') => `GET ${target} HTTP/1.1\r\nHost: ${host}\r\n\r\n`
 const http = (to: string, ...parts: string[]) => tcpExchange(to, 80, ...parts)
 const https = (to: string, ...parts: Buffer[]) => tcpExchange(to, 443, ...parts)
 
-export type AttemptRow = [tried: string, attempt: Attempt, expected: string | RegExp]
+export type AttemptRow = [description: string, attempt: Attempt, expected: string | RegExp]
 const OK = (address: string, host: string) => new RegExp(`^HTTP/1.1 200 OK.*${address} as ${host}$`, 's')
 const FORBIDDEN = /^HTTP\/1\.1 403 Forbidden.*egress refused/s
 const ALERT = Buffer.from([21, 3, 3, 0, 2, 2, 112]).toString('latin1')
@@ -45,12 +45,12 @@ export const WEB: AttemptRow[] = [
   ['at a forged address', http(EVIL, get('shop.example')), OK(SHOP, 'shop.example')],
   ['at a forged private address', http('10.9.9.10', get('shop.example')), NO_RESPONSE],
   ['another host at the allowed address', http(SHOP, get('evil.example')), FORBIDDEN],
-  ['upper case and a last dot', http(SHOP, get('SHOP.Example.')), OK(SHOP, 'SHOP.Example.')],
+  ['upper case and a trailing dot', http(SHOP, get('SHOP.Example.')), OK(SHOP, 'SHOP.Example.')],
   ['an IDN in its xn-- form', http(SHOP, get('xn--bcher-kva.example')), OK(SHOP, 'xn--bcher-kva.example')],
   ['an IDN in UTF-8', http(SHOP, get('b\xc3\xbccher.example')), FORBIDDEN],
   ['a host below a plain rule', http(SHOP, get('www.shop.example')), FORBIDDEN],
-  ['a longer name that ends alike', http(SHOP, get('notshop.example')), FORBIDDEN],
-  ['a name that begins alike', http(EVIL, get('shop.example.evil.example')), FORBIDDEN],
+  ['a longer name with the same ending', http(SHOP, get('notshop.example')), FORBIDDEN],
+  ['a name with the same beginning', http(EVIL, get('shop.example.evil.example')), FORBIDDEN],
   ['below a wildcard', http(EVIL, get('a.b.wild.example')), OK(WILD, 'a.b.wild.example')],
   ['the apex of a wildcard', http(WILD, get('wild.example')), FORBIDDEN],
   ['HTTP/1.0 with Host', http(SHOP, 'GET / HTTP/1.0\r\nHost: shop.example\r\n\r\n'), OK(SHOP, 'shop.example')],
@@ -66,13 +66,13 @@ export const WEB: AttemptRow[] = [
   ['pipelined, another host', http(SHOP, get('shop.example') + get('evil.example')), /^(?!.*as evil)/s],
   ['keep-alive, another host', http(SHOP, get('shop.example'), get('evil.example')), /^(?!.*as evil)/s],
   ['HTTP/2 without TLS', http(SHOP, 'PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n'), FORBIDDEN],
-  ['a TLS hello on port 80', http(SHOP, HELLO.shop.toString('latin1')), /^(HTTP\/1\.1 403|closed|no answer)/],
+  ['a TLS hello on port 80', http(SHOP, HELLO.shop.toString('latin1')), /^(HTTP\/1\.1 403|closed|no response)/],
   ['TLS to an allowed host', https(SHOP, HELLO.shop), `tls ${SHOP}`],
   ['TLS at a forged address', https(EVIL, HELLO.shop), `tls ${SHOP}`],
-  ['TLS, upper case and a last dot', https(EVIL, HELLO.shouted), `tls ${SHOP}`],
+  ['TLS, upper case and a trailing dot', https(EVIL, HELLO.upperCase), `tls ${SHOP}`],
   ['TLS to another host', https(SHOP, HELLO.evil), ALERT],
   ['TLS to a host below', https(SHOP, HELLO.below), ALERT],
-  ['TLS without a name', https(SHOP, HELLO.nobody), ALERT],
+  ['TLS without a name', https(SHOP, HELLO.nameless), ALERT],
   ['a hello in records of 60 bytes', https(EVIL, Buffer.concat(inRecords(HELLO.shop, 60))), `tls ${SHOP}`],
   ['a hello in records and segments', https(EVIL, ...inRecords(HELLO.shop, 60)), `tls ${SHOP}`],
   ['another host in records and segments', https(SHOP, ...inRecords(HELLO.evil, 60)), ALERT],
@@ -81,32 +81,36 @@ export const WEB: AttemptRow[] = [
   ['HTTP where a rule says port 80', http(EVIL, get('plain.example')), OK(SHOP, 'plain.example')],
   ['SSH on port 443', https(SHOP, Buffer.from('SSH-2.0-x\r\n')), ALERT],
   ['HTTP on port 443', https(SHOP, Buffer.from(get('shop.example'))), ALERT],
-  ['a name that leads to a private address', http(SHOP, get('rebind.example')), FORBIDDEN],
-  ['a name that leads to the metadata service', http(SHOP, get('metadata.example')), FORBIDDEN],
-  ['a name that leads to this host', http(SHOP, get('host.example')), FORBIDDEN],
-  ['a name that leads to both', http(EVIL, get('mixed.example')), OK(SHOP, 'mixed.example')],
+  ['a name that resolves to a private address', http(SHOP, get('rebind.example')), FORBIDDEN],
+  ['a name that resolves to the metadata service', http(SHOP, get('metadata.example')), FORBIDDEN],
+  ['a name that resolves to this host', http(SHOP, get('host.example')), FORBIDDEN],
+  [
+    'a name that resolves to a private and a public address',
+    http(EVIL, get('mixed.example')),
+    OK(SHOP, 'mixed.example'),
+  ],
 ]
 
 export const ADDRESSES: AttemptRow[] = [
   ['an allowed address', tcpExchange(RULED[0], 80), `hello ${UPLINK.address}`],
-  ['an allowed address and port, at another', tcpExchange(RULED[1], 9000), NO_RESPONSE],
-  // Port 80 belongs to the proxy, which wants a name.
+  ['an allowed address, at another port', tcpExchange(RULED[1], 9000), NO_RESPONSE],
+  // Port 80 goes to the proxy, which requires an allowed name.
   ['the same at port 80', tcpExchange(RULED[1], 80, get(RULED[1])), FORBIDDEN],
   ['an allowed block and port', tcpExchange(RULED[2], 80), `hello ${UPLINK.address}`],
   ['an allowed block, at another port', tcpExchange(RULED[2], 9000), NO_RESPONSE],
   ['an address that no rule names', tcpExchange(PUBLIC_HOST, 9000), NO_RESPONSE],
   ['a private address in a rule', tcpExchange('10.9.9.9', 80), NO_RESPONSE],
-  ['one that the operator allows too', tcpExchange('172.20.0.1', 80), `hello ${UPLINK.address}`],
+  ['a private address that the operator allows too', tcpExchange('172.20.0.1', 80), `hello ${UPLINK.address}`],
   ['the same at another port', tcpExchange('172.20.0.1', 9000), NO_RESPONSE],
   ['the metadata service', tcpExchange('169.254.169.254', 80), NO_RESPONSE],
   ['raw UDP to port 443 of an allowed host', datagram(SHOP, 443, 'quic'), 'sent'],
   ['UDP to an allowed address and port', datagram(RULED[1], 7777, 'ruled'), 'sent'],
   ['UDP to port 443 of an allowed address', datagram(RULED[0], 443, 'quic-ruled'), 'sent'],
-  ['UDP to any other', datagram(PUBLIC_HOST, 7777, 'evil'), 'sent'],
+  ['UDP to any other address', datagram(PUBLIC_HOST, 7777, 'evil'), 'sent'],
 ]
 
 export const NAMES: AttemptRow[] = [
-  ['a question for an allowed name', dnsQuery('shop.example'), `NOERROR ${SHOP}`],
+  ['a query for an allowed name', dnsQuery('shop.example'), `NOERROR ${SHOP}`],
   ['in upper case', dnsQuery('SHOP.EXAMPLE'), `NOERROR ${SHOP}`],
   ['over TCP', dnsQuery('shop.example', TYPE.A, { overTcp: true }), `NOERROR ${SHOP}`],
   ['to another name server', dnsQuery('shop.example', TYPE.A, { server: '198.18.77.77' }), `NOERROR ${SHOP}`],
@@ -124,36 +128,39 @@ export const NAMES: AttemptRow[] = [
   ['the root', dnsQuery('example', TYPE.NS), 'NXDOMAIN'],
 ]
 
-/** Every port on which anything of this machine listens: of the host it reaches names and the proxy, which judges. */
-export function toThisHost(apiPort: number): AttemptRow[] {
-  const listening = [...runCommand('ss -Hltn').matchAll(/ (\S+):(\d+) /g)].map(([, at, port]) => ({
+/** Every port on which this machine listens. Of the host a guest reaches only the resolver and the egress proxy. */
+export function attemptsAtThisHost(apiPort: number): AttemptRow[] {
+  const listeners = [...runCommand('ss -Hltn').matchAll(/ (\S+):(\d+) /g)].map(([, at, port]) => ({
     at,
     port: Number(port),
   }))
-  assert.ok(listening.some(({ port }) => port === apiPort))
-  const request = get('evil.example')
-  return listening.flatMap(({ at, port }): AttemptRow[] => [
-    [`this host, ${UPLINK.address}:${port}`, tcpExchange(UPLINK.address, port, request), NO_RESPONSE],
-    [`this host, 172.30.0.1:${port}`, tcpExchange('172.30.0.1', port, request), NO_RESPONSE],
+  assert.ok(listeners.some(({ port }) => port === apiPort))
+  const httpRequest = get('evil.example')
+  return listeners.flatMap(({ at, port }): AttemptRow[] => [
+    [`this host, ${UPLINK.address}:${port}`, tcpExchange(UPLINK.address, port, httpRequest), NO_RESPONSE],
+    [`this host, 172.30.0.1:${port}`, tcpExchange('172.30.0.1', port, httpRequest), NO_RESPONSE],
     [
       `this host, 169.254.1.1:${port}`,
-      tcpExchange('169.254.1.1', port, request),
-      at === '169.254.1.1' ? new RegExp(`^(closed|no answer|${ALERT})$|${FORBIDDEN.source}`, 's') : NO_RESPONSE,
+      tcpExchange('169.254.1.1', port, httpRequest),
+      at === '169.254.1.1' ? new RegExp(`^(closed|no response|${ALERT})$|${FORBIDDEN.source}`, 's') : NO_RESPONSE,
     ],
   ])
 }
 
-export const toSandbox = (ip: string): AttemptRow[] =>
+export const attemptsAtSandbox = (ip: string): AttemptRow[] =>
   [22, 80, 443, 9000].map((port) => [
     `another sandbox, port ${port}`,
     tcpExchange(ip, port, get('shop.example')),
     NO_RESPONSE,
   ])
 
-/** The row as a line of the table that is printed, and whether it is as it must be. */
-export function checkOutcome([tried, , expected]: AttemptRow, got: string): { passes: boolean; line: string } {
-  const passes = typeof expected === 'string' ? got === expected : expected.test(got)
-  const parts = got.split('\r\n')
-  const summary = JSON.stringify(parts.length === 1 ? got : `${parts[0]} … ${parts.at(-1)}`)
-  return { passes, line: `${passes ? 'ok ' : 'BAD'} ${tried}: ${summary}${passes ? '' : `, not ${expected}`}` }
+/** Whether the outcome is as expected, and a line for the printed table. */
+export function checkOutcome(
+  [description, , expected]: AttemptRow,
+  outcome: string,
+): { passes: boolean; line: string } {
+  const passes = typeof expected === 'string' ? outcome === expected : expected.test(outcome)
+  const parts = outcome.split('\r\n')
+  const summary = JSON.stringify(parts.length === 1 ? outcome : `${parts[0]} … ${parts.at(-1)}`)
+  return { passes, line: `${passes ? 'ok ' : 'BAD'} ${description}: ${summary}${passes ? '' : `, not ${expected}`}` }
 }

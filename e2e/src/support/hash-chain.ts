@@ -1,7 +1,7 @@
 /**
- * A writer in the guest that would notice any lost or torn byte: every record follows from all before it, is appended
- * and synced to disk, and is kept in memory as well. Every so often it reads its file again and compares. Whatever is
- * wrong it writes into a file and ends.
+ * A writer in the guest that detects any lost or torn byte. Every record depends on all records before it, is appended
+ * to a file and synced, and is also kept in memory. From time to time the writer reads its file again and compares. On a
+ * difference it writes the error to a file and exits.
  */
 import assert from 'node:assert/strict'
 import { runShell } from './sandboxes.ts'
@@ -27,7 +27,7 @@ while (1) {
 }
 `
 
-/** Reads the file from the disk, not from the guest's memory, and follows every link. Prints the last number. */
+/** Reads the file and checks every link of the chain. Prints the number of the last record. */
 const CHECKER = `open(my $in, '<', '/root/chain') or die "open: $!";
 my ($h, $n) = (1, 0);
 while (my $line = <$in>) { $n++; $h = ${STEP}; die "record $n is $line" if $line ne "$n $h\\n" }
@@ -41,17 +41,17 @@ export async function startChain(warren: VmInstance, id: string): Promise<void> 
   await runShell(warren, id, `${start}; until test -s /root/chain -o -e /root/broken; do sleep 0.05; done`)
 }
 
-/** How far it has come by now. What was acknowledged before must still be there, and the writer must still write. */
+/** Returns the number of records. Those that were acknowledged before must exist, and the writer must be running. */
 export async function checkChain(warren: VmInstance, id: string, atLeast: number): Promise<number> {
   const script = `test ! -e /root/broken || { cat /root/broken; exit 1; }
 kill -0 $(cat /root/writer.pid) || { cat /root/writer.log; exit 1; }
 perl /root/checker.pl`
   const n = Number(await runShell(warren, id, script))
-  assert.ok(n >= atLeast, `${n} records, and ${atLeast} were there before`)
+  assert.ok(n >= atLeast, `${n} records, but there were ${atLeast} before`)
   return n
 }
 
-/** The same after the page cache was emptied: what the disk says. */
+/** The same with an empty page cache, so that the file is read from the disk. */
 export async function checkChainOnDisk(warren: VmInstance, id: string, atLeast: number): Promise<number> {
   await runShell(warren, id, 'sync; echo 3 > /proc/sys/vm/drop_caches')
   return checkChain(warren, id, atLeast)

@@ -1,4 +1,4 @@
-/** Packets byte by byte, for what no honest network stack of a guest would send. */
+/** Packets built byte by byte, which the network stack of a guest would not send. */
 
 export const PROTOCOL = { ICMP: 1, UDP: 17, SCTP: 132 }
 const ETHER = { IPV4: '0800', ARP: '0806', IPV6: '86dd' }
@@ -9,9 +9,9 @@ export type Packet = {
   protocol?: number
   body: Buffer
   id?: number
-  /** Of a fragment, in bytes: a multiple of eight. */
+  /** Offset of a fragment in bytes, a multiple of eight. */
   offset?: number
-  moreFollow?: boolean
+  moreFragments?: boolean
   dscp?: number
 }
 
@@ -20,7 +20,7 @@ export function ipv4({ from, to, protocol = PROTOCOL.UDP, body, id = 0, ...rest 
   header.set([0x45, (rest.dscp ?? 0) << 2])
   header.writeUInt16BE(20 + body.length, 2)
   header.writeUInt16BE(id, 4)
-  header.writeUInt16BE((rest.moreFollow ? 0x2000 : 0) + (rest.offset ?? 0) / 8, 6)
+  header.writeUInt16BE((rest.moreFragments ? 0x2000 : 0) + (rest.offset ?? 0) / 8, 6)
   header.set([64, protocol], 8)
   header.set([...bytesOf(from), ...bytesOf(to)], 12)
   header.writeUInt16BE(checksum(header), 10)
@@ -31,34 +31,40 @@ export function ipv4({ from, to, protocol = PROTOCOL.UDP, body, id = 0, ...rest 
 export const udp = (port: number, text: string): Buffer =>
   Buffer.concat([words(5000, port, 8 + text.length, 0), Buffer.from(text)])
 
-/** `number` comes back with the answer. */
+/** The response carries the same `number`. */
 export function ping(number: number): Buffer {
   const message = words(0x0800, 0, 0x7777, number, 0x0102, 0x0304)
   message.writeUInt16BE(checksum(message), 2)
   return message
 }
 
-/** The bytes by which the answer to a ping is known among frames. */
+/** Bytes that identify the response to a ping among frames. */
 export const pongBytes = (number: number): Buffer => words(0x7777, number, 0x0102, 0x0304)
 
-/** A datagram of IPv6 from a link-local address to a public one. */
+/** An IPv6 datagram from a link-local address to a public one. */
 export function ipv6(port: number, text: string): Buffer {
   const body = udp(port, text)
   const addresses = 'fe80000000000000505400fffe00000120010db8000000000000000000000001'
   return Buffer.concat([words(0x6000, 0, body.length, 0x1140), Buffer.from(addresses, 'hex'), body])
 }
 
-export type Cable = { gateway: string; own: string }
-export const overIpv4 = ({ gateway, own }: Cable, body: Buffer): Buffer => ether(gateway, own, ETHER.IPV4, body)
-export const overIpv6 = ({ gateway, own }: Cable, body: Buffer): Buffer => ether(gateway, own, ETHER.IPV6, body)
+/** The MAC addresses of a guest's link. */
+export type Link = { gateway: string; own: string }
+export const overIpv4 = ({ gateway, own }: Link, body: Buffer): Buffer => ether(gateway, own, ETHER.IPV4, body)
+export const overIpv6 = ({ gateway, own }: Link, body: Buffer): Buffer => ether(gateway, own, ETHER.IPV6, body)
 
-/** An answer to everybody that nobody asked for: `address` is at `mac`. */
-export function arpClaim(address: string, mac: string): Buffer {
-  const who = Buffer.concat([bytesOfMac(mac), bytesOf(address)])
-  return ether('ff:ff:ff:ff:ff:ff', mac, ETHER.ARP, Buffer.concat([Buffer.from('0001080006040002', 'hex'), who, who]))
+/** An unsolicited ARP reply, broadcast: `address` is at `mac`. */
+export function arpAnnouncement(address: string, mac: string): Buffer {
+  const sender = Buffer.concat([bytesOfMac(mac), bytesOf(address)])
+  return ether(
+    'ff:ff:ff:ff:ff:ff',
+    mac,
+    ETHER.ARP,
+    Buffer.concat([Buffer.from('0001080006040002', 'hex'), sender, sender]),
+  )
 }
 
-/** The addresses whose pongs are among frames in hex, and the numbers they answer. */
+/** The source address and number of each ping response among frames in hex. */
 export const pongsIn = (framesInHex: string): string[] =>
   framesInHex
     .split(',')

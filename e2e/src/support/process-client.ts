@@ -1,32 +1,33 @@
-/** The processes of one sandbox, as the stories about them use them: plain requests and connect streams. */
+/** The processes of one sandbox, with plain requests and connect streams. */
 import assert from 'node:assert/strict'
 import { type ProcessFrame, type ProcessView, readNdjson } from '@warren/protocol'
 import { request, requestOk } from './sandboxes.ts'
 import type { VmInstance } from './vm-instance.ts'
 
 export type Followed = {
-  /** Of the last event. */
+  /** Sequence number of the last event. */
   seq: number
   bytes: Buffer
-  /** How the stream ended; undefined when we had enough, or when it was cut. */
+  /** The last frame; undefined when the reader stopped early or the stream was aborted. */
   end: Extract<ProcessFrame, { type: 'exit' | 'error' }> | undefined
 }
 
 export function processClient(warren: VmInstance, sandboxId: string) {
   const at = (path: string) => `/sandboxes/${sandboxId}/processes${path}`
   const client = {
-    /** With the status, whatever it is. */
-    call: (method: string, path: string, body?: object) => request(warren, method, at(path), body),
+    /** Returns whatever the API responds. */
+    request: (method: string, path: string, body?: object) => request(warren, method, at(path), body),
 
-    ask: async <Data = ProcessView>(method: string, path: string, body?: object): Promise<Data> =>
+    requestOk: async <Data = ProcessView>(method: string, path: string, body?: object): Promise<Data> =>
       (await requestOk(warren, method, at(path), body)) as Data,
 
-    start: (body: object): Promise<ProcessView> => client.ask('POST', '', body),
-    get: (id: string): Promise<ProcessView> => client.ask('GET', `/${id}`),
-    delete: (id: string, graceMs = 1000): Promise<ProcessView> => client.ask('DELETE', `/${id}?grace_ms=${graceMs}`),
+    start: (body: object): Promise<ProcessView> => client.requestOk('POST', '', body),
+    get: (id: string): Promise<ProcessView> => client.requestOk('GET', `/${id}`),
+    delete: (id: string, graceMs = 1000): Promise<ProcessView> =>
+      client.requestOk('DELETE', `/${id}?grace_ms=${graceMs}`),
 
     write: (id: string, bytes: Buffer | string) =>
-      client.ask<{ input_seq: number }>('POST', `/${id}/input`, {
+      client.requestOk<{ input_seq: number }>('POST', `/${id}/input`, {
         data_base64: Buffer.from(bytes).toString('base64'),
       }),
 
@@ -35,14 +36,14 @@ export function processClient(warren: VmInstance, sandboxId: string) {
         headers: { 'x-api-key': warren.instance.key },
       }),
 
-    /** Until `enough` says so of what has come, or the end. */
+    /** Reads until `enough` returns true for the text so far, or until the end. */
     follow: async (id: string, after: number, enough: (text: string) => boolean = () => false): Promise<Followed> =>
       readOutput(await client.connect(id, after), after, enough),
   }
   return client
 }
 
-/** Of a stream that is cut in the middle it gives what has come. */
+/** Returns what was received, also from a stream that is aborted in the middle. */
 export async function readOutput(
   response: Response,
   after: number,
@@ -63,7 +64,7 @@ export async function readOutput(
   }
 }
 
-/** Event by event, then how it ended. Their numbers must have no gap. */
+/** Yields each event and returns the last frame. The sequence numbers must have no gap. */
 export async function* readEvents(
   response: Response,
   after: number,
@@ -81,13 +82,13 @@ export async function* readEvents(
       yield { seq, bytes: Buffer.from(frame.data_base64, 'base64') }
     }
   } catch (error) {
-    // A stream that was cut is no end, and no failure of the test.
+    // The stream was aborted: there is no last frame, which is not a failure of the test.
     if (error instanceof assert.AssertionError) throw error
   }
   return undefined
 }
 
-/** Lines that must be whole numbers, each one more than the one before. */
+/** Checks that each line is a number that is one more than the line before. */
 export function checkCount(text: string, first: number): number[] {
   const numbers = text.trim().split(/\r?\n/).map(Number)
   assert.deepEqual(

@@ -1,6 +1,6 @@
-/** A terminal as its user sees it: takes what a program sends, gives rows of text. As much as editors and pagers need. */
+/** Renders what a program writes to a terminal as rows of text. It understands what editors and pagers send. */
 const ESCAPE =
-  // biome-ignore lint/suspicious/noControlCharactersInRegex: a terminal is told by them
+  // biome-ignore lint/suspicious/noControlCharactersInRegex: terminal control sequences begin with them
   /^\x1b(?:\[([?>=!]?)([\d;:]*)[ "$'*]?([@-~])|\][^\x07\x1b]*(?:\x07|\x1b\\)|P[^\x1b]*\x1b\\|[()][A-Z0-9]|([7-9=>A-Z]))/
 const TAB = 8
 
@@ -63,7 +63,7 @@ export function renderScreen(text: string, rows: number, cols: number): string[]
     else if (char === '\b') place(row, col - 1)
     else if (char === '\t') place(row, (Math.floor(col / TAB) + 1) * TAB)
     else if (char >= ' ') {
-      // The last column is written before the line is left.
+      // A character in the last column wraps only when the next one is written.
       if (col === cols) {
         col = 0
         lineFeed()
