@@ -1,15 +1,22 @@
 /**
- * When a sandbox was last used (wire 2 says what counts), and the promise that auto-pause rests on.
+ * Records when sandboxes are used, for auto-pause (sandboxes/auto-pause.ts). An exec, a file transfer, process input and
+ * output, and bytes through a shell or tunnel are uses; reads of status or metrics and idle connections are not.
  *
- * Uses are noted in memory and written every FLUSH_MS, so a row that is used all the time is not written for every
- * request. Each flush also says, for this process, up to which moment all its notes are written (`activity_at`): the
- * database's clock is read first, then the notes are taken, then both are written. A use that is under way counts as
- * used at every flush. So whoever finds `activity_at` of every living process past a moment knows of all uses up to it.
+ * Uses are recorded in memory and written every FLUSH_MS, so that a busy sandbox does not cause a write per request. A
+ * flush also writes `activity_at` of this process, the promise that all its uses up to that moment are written:
  *
- * What remains is the use that begins when the idle time is over or nearly so: it must not be noted in memory while
- * another process begins the pause. Such a use asks the database first (`postponeAutoPause`): an update of the row that only
- * succeeds while it is running. The pause is an update of the same row with the opposite condition (auto-pause.ts), so
- * one of the two sees the other: the use holds the pause off, or it is refused because the sandbox is pausing.
+ *   1. Read the database's clock. This is the moment that the flush promises.
+ *   2. Take the recorded uses. A use in progress counts as used now.
+ *   3. Write the uses and the promise in one statement.
+ *
+ * When the promise of every living process is past a moment, the database therefore knows of all uses up to that moment.
+ *
+ * A use that begins when the idle time is over, or nearly so, cannot rely on the next flush: another process may
+ * already have begun the pause. It first updates the row, on condition that the sandbox is running
+ * (`postponeAutoPause`). The pause updates the same row on the opposite condition, so one of them sees the other: either
+ * the pause is postponed, or the use fails because the sandbox is pausing.
+ *
+ * The whole protocol and its limits: docs/decisions/0032-auto-pause-protocol.md.
  */
 import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'
@@ -17,98 +24,105 @@ import type { Deps } from '../deps.ts'
 import type { Sweep } from '../jobs/sweep.ts'
 
 const FLUSH_MS = 2_000
-/** Covers the time between reading a row and using it, and a late flush. */
-const NEAR_MS = 20_000
+/**
+ * A use that begins within this time of the end of the idle time updates the row. It must exceed the error of the clock
+ * comparison below, and the time until a process that was suspended has written its next heartbeat.
+ */
+const NEAR_END_MS = 20_000
 
 export type Activity = {
+  /** The clock of recorded uses, in milliseconds. Monotonic. */
+  now(): number
   recordUse(sandboxId: string): void
-  /** From now until it is disposed of. */
+  /** The sandbox counts as in use until the result is disposed. */
   beginUse(sandboxId: string): { [Symbol.dispose](): void }
-  /** How many milliseconds ago each was last used, of those used since the last call; 0 for what is under way. */
+  /** Takes the time of the last use, by `now()`, of each sandbox that was used since the previous call. */
   drain(): Map<string, number>
-  /** What was taken and could not be written. */
-  putBack(taken: Map<string, number>): void
-  /** How far the clock of the database is ahead of ours, as of the last flush. */
+  /** Records drained uses again, after they could not be written. */
+  putBack(uses: Map<string, number>): void
+  /** How far the database's clock is ahead of `deps.now()`, measured by the last flush. */
   databaseClockAheadMs: number
 }
 
-export function createActivity(): Activity {
-  let noted = new Map<string, number>()
-  const underWay = new Map<string, number>()
-  const recordUse = (sandboxId: string) => void noted.set(sandboxId, performance.now())
+export function createActivity(now: () => number = () => performance.now()): Activity {
+  let lastUses = new Map<string, number>()
+  const usesInProgress = new Map<string, number>()
+  const recordUse = (sandboxId: string) => void lastUses.set(sandboxId, now())
   return {
     databaseClockAheadMs: 0,
+    now,
     recordUse,
     beginUse(sandboxId) {
-      underWay.set(sandboxId, (underWay.get(sandboxId) ?? 0) + 1)
+      usesInProgress.set(sandboxId, (usesInProgress.get(sandboxId) ?? 0) + 1)
       return {
         [Symbol.dispose]() {
-          const left = underWay.get(sandboxId)! - 1
-          if (left === 0) underWay.delete(sandboxId)
-          else underWay.set(sandboxId, left)
+          const remaining = usesInProgress.get(sandboxId)! - 1
+          if (remaining === 0) usesInProgress.delete(sandboxId)
+          else usesInProgress.set(sandboxId, remaining)
           recordUse(sandboxId)
         },
       }
     },
     drain() {
-      const now = performance.now()
-      const ages = new Map([...noted].map(([id, at]) => [id, now - at]))
-      for (const id of underWay.keys()) ages.set(id, 0)
-      noted = new Map()
-      return ages
+      const drained = lastUses
+      lastUses = new Map()
+      for (const id of usesInProgress.keys()) drained.set(id, now())
+      return drained
     },
-    putBack(taken) {
-      const now = performance.now()
-      for (const [id, age] of taken) noted.set(id, Math.max(noted.get(id) ?? 0, now - age))
+    putBack(uses) {
+      for (const [id, at] of uses) lastUses.set(id, Math.max(lastUses.get(id) ?? at, at))
     },
   }
 }
 
 /**
- * For a use that begins: gives whether it may. Without a query while the end of the idle time is far away, which a use
- * that was written within the last flushes guarantees.
+ * For a use that begins: returns whether the sandbox is running and stays so. Makes no query while the end of the idle
+ * time is far away, which is the usual case for a sandbox that is used regularly.
  */
 export async function postponeAutoPause(deps: Deps, sandbox: SandboxRow): Promise<boolean> {
-  const { auto_pause_after_seconds: limit, last_active_at: since } = sandbox
-  if (limit === null) return true
-  const endsAt = (since?.getTime() ?? 0) + limit * 1000
-  const now = deps.now().getTime() + deps.activity.databaseClockAheadMs
-  if (now < endsAt - NEAR_MS) return true
-  const held = await deps.db
+  const { auto_pause_after_seconds: idleLimitS, last_active_at: lastActiveAt } = sandbox
+  if (idleLimitS === null) return true
+  const idleEndsMs = (lastActiveAt?.getTime() ?? 0) + idleLimitS * 1000
+  const databaseNowMs = deps.now().getTime() + deps.activity.databaseClockAheadMs
+  if (databaseNowMs < idleEndsMs - NEAR_END_MS) return true
+  const updated = await deps.db
     .updateTable('sandboxes')
     .set({ last_active_at: sql<Date>`now()` })
     .where('id', '=', sandbox.id)
     .where('status', '=', 'running')
     .executeTakeFirst()
-  return held.numUpdatedRows > 0n
+  return updated.numUpdatedRows > 0n
 }
 
 export const flushActivity: Sweep = {
-  name: 'write-activity',
+  name: 'flush-activity',
   everyMs: FLUSH_MS,
-  async run(deps: Deps) {
+  runOnStop: true,
+  async run(deps) {
+    // Taken before the query: a slow query then makes uses look later than they were, never earlier.
+    const startedAt = deps.activity.now()
     const { rows } = await sql<{ at: string; clock: Date }>`select now()::text as at, now() as clock`.execute(deps.db)
     const { at, clock } = rows[0]!
     deps.activity.databaseClockAheadMs = clock.getTime() - deps.now().getTime()
-    const taken = deps.activity.drain()
+    const uses = deps.activity.drain()
     try {
-      await write(deps, at, taken)
+      await writeUses(deps, at, startedAt, uses)
     } catch (error) {
-      deps.activity.putBack(taken)
+      deps.activity.putBack(uses)
       throw error
     }
   },
 }
 
-/** In one order everywhere, so that two processes cannot wait for each other in a circle. */
-async function write(deps: Deps, at: string, taken: Map<string, number>): Promise<void> {
-  const ids = [...taken.keys()]
-  const seconds = [...taken.values()].map((age) => age / 1000)
+/** Locks rows in the order of their ids, so that flushes of several processes cannot deadlock. */
+async function writeUses(deps: Deps, at: string, startedAt: number, uses: Map<string, number>): Promise<void> {
+  const ids = [...uses.keys()]
+  const offsetsS = [...uses.values()].map((usedAt) => (usedAt - startedAt) / 1000)
   await sql`with used as (
       update sandboxes set last_active_at = greatest(last_active_at, latest.at)
-      from (select s.id, ${at}::timestamptz - make_interval(secs => seen.seconds) as at from sandboxes s
-        join unnest(${ids}::text[], ${seconds}::float8[]) as seen (id, seconds)
-          on s.id = seen.id order by s.id for no key update of s) latest
+      from (select s.id, ${at}::timestamptz + make_interval(secs => uses.offset_s) as at from sandboxes s
+        join unnest(${ids}::text[], ${offsetsS}::float8[]) as uses (id, offset_s)
+          on s.id = uses.id order by s.id for no key update of s) latest
       where sandboxes.id = latest.id)
     update service_processes set activity_at = ${at}::timestamptz where id = ${deps.processId}`.execute(deps.db)
 }

@@ -27,6 +27,7 @@ export const pushSshKeysJob = defineJob({
   name: 'push-ssh-keys',
   payload: Type.Object({ id: Type.String() }),
   maxAttempts: ATTEMPTS,
+  key: ({ id }) => `ssh keys ${id}`,
   async run(deps, { id }, { signal }) {
     const row = await getRow(deps, id)
     if (isChangingState(row)) throw new Error(`${id} is ${row.status}; retrying when it runs`)
@@ -56,7 +57,7 @@ function mergeKeys(deps: Deps, sandboxId: string, keys: string[]): Promise<Sandb
     const ssh_pubkeys = mergeSshPublicKeys(known.ssh_pubkeys, keys)
     const fault = checkSshPublicKeys(ssh_pubkeys)
     if (fault) throw badField({ keys: fault })
-    if (isChangingState(known)) await addJob(tx, pushSshKeysJob, { id: sandboxId }, { key: `ssh keys ${sandboxId}` })
+    if (isChangingState(known)) await addJob(tx, pushSshKeysJob, { id: sandboxId })
     return tx
       .updateTable('sandboxes')
       .set({ ssh_pubkeys })

@@ -52,7 +52,8 @@ async function useGuest<T>(
   // When the sandbox has been idle for almost too long, this postpones its auto-pause before the guest is used, or
   // fails because the pause has begun (activity.ts).
   if (!(await postponeAutoPause(deps, sandbox))) check(await reload(deps, sandbox))
-  return explainError(deps, sandbox, check, work, caller)
+  // Awaited here, so that the use lasts until the operation has ended and a long exec does not count as idle.
+  return await explainError(deps, sandbox, check, work, caller)
 }
 
 async function explainError<T>(

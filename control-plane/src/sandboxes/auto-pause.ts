@@ -1,16 +1,16 @@
 /**
- * Pauses what has been idle for as long as its owner allowed.
+ * Pauses sandboxes that have been idle for as long as their owner allows.
  *
- * The database is the judge. A row is paused only if its last use plus its limit is over by the database's clock, and
- * every living process has written all uses that it saw up to that moment (guest/activity.ts). Both are conditions of
- * the statement that locks the row, and are looked at again if somebody else had it: a use that begins now either
- * has changed the row, and then it is not idle, or comes after us, and then it is refused because it is pausing.
+ * The database decides. A sandbox is paused only if, by the database's clock, its last use plus its idle limit is in the
+ * past, and every living process has promised that its uses up to that moment are written (guest/activity.ts). Both are
+ * conditions of the statement that locks the row, so they are checked again if another transaction held the row. A use
+ * that begins at the same time either has changed the row, which then is not idle, or waits for the lock and then fails
+ * because the sandbox is pausing.
  *
- * A process that fell silent is not waited for: what passed through it has ended with it, or will be written when it
- * wakes, and its last word was seconds old when the minutes of the limit began.
+ * A process without a recent heartbeat is not waited for: see docs/decisions/0032-auto-pause-protocol.md.
  *
- * Swept each second, and uses are written every two: `pausing` comes within 5 s of the end of the idle time (wire 2).
- * A pause that fails begins the idle time anew, so a full disk is not tried again each second.
+ * The sweep runs every second and uses are written every two, so a sandbox is `pausing` within 5 s of the end of its
+ * idle time. A pause that fails starts the idle time again, so a full disk does not cause an attempt every second.
  */
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
@@ -18,7 +18,7 @@ import { DEAD_AFTER_S } from '../jobs/processes.ts'
 import type { Sweep } from '../jobs/sweep.ts'
 import { beginPause } from './pause.ts'
 
-/** In one transaction; the rest a second later. */
+/** Bounds the transaction; the next sweep continues. */
 const BATCH = 50
 
 export const autoPause: Sweep = {
@@ -30,11 +30,11 @@ export const autoPause: Sweep = {
       for (const { id, seconds } of idle) await beginPause(tx, id, 'auto-pause', `auto-pause: idle for ${seconds} s`)
       return idle
     })
-    for (const { id, seconds } of paused) deps.log.info({ sandbox: id, seconds }, 'paused an idle sandbox')
+    for (const { id, seconds } of paused) deps.log.info({ sandbox: id, seconds }, 'pausing an idle sandbox')
   },
 }
 
-/** Rows that somebody else works on are not idle, or not ours: they are skipped, not waited for. */
+/** Skips rows that another transaction has locked: they are in use, or another process is pausing them. */
 async function lockIdle(tx: Tx): Promise<{ id: string; seconds: number }[]> {
   const { rows } = await sql<{ id: string; seconds: number }>`
     select s.id, s.auto_pause_after_seconds as seconds from sandboxes s

@@ -147,7 +147,7 @@ test('a caller that hangs up while its sandbox is made has none', async () => {
   call.destroy()
 
   await until(async () => (await lastOf(ada)).status === 'failed')
-  assert.equal((await lastOf(ada)).status_reason, 'the caller had gone before the sandbox was ready')
+  assert.equal((await lastOf(ada)).status_reason, 'the caller disconnected before the sandbox was ready')
   await assertNothingLeft()
 })
 

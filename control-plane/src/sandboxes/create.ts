@@ -1,14 +1,16 @@
 /**
  * Create, in this order:
  *
- *   1. what the body asks for (parse-create.ts): every 400
- *   2. one transaction under the lock of the user's row: name, caps, credit, host and memory, address, row `creating`
- *   3. the host makes the VM and answers when the guest's agent did; it gives up after `bootLimitSeconds`
- *   4. one transaction: `running`, the billing interval, and what the caller adds (the answer for an Idempotency-Key)
+ *   1. Parse the body (parse-create.ts). Every 400 comes from here.
+ *   2. One transaction, with the user's row locked, checks name, caps and credit, reserves memory and an address on a
+ *      host, and inserts the row as `creating`.
+ *   3. The host creates the VM and answers once the guest agent does, or fails after `bootLimitSeconds`.
+ *   4. One transaction moves the row to `running`, opens the billing interval, and runs the caller's `commit` (which
+ *      stores the response for an Idempotency-Key).
  *
- * Whatever fails after 2, and a caller that hangs up, takes it all back (rollback.ts) and ends in `failed`. A process
- * that dies in between is noticed by a sweep (orphaned-creates.ts). A DELETE that comes meanwhile wins: it raises the fence, so
- * step 4 is refused and the rest is the business of the destroy.
+ * When step 3 or 4 fails, or the caller disconnects, everything is rolled back and the row ends in `failed`
+ * (rollback.ts). If the process dies, a sweep does the same (orphaned-creates.ts). A concurrent DELETE wins: it raises
+ * the fence, so step 4 cannot commit, and the destroy job removes the VM.
  */
 import { badField, Failure, unavailable, upstreamUnavailable } from '@warren/kit/failure'
 import { type HostVmNetwork, newId, type SandboxCreateBody } from '@warren/protocol'
@@ -19,19 +21,20 @@ import { HostError, type HostErrorCode, statusReason } from '../hosts/host-error
 import type { CallerUser } from '../http/caller.ts'
 import { getHostNetwork, pushNetworkIfChanged, pushPeerNetworks } from '../networks/host-network.ts'
 import { addToNetworks, lockNetworks } from '../networks/members.ts'
+import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
 import { checkCaps, checkCredit, lockUser } from './caps.ts'
 import { saveEnvs } from './envs.ts'
 import { endMove, FenceLost } from './move.ts'
 import { chooseName } from './names.ts'
 import { rollBackOrphanedCreates } from './orphaned-creates.ts'
 import { type CreateRequest, parseCreate } from './parse-create.ts'
-import { CAPACITY_RETRY_S, cannotFit, type Place, placeSandbox } from './placement.ts'
+import { type Placement, placeSandbox } from './placement.ts'
 import { rollBackOrRetry } from './rollback.ts'
 
 export type CreateOptions = {
-  /** Fires when nobody waits for the answer any more. */
+  /** Aborts when the caller has disconnected. */
   signal: AbortSignal
-  /** Part of the transaction that makes it `running`. */
+  /** Runs in the transaction that moves the row to `running`. */
   commit?: (tx: Tx, row: SandboxRow) => Promise<void>
 }
 
@@ -42,32 +45,35 @@ export async function createSandbox(
   { signal, commit }: CreateOptions,
 ): Promise<SandboxRow> {
   const request = await parseCreate(deps, user.plan, body)
-  const row = await admitWithRecovery(deps, user.id, request)
+  const row = await admitWithOrphanCleanup(deps, user.id, request)
   try {
     const host = await deps.hosts.get(row.host_id)
     const network = await getHostNetwork(deps, row.id)
-    const { spawn_ms } = await host.createVm(vmOf(deps, row, request, network), signal)
+    const { spawn_ms } = await host.createVm(createVmBody(deps, row, request, network), signal)
     signal.throwIfAborted()
     await pushNetworkIfChanged(deps, row, network.revision)
     if (request.networks.length > 0) await pushPeerNetworks(deps, row.id)
     return await finish(deps, row, spawn_ms, commit)
   } catch (error) {
-    deps.log.warn({ err: error, sandbox: row.id }, 'could not create a sandbox')
-    const { answer, reason } = explain(error, row, request, signal)
+    deps.log.warn({ err: error, sandbox: row.id }, 'failed to create sandbox')
+    const { response, reason } = explain(error, row, request, signal)
     await rollBackOrRetry(deps, row, 'createFailed', reason)
-    throw answer
+    throw response
   }
 }
 
-/** What a killed process was creating holds a name and a place under the cap until a sweep sees it: not for retries. */
-async function admitWithRecovery(deps: Deps, userId: string, request: CreateRequest): Promise<SandboxRow> {
+/**
+ * A create whose process was killed holds its name and counts towards the cap until the sweep rolls it back. The client
+ * probably retries that very create, so before it is rejected the user's orphans are rolled back.
+ */
+async function admitWithOrphanCleanup(deps: Deps, userId: string, request: CreateRequest): Promise<SandboxRow> {
   try {
     return await admit(deps, userId, request)
   } catch (error) {
-    const refused = error instanceof Failure && (error.status === 409 || error.status === 429)
-    if (!refused) throw error
-    // Looked at again in any case: the sweep may have freed it since.
+    const rejected = error instanceof Failure && (error.status === 409 || error.status === 429)
+    if (!rejected) throw error
     await rollBackOrphanedCreates(deps, userId)
+    // Even if no orphan was found: the sweep may have rolled one back since.
     return admit(deps, userId, request)
   }
 }
@@ -80,14 +86,14 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
     await checkCaps(tx, userId, user.plan)
     checkCredit(user, 'create')
     if (request.region !== deps.config.region) throw unavailable(`region ${request.region} is not configured`)
-    const place = await placeSandbox(tx, {
+    const placement = await placeSandbox(tx, {
       shape: request.shape.id,
       memMib: request.shape.mem_mib,
       image: request.rootfs,
       region: request.region,
       hostId: request.hostId,
     })
-    const row = newRow(deps, userId, name, request, place)
+    const row = newRow(deps, userId, name, request, placement)
     const inserted = await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow()
     await saveEnvs(tx, [inserted.id], request.envs)
     await addToNetworks(tx, networks, inserted.id)
@@ -95,14 +101,20 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
   })
 }
 
-const newRow = (deps: Deps, userId: string, name: string, request: CreateRequest, place: Place): NewSandboxRow => ({
+const newRow = (
+  deps: Deps,
+  userId: string,
+  name: string,
+  request: CreateRequest,
+  placement: Placement,
+): NewSandboxRow => ({
   id: newId('sandbox'),
   user_id: userId,
   name,
   status: 'creating',
   owner: deps.processId,
-  host_id: place.hostId,
-  ip: place.ip,
+  host_id: placement.hostId,
+  ip: placement.ip,
   reserved_mib: request.shape.mem_mib,
   shape: request.shape.id,
   rootfs: request.rootfs,
@@ -119,7 +131,7 @@ const newRow = (deps: Deps, userId: string, name: string, request: CreateRequest
   bandwidth_quota_bytes: deps.config.bandwidthQuotaBytes,
 })
 
-const vmOf = (deps: Deps, row: SandboxRow, request: CreateRequest, network: HostVmNetwork) => ({
+const createVmBody = (deps: Deps, row: SandboxRow, request: CreateRequest, network: HostVmNetwork) => ({
   id: row.id,
   fence: row.fence,
   vcpu: row.vcpu,
@@ -127,7 +139,7 @@ const vmOf = (deps: Deps, row: SandboxRow, request: CreateRequest, network: Host
   cpu_quota_pct: request.shape.cpu_quota_pct,
   disk_mib: row.disk_mib,
   image: row.rootfs,
-  ip: row.ip!, // Given by placeSandbox.
+  ip: row.ip!, // Assigned by placeSandbox.
   hostname: row.name,
   envs: request.envs,
   ssh_pubkeys: row.ssh_pubkeys,
@@ -149,7 +161,7 @@ async function finish(
     })
   } catch (error) {
     if (error instanceof FenceLost) throw error
-    // A connection that broke at the commit does not tell whether it happened; the row does.
+    // A connection lost during the commit leaves open whether it took effect. The row tells.
     const found = await deps.db.selectFrom('sandboxes').selectAll().where('id', '=', row.id).executeTakeFirst()
     if (found?.status === 'running' && found.fence === row.fence) return found
     throw error
@@ -157,20 +169,20 @@ async function finish(
 }
 
 const DELETED = 'the sandbox was deleted while it was being created'
-const unanswered = (reason: string) => ({ answer: unavailable(reason), reason })
+const withReason = (reason: string) => ({ response: unavailable(reason), reason })
 
-/** What the caller is told, and what the row says. The host's own words stay in the log. */
+/** The response to the caller and the reason on the row. The host's own message goes to the log only. */
 function explain(error: unknown, row: SandboxRow, request: CreateRequest, signal: AbortSignal) {
-  if (signal.aborted) return unanswered('the caller had gone before the sandbox was ready')
-  if (error instanceof FenceLost) return unanswered(DELETED)
-  if (!(error instanceof HostError)) return { answer: error, reason: 'the service failed' }
+  if (signal.aborted) return withReason('the caller disconnected before the sandbox was ready')
+  if (error instanceof FenceLost) return withReason(DELETED)
+  if (!(error instanceof HostError)) return { response: error, reason: 'the service failed' }
   const reason = statusReason(error)
-  return { answer: answerFor(error.code, reason, row, request), reason }
+  return { response: responseFor(error.code, reason, row, request), reason }
 }
 
-function answerFor(code: HostErrorCode, reason: string, row: SandboxRow, request: CreateRequest): Error {
+function responseFor(code: HostErrorCode, reason: string, row: SandboxRow, request: CreateRequest): Error {
   const { shape, region } = row
-  if (code === 'no_capacity') return cannotFit({ shape, region, hostId: request.hostId })
+  if (code === 'no_capacity') return noCapacity({ shape, region, hostId: request.hostId })
   if (code === 'disk_too_small') return badField({ disk_mib: `is too small to hold ${row.rootfs}` })
   if (code === 'image_not_ready') {
     return unavailable(`rootfs ${row.rootfs} is not ready`, { retryAfterSeconds: CAPACITY_RETRY_S })

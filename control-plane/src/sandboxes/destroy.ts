@@ -1,23 +1,22 @@
 /**
- * Destroy: idempotent, allowed in every state, and it wins: the move raises the fence, so whatever was under way is
- * refused from then on. The work is a job, added with the move and tried until it is done. It ends when the host has
- * said that nothing is left, also when it never knew the VM.
+ * Destroy: idempotent, allowed in every state, and stronger than every other operation. The move raises the fence, so
+ * an operation in progress can no longer commit. The work is a job, added with the move and retried until it succeeds.
+ * It ends when the host has confirmed that nothing of the VM is left, even if the host never knew the VM.
  *
- * A host that is dead cannot say anything. For LOST_AFTER_S the job waits for it to come back; then the sandbox is
- * destroyed for its owner, whose name and cap should not depend on a broken machine. Its address and memory stay with
- * that host: should it come back after all, reconcile.ts deletes the VM there before it gives the memory back.
+ * A dead host cannot confirm. The job waits LOST_AFTER_S for it to return. Then the sandbox becomes destroyed for its
+ * owner, whose name and cap must not depend on a broken machine, but its memory stays reserved on that host. If the
+ * host returns after all, reconcile.ts deletes the VM there and then releases the memory.
  */
 import { crashPoint } from '@warren/kit/crash-point'
 import type { SandboxDeleteView } from '@warren/protocol'
 import { sql } from 'kysely'
 import { Type } from 'typebox'
-import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/host-error.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
-import { type Beginning, beginMove, endMove } from './move.ts'
-import { releaseMemory } from './placement.ts'
+import { type BeginOptions, beginMove, endMove } from './move.ts'
+import { releaseMemory } from './reservations.ts'
 
 export const LOST_AFTER_S = 60
 
@@ -25,9 +24,10 @@ export const destroyJob = defineJob({
   name: 'destroy-sandbox',
   payload: Type.Object({ id: Type.String() }),
   maxAttempts: 25,
+  key: ({ id }) => `destroy ${id}`,
   async run(deps, { id }, { signal }) {
     const row = await deps.db.selectFrom('sandboxes').selectAll().where('id', '=', id).executeTakeFirst()
-    // Only one way leads out of `destroying`: if it is over, somebody has done this very work.
+    // The only way out of `destroying` is `destroyed`, so another run of this job has already completed.
     if (row?.status !== 'destroying') return
     await crashPoint('delete.started')
     const confirmed = await deleteVm(deps, row, signal)
@@ -40,7 +40,7 @@ export const destroyJob = defineJob({
   },
 })
 
-export async function destroySandbox(deps: Deps, id: string, why: Beginning = {}): Promise<SandboxDeleteView> {
+export async function destroySandbox(deps: Deps, id: string, options: BeginOptions = {}): Promise<SandboxDeleteView> {
   const status = await deps.db.transaction().execute(async (tx) => {
     const row = await tx
       .selectFrom('sandboxes')
@@ -51,21 +51,18 @@ export async function destroySandbox(deps: Deps, id: string, why: Beginning = {}
     if (!row || row.status === 'destroyed') return 'destroyed'
     if (row.status === 'destroying') return 'destroying'
     if (row.status === 'failed') {
-      await beginMove(tx, id, 'discard', why)
+      await beginMove(tx, id, 'discard', options)
       return 'destroyed'
     }
-    await beginMove(tx, id, 'destroy', why)
-    await addDestroyJob(tx, id)
+    await beginMove(tx, id, 'destroy', options)
+    await addJob(tx, destroyJob, { id })
     return 'destroying'
   })
   await crashPoint('delete.begun')
   return { id, status }
 }
 
-export const addDestroyJob = (tx: Tx, id: string): Promise<void> =>
-  addJob(tx, destroyJob, { id }, { key: `destroy ${id}` })
-
-/** Whether the host confirmed. Throws, to be tried again, while there is hope that it will. */
+/** Returns whether the host confirmed the deletion. Throws, so that the job is retried, unless the host is lost. */
 async function deleteVm(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<boolean> {
   if (row.host_id === null) return true
   try {

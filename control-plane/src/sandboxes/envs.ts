@@ -1,4 +1,7 @@
-/** Values of environment variables: kept for resumes and forks, told to hosts only, dropped when a sandbox ends. */
+/**
+ * Values of environment variables. They are stored for resumes and forks, sent only to hosts, and deleted when the
+ * sandbox ends. Views contain only their names.
+ */
 import type { Envs } from '@warren/protocol'
 import type { Db, Tx } from '../db/connect.ts'
 

@@ -1,18 +1,20 @@
 /**
  * Fork, in this order:
  *
- *   1. what the body asks for (parse-fork.ts): every 400
- *   2. one transaction under the lock of the user's row: the source is paused (409), caps (429), credit (402), memory
- *      and addresses on the host of the source (503), rows `forking` that this process owns
- *   3. the host copies by reference: milliseconds, and from then on nothing that happens to the source matters
- *   4. one transaction: nobody owns the children any more; `paused` for those that shall be, a job for the others, and
- *      what the caller adds (the answer for an Idempotency-Key)
- *   5. the answer
- *   6. the job brings each child up: its own identity, then `running`. If that fails it is `error` and can be resumed:
- *      its copy is its own
+ *   1. Parse the body (parse-fork.ts). Every 400 comes from here.
+ *   2. One transaction, with the user's row locked, checks that the source is paused (409), caps (429) and credit (402),
+ *      reserves memory and addresses on the source's host (503), and inserts the children as `forking`, owned by this
+ *      process.
+ *   3. The host copies the snapshot by reference, which takes milliseconds. From then on the children are independent
+ *      of the source.
+ *   4. One transaction clears the owner of the children, moves those that start paused to `paused`, adds a job for each
+ *      of the others, and runs the caller's `commit` (which stores the response for an Idempotency-Key).
+ *   5. The response is sent.
+ *   6. The job starts each child: it gets its own identity, then it is `running`. If that fails the child is `error` and
+ *      can be resumed, because its copy belongs to it.
  *
- * Whatever fails in 3 and 4 takes all children back and ends them in `failed`. A process that dies before 4 has told
- * nobody of them: a sweep ends them like a create (orphaned-creates.ts).
+ * When step 3 or 4 fails, all children are rolled back and end in `failed`. If the process dies before step 4 commits,
+ * no client knows of the children, and a sweep rolls them back (orphaned-creates.ts).
  */
 import { crashPoint } from '@warren/kit/crash-point'
 import { Failure, unavailable, wrongState } from '@warren/kit/failure'
@@ -24,36 +26,37 @@ import { HostError } from '../hosts/host-error.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
 import { pushPeerNetworks } from '../networks/host-network.ts'
 import { addToNetworks, lockNetworks } from '../networks/members.ts'
+import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
 import { checkCaps, checkCredit, lockUser } from './caps.ts'
 import { getEnvs, saveEnvs } from './envs.ts'
 import { endMove } from './move.ts'
 import { chooseName } from './names.ts'
 import { findOperation, Operation, operationKey } from './operation.ts'
 import { type ForkRequest, parseFork } from './parse-fork.ts'
-import { CAPACITY_RETRY_S, cannotFit, placeForks } from './placement.ts'
-import { restoreVm } from './restore-vm.ts'
+import { placeForks } from './placement.ts'
+import { commitRestore, restoreVm } from './restore-vm.ts'
 import { rollBackOrRetry } from './rollback.ts'
 
 export const startForkJob = defineJob({
   name: 'start-fork',
   payload: Operation,
   maxAttempts: 25,
-  async run(deps, { id, fence }, { signal }) {
-    const row = await findOperation(deps, id, 'forking', fence)
+  key: (operation) => operationKey('forking', operation),
+  async run(deps, operation, { signal }) {
+    const row = await findOperation(deps, 'forking', operation)
     if (!row) return
     await crashPoint('fork.started')
-    await restoreVm(deps, row, { done: 'forkDone', failed: 'forkFailed', crash: 'fork.restored' }, signal)
+    const result = await restoreVm(deps, row, signal)
+    if (result.outcome === 'restored') await crashPoint('fork.restored')
+    await commitRestore(deps, row, result, { done: 'forkDone', failed: 'forkFailed' })
     await crashPoint('fork.done')
   },
 })
 
-export const addStartForkJob = (tx: Tx, { id, fence }: Pick<SandboxRow, 'id' | 'fence'>): Promise<void> =>
-  addJob(tx, startForkJob, { id, fence }, { key: operationKey('forking', id, fence) })
-
-/** Part of the transaction after which the children live on their own. */
+/** Runs in the transaction after which the children no longer depend on this process. */
 type Commit = (tx: Tx, children: SandboxRow[]) => Promise<void>
 
-/** The children as they are when the answer leaves: `forking`. */
+/** Returns the children as the response shows them: `forking`. */
 export async function forkSandbox(
   deps: Deps,
   source: SandboxRow,
@@ -61,16 +64,16 @@ export async function forkSandbox(
   commit?: Commit,
 ): Promise<SandboxRow[]> {
   const request = parseFork(body)
-  const { children, seen } = await admit(deps, source, request)
+  const { children, lockedSource } = await admit(deps, source, request)
   try {
     await crashPoint('fork.admitted')
-    const copied = await copy(deps, seen, children, request)
+    const copied = await copy(deps, lockedSource, children, request)
     await crashPoint('fork.copied')
-    await letGo(deps, children, copied, request, commit)
+    await commitChildren(deps, children, copied, request, commit)
   } catch (error) {
-    deps.log.warn({ err: error, sandbox: source.id }, 'could not fork a sandbox')
+    deps.log.warn({ err: error, sandbox: source.id }, 'failed to fork sandbox')
     await Promise.all(children.map((child) => rollBackOrRetry(deps, child, 'forkAbandoned', 'the copy was not made')))
-    throw error instanceof HostError ? await explain(deps, seen, request, error) : error
+    throw error instanceof HostError ? await explain(deps, lockedSource, request, error) : error
   }
   if (request.networks.length > 0) await pushPeerNetworks(deps, children[0]!.id)
   await crashPoint('fork.begun')
@@ -80,27 +83,27 @@ export async function forkSandbox(
 async function admit(deps: Deps, { id: sourceId, user_id }: SandboxRow, request: ForkRequest) {
   return deps.db.transaction().execute(async (tx) => {
     const user = await lockUser(tx, user_id)
-    const seen = await tx
+    const lockedSource = await tx
       .selectFrom('sandboxes')
       .selectAll()
       .where('id', '=', sourceId)
       .forNoKeyUpdate()
       .executeTakeFirstOrThrow()
     const networks = await lockNetworks(tx, user_id, request.networks)
-    checkSource(seen, request)
+    checkSource(lockedSource, request)
     await checkCaps(tx, user_id, user.plan, request.count)
     checkCredit(user, 'fork')
-    if (seen.host_id === null) throw cannotFit({ ...seen, hostId: undefined })
-    const ips = await placeForks(tx, seen, request.count, !request.startPaused)
+    if (lockedSource.host_id === null) throw noCapacity({ shape: lockedSource.shape, region: lockedSource.region })
+    const ips = await placeForks(tx, lockedSource, request.count, !request.startPaused)
     const children: SandboxRow[] = []
     for (const ip of ips) {
-      const row = newRow(deps, seen, request, await chooseName(tx, user_id, undefined), ip)
+      const row = newRow(deps, lockedSource, request, await chooseName(tx, user_id, undefined), ip)
       children.push(await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow())
     }
     const ids = children.map((child) => child.id)
     for (const id of ids) await addToNetworks(tx, networks, id)
     await saveEnvs(tx, ids, request.envs ?? (await getEnvs(tx, sourceId)))
-    return { children, seen }
+    return { children, lockedSource }
   })
 }
 
@@ -111,7 +114,10 @@ function checkSource(source: SandboxRow, request: ForkRequest): void {
   throw wrongState(source.status, request.live ? 'paused or running' : 'paused')
 }
 
-/** Inherited is what makes it the same machine; disks, networks, tokens and the bandwidth ledger are not (wire 3). */
+/**
+ * A child inherits what the request does not replace. Disks, network memberships, access tokens and used bandwidth are
+ * never inherited.
+ */
 const newRow = (deps: Deps, source: SandboxRow, request: ForkRequest, name: string, ip: string): NewSandboxRow => ({
   id: newId('sandbox'),
   user_id: source.user_id,
@@ -150,8 +156,8 @@ async function copy(
   })
 }
 
-/** A child that was deleted meanwhile has another fence, and is left to its destroy. */
-async function letGo(
+/** A child that was deleted in the meantime has another fence. Its destroy job handles it. */
+async function commitChildren(
   deps: Deps,
   children: SandboxRow[],
   { generation }: HostVmForked,
@@ -161,32 +167,37 @@ async function letGo(
   await deps.db.transaction().execute(async (tx) => {
     const { id, fence } = children[0]!
     const ids = children.map((child) => child.id)
-    const free = await tx
+    const remaining = await tx
       .updateTable('sandboxes')
       .set({ owner: null, generation })
       .where('id', 'in', ids)
       .where('status', '=', 'forking')
-      .where('fence', '=', fence) // Born together: all have the same.
+      .where('fence', '=', fence) // All children were inserted with the same fence.
       .returning(['id', 'fence'])
       .execute()
-    if (free.length === 0)
+    if (remaining.length === 0) {
       throw new Failure('wrong_state', { message: `sandbox ${id} was deleted while it was copied` })
-    for (const child of free) {
+    }
+    for (const child of remaining) {
       if (startPaused) await endMove(tx, child.id, 'forkDonePaused', child.fence)
-      else await addStartForkJob(tx, child)
+      else await addJob(tx, startForkJob, child)
     }
     await commit?.(tx, children)
   })
 }
 
-/** What the host says about the source may only mean that it has moved on since. */
-async function explain(deps: Deps, seen: SandboxRow, request: ForkRequest, error: HostError): Promise<Error> {
-  if (error.code === 'no_capacity') return cannotFit({ ...seen, hostId: undefined })
-  const now = await deps.db.selectFrom('sandboxes').selectAll().where('id', '=', seen.id).executeTakeFirstOrThrow()
+/** The host's error may only mean that the source has changed since. Then the response is the 409 for its new status. */
+async function explain(deps: Deps, source: SandboxRow, request: ForkRequest, error: HostError): Promise<Error> {
+  if (error.code === 'no_capacity') return noCapacity({ shape: source.shape, region: source.region })
+  const current = await deps.db
+    .selectFrom('sandboxes')
+    .selectAll()
+    .where('id', '=', source.id)
+    .executeTakeFirstOrThrow()
   try {
-    checkSource(now, request)
-  } catch (changed) {
-    return changed as Failure
+    checkSource(current, request)
+  } catch (wrongStatus) {
+    return wrongStatus as Failure // checkSource throws nothing else.
   }
   return unavailable('fork unavailable', { cause: error, retryAfterSeconds: CAPACITY_RETRY_S })
 }

@@ -1,10 +1,12 @@
 /**
  * The only code that writes a sandbox's status.
  *
- * A move is one guarded statement: of two racing callers one changes the row, the other finds it changed and gets 409.
- * A move that begins an operation raises the fence and hands the new number to whoever does the work. A move that
- * ends it commits only with that number: a worker that was thought dead and wakes up later is refused.
- * Its event is written by the same statement; what is paid for follows from the move (usage.ts), in its transaction.
+ * A move is one guarded statement. Of two racing callers, one changes the row; the other finds it changed and gets 409.
+ * A move that begins an operation raises the fence and returns the new number to the caller that does the work. The
+ * move that ends the operation commits only with that number, so a worker that was presumed dead and runs again cannot
+ * commit.
+ *
+ * The same statement writes the sandbox's event. Its usage intervals change in the same transaction (usage.ts).
  */
 import { wrongState } from '@warren/kit/failure'
 import {
@@ -21,39 +23,55 @@ import type { SandboxRow } from '../db/schema.ts'
 import { deleteEnvs } from './envs.ts'
 import { recordUsage } from './usage.ts'
 
-type Begins = { [M in SandboxMove]: (typeof SANDBOX_MOVES)[M]['fence'] extends 'begins' ? M : never }[SandboxMove]
-type Ends = Exclude<SandboxMove, Begins>
-export type Change = {
+type BeginningMove = {
+  [M in SandboxMove]: (typeof SANDBOX_MOVES)[M]['fence'] extends 'begins' ? M : never
+}[SandboxMove]
+type EndingMove = Exclude<SandboxMove, BeginningMove>
+export type MoveOptions = {
   reason?: string | undefined
   set?: Partial<Pick<SandboxRow, 'ip' | 'host_id' | 'spawn_ms' | 'generation'>>
 }
-/** Who begins an operation is the actor of its end as well. */
-export type Beginning = Change & { actor?: EventActor }
+/** The actor of the beginning is recorded as the actor of the end as well. */
+export type BeginOptions = MoveOptions & { actor?: EventActor }
 
-/** Thrown, never returned: a job that ends normally would delete the row another process works on (platform 2.5). */
+/**
+ * Thrown, never returned: a job must not end normally when another process works on the operation, because
+ * graphile-worker would then delete the job that this other process is running.
+ */
 export class FenceLost extends Error {
   override name = 'FenceLost'
   constructor(id: string, move: SandboxMove, fence: number) {
-    super(`${move} of ${id} is refused: operation ${fence} is no longer the one under way`)
+    super(`failed to commit ${move} of ${id}: operation ${fence} is no longer the current one`)
   }
 }
 
-/** Begins an operation. Gives the row with its new fence, or throws 409 with the status it met. */
-export async function beginMove(tx: Tx, id: string, move: Begins, change: Beginning = {}): Promise<SandboxRow> {
-  const row = await update(tx, id, move, { actor: 'user', ...change }, undefined)
+/** Begins an operation. Returns the row with its new fence, or throws 409 with the status that it found. */
+export async function beginMove(
+  tx: Tx,
+  id: string,
+  move: BeginningMove,
+  options: BeginOptions = {},
+): Promise<SandboxRow> {
+  const row = await update(tx, id, move, { actor: 'user', ...options }, undefined)
   if (row) return row
   const found = await tx.selectFrom('sandboxes').select('status').where('id', '=', id).executeTakeFirst()
   throw wrongState(found?.status ?? 'destroyed', expectedStatus(move))
 }
 
 /** Ends the operation that holds `fence`, or throws FenceLost. */
-export async function endMove(tx: Tx, id: string, move: Ends, fence: number, change: Change = {}): Promise<SandboxRow> {
-  const row = await update(tx, id, move, change, fence)
+export async function endMove(
+  tx: Tx,
+  id: string,
+  move: EndingMove,
+  fence: number,
+  options: MoveOptions = {},
+): Promise<SandboxRow> {
+  const row = await update(tx, id, move, options, fence)
   if (!row) throw new FenceLost(id, move, fence)
   return row
 }
 
-async function update(tx: Tx, id: string, move: SandboxMove, change: Beginning, fence: number | undefined) {
+async function update(tx: Tx, id: string, move: SandboxMove, options: BeginOptions, fence: number | undefined) {
   const { from, to, fence: role } = SANDBOX_MOVES[move]
   const row = await tx
     .with('before', (db) =>
@@ -70,18 +88,18 @@ async function update(tx: Tx, id: string, move: SandboxMove, change: Beginning, 
         .updateTable('sandboxes')
         .from('before')
         .set({
-          ...change.set,
-          ...stamps(to, move),
+          ...options.set,
+          ...timestamps(to, move),
           status: to,
           status_since: sql<Date>`now()`,
-          status_reason: change.reason ?? (KEEPS_REASON.has(move) ? sql<string | null>`status_reason` : null),
-          ...(change.actor ? { status_actor: change.actor } : {}),
+          status_reason: options.reason ?? (INHERITS_REASON.has(move) ? sql<string | null>`status_reason` : null),
+          ...(options.actor ? { status_actor: options.actor } : {}),
           ...(role === 'begins' ? { fence: sql<number>`fence + 1` } : {}),
         })
         .whereRef('sandboxes.id', '=', 'before.id')
         .returningAll('sandboxes'),
     )
-    .with('noted', (db) =>
+    .with('event', (db) =>
       db
         .insertInto('sandbox_events')
         .columns(['sandbox_id', 'actor', 'from_status', 'to_status', 'reason', 'duration_ms'])
@@ -107,12 +125,12 @@ async function update(tx: Tx, id: string, move: SandboxMove, change: Beginning, 
   return row
 }
 
-/** Why it was asked for is also why it is so. */
-const KEEPS_REASON: ReadonlySet<SandboxMove> = new Set(['pauseDone', 'destroyDone', 'discard'])
+/** Moves that end with the reason that their beginning gave. */
+const INHERITS_REASON: ReadonlySet<SandboxMove> = new Set(['pauseDone', 'destroyDone', 'discard'])
 
 /**
- * Takes an operation from whoever works on it, or once did, without ending it: the fence rises, the status stays.
- * Gives undefined when the operation is no longer the one that was seen.
+ * Takes an operation away from the process that works on it, without ending it: the fence rises, the status stays.
+ * Returns undefined when the operation is no longer the one in `seen`.
  */
 export async function takeOver(db: Db | Tx, seen: SandboxRow, owner: string): Promise<SandboxRow | undefined> {
   return db
@@ -125,12 +143,12 @@ export async function takeOver(db: Db | Tx, seen: SandboxRow, owner: string): Pr
     .executeTakeFirst()
 }
 
-/** The times that the view shows follow from the move alone; the idle time of what begins to run begins with it. */
-function stamps(to: SandboxStatus, move: SandboxMove) {
+/** The timestamps that a move sets. A sandbox that starts running also starts its idle time (auto-pause.ts). */
+function timestamps(to: SandboxStatus, move: SandboxMove) {
   const now = sql<Date>`now()`
   return {
     ...(move === 'createDone' || move === 'forkDone' ? { running_at: now } : {}),
-    // A fork that was left paused runs for the first time now.
+    // A fork that was created paused runs for the first time now.
     ...(move === 'resumeDone' ? { last_resumed_at: now, running_at: sql<Date>`coalesce(running_at, now())` } : {}),
     ...(to === 'running' ? { last_active_at: now } : {}),
     ...(to === 'paused' ? { paused_at: now } : {}),

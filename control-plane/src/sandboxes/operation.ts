@@ -1,20 +1,20 @@
-/** An operation under way, as the job that works on it names it: a sandbox and the fence it was begun with. */
+/** An operation in progress, as its job identifies it: the sandbox and the fence that the operation began with. */
 import type { SandboxStatus } from '@warren/protocol'
-import { Type } from 'typebox'
+import { type Static, Type } from 'typebox'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 
 export const Operation = Type.Object({ id: Type.String(), fence: Type.Integer() })
+export type Operation = Static<typeof Operation>
 
-/** The key of its job: another operation has another job, whatever became of the one before. */
-export const operationKey = (status: SandboxStatus, id: string, fence: number): string => `${status} ${id} ${fence}`
+/** The key of the operation's job. It contains the fence, so the next operation on the sandbox gets another job. */
+export const operationKey = (status: SandboxStatus, { id, fence }: Operation): string => `${status} ${id} ${fence}`
 
-/** Undefined when it is over: somebody has ended it, or a delete has. */
+/** The row, or undefined when the operation is over: it was completed, or a delete replaced it. */
 export function findOperation(
   deps: Deps,
-  id: string,
   status: SandboxStatus,
-  fence: number,
+  { id, fence }: Operation,
 ): Promise<SandboxRow | undefined> {
   return deps.db
     .selectFrom('sandboxes')

@@ -1,13 +1,14 @@
 /**
  * Pause, in this order:
  *
- *   1. one transaction: `pausing` with its fence, and the job
- *   2. the job asks the host, which answers when memory, disk and devices are saved for good
- *   3. one transaction: `paused`, the generation, the billing interval, the memory given back. The address stays
+ *   1. One transaction moves the row to `pausing` with a new fence and adds the job.
+ *   2. The job asks the host, which answers once memory, disk and device state are durable.
+ *   3. One transaction ends the operation: `paused`, the generation, the billing interval, and the memory released. The
+ *      address stays with the sandbox.
  *
- * A host that refuses has saved nothing and the VM goes on: `running` again, with the reason. One that does not answer
- * may have done either, so the job asks again, with the same fence, until it says which: what is done is not done
- * twice. A VM that is no longer there to be paused is found by reconcile.ts.
+ * A host that reports an error has saved nothing and the VM keeps running: the row returns to `running` with the
+ * reason. A host that does not answer may have paused the VM or not, so the job asks again with the same fence until it
+ * learns which; a host does nothing twice for one fence. A VM that no longer exists is handled by reconcile.ts.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { crashPoint } from '@warren/kit/crash-point'
@@ -16,28 +17,29 @@ import { recordCounts } from '../bandwidth/record-counts.ts'
 import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { HostError, statusReason } from '../hosts/host-error.ts'
+import { HostError, type HostErrorCode, statusReason } from '../hosts/host-error.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
-import { findVm } from './decide-repair.ts'
+import { findVm } from './find-vm.ts'
 import { beginMove, endMove } from './move.ts'
 import { findOperation, Operation, operationKey } from './operation.ts'
-import { releaseMemory } from './placement.ts'
+import { releaseMemory } from './reservations.ts'
 
-/** The largest memory, written at the pace of a slow disk. */
+/** Enough to write the memory of the largest shape to a slow disk. */
 const PAUSE_LIMIT_MS = 120_000
-const BUSY_MS = 100
+const BUSY_RETRY_MS = 100
 const BUSY_ATTEMPTS = 20
 
 export const pauseJob = defineJob({
   name: 'pause-sandbox',
   payload: Operation,
   maxAttempts: 25,
-  async run(deps, { id, fence }, { signal }) {
-    const row = await findOperation(deps, id, 'pausing', fence)
+  key: (operation) => operationKey('pausing', operation),
+  async run(deps, operation, { signal }) {
+    const row = await findOperation(deps, 'pausing', operation)
     if (!row) return
     await crashPoint('pause.started')
     try {
-      const saved = await save(deps, row, signal)
+      const saved = await pauseVm(deps, row, signal)
       await crashPoint('pause.saved')
       await finishPause(deps, row, saved)
     } catch (error) {
@@ -48,8 +50,11 @@ export const pauseJob = defineJob({
   },
 })
 
-/** Not refusals: nobody answered, another operation is under way, or the VM is gone. */
-const UNDECIDED: ReadonlySet<string> = new Set(['unreachable', 'fence_lost', 'not_found'])
+/**
+ * Errors that do not say that the VM keeps running: the host did not answer, another operation has taken over, or the
+ * VM is gone. The job is retried.
+ */
+const UNDECIDED: ReadonlySet<HostErrorCode> = new Set(['unreachable', 'fence_lost', 'not_found'])
 
 export async function pauseSandbox(
   deps: Deps,
@@ -61,17 +66,16 @@ export async function pauseSandbox(
   return row
 }
 
-/** For callers that have more to do in the transaction. */
+/** The first step alone, for callers that have more to do in its transaction. */
 export async function beginPause(tx: Tx, id: string, actor: EventActor, reason: string): Promise<SandboxRow> {
   const row = await beginMove(tx, id, 'pause', { actor, reason })
-  await addPauseJob(tx, row)
+  await addJob(tx, pauseJob, { id: row.id, fence: row.fence })
   return row
 }
 
-export const addPauseJob = (tx: Tx, { id, fence }: Pick<SandboxRow, 'id' | 'fence'>): Promise<void> =>
-  addJob(tx, pauseJob, { id, fence }, { key: operationKey('pausing', id, fence) })
+type SavedVm = Pick<HostVmPaused, 'generation' | 'counts'>
 
-async function finishPause(deps: Deps, row: SandboxRow, { generation, counts }: Saved): Promise<void> {
+async function finishPause(deps: Deps, row: SandboxRow, { generation, counts }: SavedVm): Promise<void> {
   await deps.db.transaction().execute(async (tx) => {
     await endMove(tx, row.id, 'pauseDone', row.fence, { set: { generation } })
     if (counts) await recordCounts(tx, [{ id: row.id, ...counts }])
@@ -80,18 +84,17 @@ async function finishPause(deps: Deps, row: SandboxRow, { generation, counts }: 
 }
 
 async function failPause(deps: Deps, row: SandboxRow, cause: HostError): Promise<void> {
-  deps.log.warn({ err: cause, sandbox: row.id }, 'a pause failed; the VM goes on')
+  deps.log.warn({ err: cause, sandbox: row.id }, 'failed to pause sandbox, its VM keeps running')
   const reason = `could not be paused: ${statusReason(cause)}`
   await deps.db.transaction().execute((tx) => endMove(tx, row.id, 'pauseFailed', row.fence, { reason }))
 }
 
-type Saved = Pick<HostVmPaused, 'generation' | 'counts'>
-
 /**
- * The generation. A VM that runs and is refused nevertheless is busy, for a moment (a live fork saves it as well).
- * One that does not run is saved already, or for reconcile.ts to find: then the job is tried again until it has.
+ * Asks the host to pause the VM. When the host reports `wrong_state`, its list of VMs tells why: a VM that runs is busy
+ * for a moment (a live fork is saving it), so the request is repeated. A paused VM is done. In every other state
+ * the job is retried until the host or reconcile.ts has decided.
  */
-async function save(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<Saved> {
+async function pauseVm(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<SavedVm> {
   for (let attempt = 1; ; attempt++) {
     try {
       const host = await deps.hosts.get(row.host_id)
@@ -100,9 +103,11 @@ async function save(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<S
       if (!(error instanceof HostError) || error.code !== 'wrong_state') throw error
       const vm = await findVm(deps, row)
       if (vm?.state === 'paused' && vm.generation !== undefined) return { generation: vm.generation }
-      if (vm?.state !== 'running') throw new HostError('unreachable', `the VM is ${vm?.state}`, { cause: error })
+      if (vm?.state !== 'running') {
+        throw new HostError('unreachable', `the VM is ${vm?.state ?? 'not on its host'}`, { cause: error })
+      }
       if (attempt === BUSY_ATTEMPTS) throw error
-      await delay(BUSY_MS, undefined, { signal })
+      await delay(BUSY_RETRY_MS, undefined, { signal })
     }
   }
 }

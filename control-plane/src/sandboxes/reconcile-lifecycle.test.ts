@@ -71,7 +71,7 @@ test('a paused sandbox whose VM runs is paused again: its memory counts meanwhil
   await working(() => reaches(id, 'paused'))
 
   assert.equal(found.status, 'pausing')
-  assert.match((await viewOf(id)).status_reason, /ran on its host although it was paused/)
+  assert.match((await viewOf(id)).status_reason, /running on its host while the sandbox was paused/)
   assert.equal(host.vms.get(id)!.generations.at(-1), 2)
   await assertNothingLeft()
   await end(id)
@@ -100,10 +100,7 @@ test('a running sandbox that its host has paused is an error, and a resume takes
   await send('POST', `/v1/sandboxes/${id}/resume`, ada)
   await working(() => reaches(id, 'running'))
 
-  assert.deepEqual(
-    [lost.status, lost.status_reason],
-    ['error', 'the host had paused the VM; resume goes on from there'],
-  )
+  assert.deepEqual([lost.status, lost.status_reason], ['error', 'the host paused the VM; resume continues from there'])
   await end(id)
 })
 

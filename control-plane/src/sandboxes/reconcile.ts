@@ -1,27 +1,28 @@
 /**
- * What hosts have against what the database says, every two seconds, in both directions:
+ * Compares what hosts run with what the database says, every two seconds, and repairs the differences:
  *
- *   a VM whose row has ended, or that has none        → the host deletes it, with a fence above the row's
- *   a row and a VM that do not agree                  → decide-repair.ts says what becomes of the row
- *   an ended row that still holds memory              → given back once the host does not list its VM
- *   a row whose operation no job works on             → gets its job (missing-jobs.ts)
- *   a host's promised memory against its rows         → mended, and logged: it is a bug if they ever differ
+ *   a VM without a row, or whose sandbox has ended    → the host deletes it, with a fence above the row's
+ *   a row and a VM that disagree                      → repaired as decide-repair.ts decides
+ *   an ended sandbox that still holds memory          → released once the host no longer lists its VM
+ *   an operation without a job                        → gets one (missing-jobs.ts)
+ *   a host whose reserved memory is wrong             → corrected and logged, because it is a bug
  *
- * A state is older than what is read after it, so what must have been true before is read before: a row counts as
- * without a VM only if it was settled before its host was asked, and nothing has begun since. A host that does not
- * answer says nothing.
+ * A host's state is older than anything read after it. So rows are read before the host is asked, and a repair applies
+ * only if no operation has begun since (the fence is unchanged). A host that does not answer changes nothing.
  */
 import { Failure } from '@warren/kit/failure'
 import { type HostState, type HostVm, isTerminal } from '@warren/protocol'
 import { sql } from 'kysely'
+import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { hostAddresses } from '../hosts/heartbeat.ts'
+import { addJob } from '../jobs/job.ts'
 import type { Sweep } from '../jobs/sweep.ts'
-import { decideRepair, type Placed } from './decide-repair.ts'
+import { decideRepair } from './decide-repair.ts'
 import { addMissingJobs } from './missing-jobs.ts'
 import { beginMove } from './move.ts'
-import { addPauseJob } from './pause.ts'
-import { releaseMemory, repairReservations, reserveMemoryUnchecked } from './placement.ts'
+import { pauseJob } from './pause.ts'
+import { releaseMemory, repairReservations, reserveMemoryUnchecked } from './reservations.ts'
 
 export const reconcile: Sweep = {
   name: 'reconcile',
@@ -34,12 +35,12 @@ export const reconcile: Sweep = {
 }
 
 async function reconcileHost(deps: Deps, address: string): Promise<void> {
-  const ended = await listEndedHolders(deps)
+  const ended = await listEndedWithMemory(deps)
   const settled = await listSettled(deps)
   const state = await deps.hosts
     .clientAt(address)
     .getState()
-    .catch(() => undefined) // heartbeat.ts says so.
+    .catch(() => undefined) // Logged by hosts/heartbeat.ts.
   if (!state) return
   const vms = new Map(state.vms.map((vm) => [vm.id, vm]))
   await deleteOrphans(deps, state, address)
@@ -48,13 +49,15 @@ async function reconcileHost(deps: Deps, address: string): Promise<void> {
     await deps.db.transaction().execute((tx) => releaseMemory(tx, row.id))
   }
   for (const row of settled) {
-    if (row.host_id === state.id) await settle(deps, row, vms.get(row.id))
+    if (row.host_id === state.id) await repair(deps, row, vms.get(row.id))
   }
 }
 
 const PLACED = ['id', 'fence', 'status', 'host_id'] as const
+type PlacedRow = Pick<SandboxRow, (typeof PLACED)[number]>
 
-const listSettled = (deps: Deps): Promise<Placed[]> =>
+/** Sandboxes whose VM must be in a known state. In all other states an owner or a job asks the host. */
+const listSettled = (deps: Deps): Promise<PlacedRow[]> =>
   deps.db
     .selectFrom('sandboxes')
     .select(PLACED)
@@ -62,7 +65,7 @@ const listSettled = (deps: Deps): Promise<Placed[]> =>
     .where('host_id', 'is not', null)
     .execute()
 
-const listEndedHolders = (deps: Deps): Promise<Placed[]> =>
+const listEndedWithMemory = (deps: Deps): Promise<PlacedRow[]> =>
   deps.db
     .selectFrom('sandboxes')
     .select(PLACED)
@@ -82,32 +85,35 @@ async function deleteOrphans(deps: Deps, state: HostState, address: string): Pro
   await Promise.all(orphans.map((vm) => deleteOrphan(deps, address, vm, byId.get(vm.id))))
 }
 
-async function deleteOrphan(deps: Deps, address: string, vm: HostVm, row: Placed | undefined): Promise<void> {
+async function deleteOrphan(deps: Deps, address: string, vm: HostVm, row: PlacedRow | undefined): Promise<void> {
   const fence = Math.max(vm.fence, row?.fence ?? 0) + 1
   try {
     await deps.hosts.clientAt(address).deleteVm(vm.id, fence)
-    deps.log.warn({ sandbox: vm.id, status: row?.status ?? 'unknown' }, 'deleted a VM that belongs to nobody')
+    deps.log.warn({ sandbox: vm.id, status: row?.status ?? 'unknown' }, 'deleted an orphaned VM')
   } catch (error) {
-    deps.log.warn({ err: error, sandbox: vm.id }, 'could not delete a VM that belongs to nobody, trying again')
+    deps.log.warn({ err: error, sandbox: vm.id }, 'failed to delete an orphaned VM, retrying')
   }
 }
 
-async function settle(deps: Deps, row: Placed, vm: HostVm | undefined): Promise<void> {
-  const verdict = decideRepair(row.status, vm)
-  if (!verdict) return
-  const { move, reason } = verdict
+async function repair(deps: Deps, row: PlacedRow, vm: HostVm | undefined): Promise<void> {
+  const decision = decideRepair(row.status, vm)
+  if (!decision) return
+  const { move, reason } = decision
   try {
-    await deps.db.transaction().execute(async (tx) => {
+    const repaired = await deps.db.transaction().execute(async (tx) => {
       const { rows } = await sql`select from sandboxes where id = ${row.id} and fence = ${row.fence}
         for no key update`.execute(tx)
-      if (rows.length === 0) return // Another operation has begun since: it will see for itself.
+      if (rows.length === 0) return false // Another operation has begun since. It asks the host itself.
       const moved = await beginMove(tx, row.id, move, { actor: 'system', reason })
-      if (move !== 'park') return releaseMemory(tx, row.id)
-      await reserveMemoryUnchecked(tx, moved)
-      await addPauseJob(tx, moved)
+      if (move === 'park') {
+        await reserveMemoryUnchecked(tx, moved)
+        await addJob(tx, pauseJob, { id: moved.id, fence: moved.fence })
+      } else await releaseMemory(tx, row.id)
+      return true
     })
-    deps.log.warn({ sandbox: row.id, host: row.host_id, move, reason }, 'a sandbox and its VM did not agree')
+    if (!repaired) return
+    deps.log.warn({ sandbox: row.id, host: row.host_id, move, reason }, 'repaired a sandbox that disagreed with its VM')
   } catch (error) {
-    if (!(error instanceof Failure)) throw error // 409: it has ended its operation since.
+    if (!(error instanceof Failure)) throw error // 409: the operation has ended since.
   }
 }

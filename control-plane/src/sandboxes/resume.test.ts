@@ -198,8 +198,8 @@ test('a damaged state is told at once, and the next resume goes on from the one 
   )
   await resume(id)
   await reaches(id, 'running')
-  assert.match((await viewOf(id)).status_reason, /^went on from generation 1, saved at /)
-  assert.match((await eventsOf(id))[0].reason, /^went on from generation 1/)
+  assert.match((await viewOf(id)).status_reason, /^resumed from older generation 1, saved at /)
+  assert.match((await eventsOf(id))[0].reason, /^resumed from older generation 1/)
   await remove(id)
 })
 

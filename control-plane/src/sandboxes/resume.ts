@@ -1,33 +1,37 @@
 /**
  * Resume, in this order:
  *
- *   1. one transaction: `resuming` with its fence (409), the cap (429), credit (402), memory on its host (503), the job
- *   2. the job asks the host, which answers when the guest's agent did (restore-vm.ts: attempts, budget, reasons)
- *   3. one transaction: `running` and the billing interval; or `error` with the reason, and the memory given back
+ *   1. One transaction moves the row to `resuming` (409), checks cap (429) and credit (402), reserves memory on the
+ *      host (503), and adds the job.
+ *   2. The job asks the host, which answers once the guest agent does (restore-vm.ts: retries and time limit).
+ *   3. One transaction ends the operation: `running` and the billing interval, or `error` with the reason and the
+ *      memory released.
  *
- * Resuming again begins a new operation, so it has all its attempts again.
+ * A further resume is a new operation with a fresh number of attempts.
  */
 import { crashPoint } from '@warren/kit/crash-point'
 import type { EventActor } from '@warren/protocol'
-import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
 import { checkCredit, checkResumeCap, lockUser } from './caps.ts'
 import { beginMove } from './move.ts'
 import { findOperation, Operation, operationKey } from './operation.ts'
-import { reserveMemory } from './placement.ts'
-import { restoreVm } from './restore-vm.ts'
+import { reserveMemory } from './reservations.ts'
+import { commitRestore, restoreVm } from './restore-vm.ts'
 
 export const resumeJob = defineJob({
   name: 'resume-sandbox',
   payload: Operation,
   maxAttempts: 25,
-  async run(deps, { id, fence }, { signal }) {
-    const row = await findOperation(deps, id, 'resuming', fence)
+  key: (operation) => operationKey('resuming', operation),
+  async run(deps, operation, { signal }) {
+    const row = await findOperation(deps, 'resuming', operation)
     if (!row) return
     await crashPoint('resume.started')
-    await restoreVm(deps, row, { done: 'resumeDone', failed: 'resumeFailed', crash: 'resume.restored' }, signal)
+    const result = await restoreVm(deps, row, signal)
+    if (result.outcome === 'restored') await crashPoint('resume.restored')
+    await commitRestore(deps, row, result, { done: 'resumeDone', failed: 'resumeFailed' })
     await crashPoint('resume.done')
   },
 })
@@ -39,16 +43,13 @@ export async function resumeSandbox(
 ): Promise<SandboxRow> {
   const row = await deps.db.transaction().execute(async (tx) => {
     const user = await lockUser(tx, sandbox.user_id)
-    const begun = await beginMove(tx, sandbox.id, 'resume', { actor, reason })
+    const resuming = await beginMove(tx, sandbox.id, 'resume', { actor, reason })
     await checkResumeCap(tx, sandbox.user_id, user.plan)
     checkCredit(user, 'resume')
-    await reserveMemory(tx, begun)
-    await addResumeJob(tx, begun)
-    return begun
+    await reserveMemory(tx, resuming)
+    await addJob(tx, resumeJob, { id: resuming.id, fence: resuming.fence })
+    return resuming
   })
   await crashPoint('resume.begun')
   return row
 }
-
-export const addResumeJob = (tx: Tx, { id, fence }: Pick<SandboxRow, 'id' | 'fence'>): Promise<void> =>
-  addJob(tx, resumeJob, { id, fence }, { key: operationKey('resuming', id, fence) })

@@ -1,23 +1,27 @@
 /**
- * Takes back a create or a fork that failed, or whose process died.
+ * Rolls back a create or a fork that failed, or whose process died.
  *
- * The fence rises first: whoever still works on it is locked out, and the host refuses a request that was on its way.
- * Then the host deletes what it made of it, then the row ends in `failed`. Its memory is given back when the host has
- * confirmed; if the host cannot be reached the row ends all the same, and reconcile.ts gives back later.
+ *   1. The fence rises. A process that still works on the operation can no longer commit, and the host rejects requests
+ *      that are still on their way.
+ *   2. The host deletes the VM.
+ *   3. The row ends in `failed`, and its memory is released.
+ *
+ * If the host does not confirm step 2, the row ends in `failed` all the same and keeps its reservation; reconcile.ts
+ * deletes the VM and releases the memory later.
  */
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { endMove, FenceLost, takeOver } from './move.ts'
-import { releaseMemory } from './placement.ts'
+import { releaseMemory } from './reservations.ts'
 
-/** The caller waits; what takes longer is left to reconcile.ts. */
+/** A caller waits for the response, so a slow deletion is left to reconcile.ts. */
 const DELETE_LIMIT_MS = 5_000
-const AGAIN_MS = 1_000
+const RETRY_MS = 1_000
 
-type Taken = 'createFailed' | 'forkAbandoned'
+type RollbackMove = 'createFailed' | 'forkAbandoned'
 
-/** Gives whether it was ours to take back: an operation that somebody else holds by now is theirs. */
-export async function rollBack(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<boolean> {
+/** Returns false when the operation is no longer the one in `seen`: another process has taken it over or ended it. */
+export async function rollBack(deps: Deps, seen: SandboxRow, move: RollbackMove, reason: string): Promise<boolean> {
   const row = await takeOver(deps.db, seen, deps.processId)
   if (!row) return false
   const confirmed = await deleteVm(deps, row)
@@ -29,21 +33,21 @@ export async function rollBack(deps: Deps, seen: SandboxRow, move: Taken, reason
 }
 
 /**
- * The same for one whose caller waits for another answer. A database that does not answer now is asked again until it
- * does: while this process lives, nobody else would take the operation from it.
+ * Rolls back, and does not throw: the caller has another error to report. If the database is unreachable the rollback
+ * is retried in the background until it succeeds. No other process would do it while this one, the owner, is alive.
  */
-export async function rollBackOrRetry(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<void> {
+export async function rollBackOrRetry(deps: Deps, seen: SandboxRow, move: RollbackMove, reason: string): Promise<void> {
   try {
     await rollBack(deps, seen, move, reason)
   } catch (error) {
-    if (error instanceof FenceLost) return // Deleted meanwhile.
-    deps.log.warn({ err: error, sandbox: seen.id }, 'could not take back an operation, trying again')
-    setTimeout(() => void retryRollback(deps, seen, move, reason), AGAIN_MS).unref()
+    if (error instanceof FenceLost) return // The sandbox was deleted in the meantime.
+    deps.log.warn({ err: error, sandbox: seen.id }, 'failed to roll back create or fork, retrying')
+    setTimeout(() => void retryRollback(deps, seen, move, reason), RETRY_MS).unref()
   }
 }
 
-/** The first attempt may have come as far as to raise the fence. */
-async function retryRollback(deps: Deps, seen: SandboxRow, move: Taken, reason: string): Promise<void> {
+/** Reads the row again, because the previous attempt may have raised the fence before it failed. */
+async function retryRollback(deps: Deps, seen: SandboxRow, move: RollbackMove, reason: string): Promise<void> {
   const row = await deps.db
     .selectFrom('sandboxes')
     .selectAll()
@@ -51,7 +55,7 @@ async function retryRollback(deps: Deps, seen: SandboxRow, move: Taken, reason: 
     .where('status', '=', seen.status)
     .where('owner', '=', deps.processId)
     .executeTakeFirst()
-    .catch(() => seen)
+    .catch(() => seen) // Still unreachable: the next attempt fails as well and is retried.
   if (row) await rollBackOrRetry(deps, row, move, reason)
 }
 
@@ -61,7 +65,7 @@ async function deleteVm(deps: Deps, row: SandboxRow): Promise<boolean> {
     await host.deleteVm(row.id, row.fence, AbortSignal.timeout(DELETE_LIMIT_MS))
     return true
   } catch (error) {
-    deps.log.warn({ err: error, sandbox: row.id, host: row.host_id }, 'the host did not confirm a deletion')
+    deps.log.warn({ err: error, sandbox: row.id, host: row.host_id }, 'host did not confirm the deletion of a VM')
     return false
   }
 }

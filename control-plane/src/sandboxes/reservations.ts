@@ -1,0 +1,110 @@
+/**
+ * Memory that sandboxes reserve on their hosts.
+ *
+ * A reservation is a guarded update of the host's row, so a host is never overcommitted. The sandbox's row records how
+ * much it holds (`reserved_mib`). Releasing sets that to 0 in the statement that reads it, so memory is released once
+ * however many callers try.
+ *
+ * Lock order, everywhere: user, sandbox, the user's row of sandbox_counts, host. Lock rows with FOR NO KEY UPDATE, never
+ * FOR UPDATE: a row that is updated twice in one transaction has its foreign keys checked again, so a fork's child then
+ * takes a shared lock on its source, which is outside this order.
+ */
+import { sql } from 'kysely'
+import type { Tx } from '../db/connect.ts'
+import type { HostRow, SandboxRow } from '../db/schema.ts'
+import type { Deps } from '../deps.ts'
+import { noCapacity } from './capacity.ts'
+
+/**
+ * Reserves memory for a sandbox that holds none. Only its current host will do, because its snapshot is stored there.
+ * Throws 503 when the memory does not fit.
+ */
+export async function reserveMemory(tx: Tx, row: SandboxRow): Promise<void> {
+  const host = row.host_id === null ? undefined : await reserveOnHost(tx, row.host_id, row.mem_mib)
+  if (!host) throw noCapacity({ shape: row.shape, region: row.region })
+  await recordReserved(tx, row)
+}
+
+/** For a VM that already runs on the host: its memory is in use, so it is counted even where it does not fit. */
+export async function reserveMemoryUnchecked(tx: Tx, row: SandboxRow): Promise<void> {
+  await recordReserved(tx, row)
+  await sql`update hosts set reserved_mib = reserved_mib + ${row.mem_mib}, vm_count = vm_count + 1,
+      mem_mib = greatest(mem_mib, reserved_mib + ${row.mem_mib})
+    where id = ${row.host_id}`.execute(tx)
+}
+
+/** Call this when the VM no longer uses memory: deleted, or saved. Does nothing for a sandbox that holds none. */
+export async function releaseMemory(tx: Tx, sandboxId: string): Promise<void> {
+  await sql`with released as (
+      update sandboxes set reserved_mib = 0
+      from (select id, reserved_mib as mib from sandboxes where id = ${sandboxId} for no key update) held
+      where sandboxes.id = held.id and held.mib > 0
+      returning sandboxes.host_id, held.mib)
+    update hosts set reserved_mib = reserved_mib - released.mib, vm_count = vm_count - 1
+    from released where hosts.id = released.host_id`.execute(tx)
+}
+
+/**
+ * Corrects hosts whose reserved memory differs from the sum of their sandboxes. Both change in one transaction, so a
+ * difference is a bug and is logged as an error. The correction locks the host's row, which every reservation updates.
+ */
+export async function repairReservations(deps: Deps): Promise<void> {
+  const wrong = await sql<{ id: string }>`select h.id from hosts h
+    left join (${RESERVED_BY_HOST}) held on held.host_id = h.id
+    where h.reserved_mib <> coalesce(held.mib, 0) or h.vm_count <> coalesce(held.n, 0)`.execute(deps.db)
+  for (const { id } of wrong.rows) {
+    deps.log.error({ host: id }, 'reserved memory of host differs from the sum of its sandboxes, correcting it')
+    await deps.db.transaction().execute(async (tx) => {
+      await sql`select from hosts where id = ${id} for no key update`.execute(tx)
+      await sql`update hosts h set reserved_mib = coalesce(held.mib, 0), vm_count = coalesce(held.n, 0),
+          mem_mib = greatest(mem_mib, coalesce(held.mib, 0))
+        from (select ${id}::text as id) this left join (${RESERVED_BY_HOST}) held on held.host_id = this.id
+        where h.id = this.id`.execute(tx)
+    })
+  }
+}
+
+const RESERVED_BY_HOST = sql`select host_id, sum(reserved_mib)::integer as mib, count(*)::integer as n
+  from sandboxes where reserved_mib > 0 group by host_id`
+
+/** Gives undefined when the host is not active or the memory does not fit. The host's row is locked afterwards. */
+export function reserveOnHost(tx: Tx, hostId: string, memMib: number): Promise<HostRow | undefined> {
+  return tx
+    .updateTable('hosts')
+    .set({ reserved_mib: sql<number>`reserved_mib + ${memMib}`, vm_count: sql<number>`vm_count + 1` })
+    .where('id', '=', hostId)
+    .where('status', '=', 'active')
+    .where(sql<boolean>`reserved_mib + ${memMib} <= mem_mib`)
+    .returningAll()
+    .executeTakeFirst()
+}
+
+/** Reverts `reserveOnHost` in the same transaction. */
+export async function unreserveOnHost(tx: Tx, hostId: string, memMib: number): Promise<void> {
+  await tx
+    .updateTable('hosts')
+    .set({ reserved_mib: sql<number>`reserved_mib - ${memMib}`, vm_count: sql<number>`vm_count - 1` })
+    .where('id', '=', hostId)
+    .execute()
+}
+
+/** For a sandbox that needs an address but no memory yet. */
+export function lockActiveHost(tx: Tx, hostId: string): Promise<HostRow | undefined> {
+  return tx
+    .selectFrom('hosts')
+    .selectAll()
+    .where('id', '=', hostId)
+    .where('status', '=', 'active')
+    .forNoKeyUpdate()
+    .executeTakeFirst()
+}
+
+async function recordReserved(tx: Tx, row: SandboxRow): Promise<void> {
+  const updated = await tx
+    .updateTable('sandboxes')
+    .set({ reserved_mib: row.mem_mib })
+    .where('id', '=', row.id)
+    .where('reserved_mib', '=', 0)
+    .executeTakeFirst()
+  if (updated.numUpdatedRows !== 1n) throw new Error(`sandbox ${row.id} already holds reserved memory`)
+}
