@@ -1,6 +1,7 @@
 /**
- * More outbound budget for a running sandbox, paid with credit: each started GiB has its price. Quota, payment and the
- * answer for an Idempotency-Key are one transaction; then the host is told, and what was capped sends again.
+ * Adds outbound quota to a running sandbox, paid with credit for each started GiB. One transaction changes the quota,
+ * charges the user and runs the caller's `commit` (which stores the response for an Idempotency-Key). Then the new quota
+ * is sent to the host, and a capped sandbox can send again.
  */
 import { failure, wrongState } from '@warren/kit/failure'
 import { BANDWIDTH_UNMETERED, type BandwidthView, type RechargeBody } from '@warren/protocol'
@@ -40,7 +41,7 @@ export async function rechargeBandwidth(
   return getBandwidth(deps, row)
 }
 
-/** There is nothing to add to a budget without a limit, and nothing to pay for. */
+/** An unmetered sandbox has no quota to add to, so it is not charged. */
 async function charge(
   deps: Deps,
   tx: Tx,

@@ -13,7 +13,7 @@ export function bandwidthRoutes(app: App, deps: Deps): void {
       config: { access: 'token' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'What a sandbox sent and received, and what it may still send',
+        summary: 'Get the traffic of a sandbox and its remaining outbound quota',
         tags: ['network'],
         params: SandboxParams,
         response: { 200: success(BandwidthView) },
@@ -28,7 +28,7 @@ export function bandwidthRoutes(app: App, deps: Deps): void {
       config: { access: 'user', idempotent: true },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Add to the outbound budget of a running sandbox, for credit',
+        summary: 'Add outbound quota to a running sandbox. Each started GiB is paid with credit',
         tags: ['network'],
         params: SandboxParams,
         body: RechargeBody,

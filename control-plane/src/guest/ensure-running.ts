@@ -1,10 +1,10 @@
 /**
- * The sandbox that a request to its guest needs: running. With `auto_resume` a paused one is resumed and waited for;
- * one that is on its way is waited for. Every route that talks to a guest begins with it, after its 400s:
+ * Ensures that a sandbox is running before a request uses its guest. With `auto_resume`, a paused sandbox is resumed, and
+ * one that changes its state is waited for. Every route that talks to a guest calls this once its input is validated:
  *
  *   const running = await ensureRunning(deps, sandbox, signal)
  *
- * Whatever a resume is refused for (cap, credit, capacity) is the answer of the request.
+ * If the resume is rejected (cap, credit, capacity), the request fails with that error.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Failure, unavailable } from '@warren/kit/failure'
@@ -14,10 +14,10 @@ import type { Deps } from '../deps.ts'
 import { resumeSandbox } from '../sandboxes/resume.ts'
 import { type Check, checkRunning } from './with-guest.ts'
 
-const WAKE_LIMIT_MS = 60_000
-const LOOK_MS = 20
+const RESUME_LIMIT_MS = 60_000
+const POLL_MS = 20
 
-const ON_ITS_WAY: readonly SandboxStatus[] = ['pausing', 'resuming', 'forking']
+const IN_TRANSITION: readonly SandboxStatus[] = ['pausing', 'resuming', 'forking']
 
 export async function ensureRunning(
   deps: Deps,
@@ -28,24 +28,24 @@ export async function ensureRunning(
   if (sandbox.status === 'running') return sandbox
   if (!sandbox.auto_resume) check(sandbox)
   let row = sandbox
-  for (const deadline = Date.now() + WAKE_LIMIT_MS; Date.now() < deadline; await pause(signal)) {
+  for (
+    const deadline = Date.now() + RESUME_LIMIT_MS;
+    Date.now() < deadline;
+    await delay(POLL_MS, undefined, { signal })
+  ) {
     if (row.status === 'running') return row
     if (row.status === 'paused') await resume(deps, row)
-    else if (!ON_ITS_WAY.includes(row.status)) check(row)
+    else if (!IN_TRANSITION.includes(row.status)) check(row)
     row = (await deps.loaders.sandbox(row.id)) ?? row
   }
-  throw unavailable('the sandbox did not wake in time', { retryAfterSeconds: 2 })
+  throw unavailable('the sandbox did not resume in time', { retryAfterSeconds: 2 })
 }
 
-/** Of several requests that find it paused one resumes it; to the others it is on its way. */
+/** Of several requests that find the sandbox paused, one resumes it. The others get `wrong_state` and wait. */
 async function resume(deps: Deps, row: SandboxRow): Promise<void> {
   try {
-    await resumeSandbox(deps, row, { reason: 'woken by a request' })
+    await resumeSandbox(deps, row, { reason: 'resumed by a request' })
   } catch (error) {
     if (!(error instanceof Failure) || error.code !== 'wrong_state') throw error
   }
-}
-
-async function pause(signal: AbortSignal): Promise<void> {
-  await delay(LOOK_MS, undefined, { signal })
 }

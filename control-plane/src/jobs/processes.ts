@@ -1,8 +1,10 @@
 /**
- * Who is alive. Every process writes a row each second with the worker pools it runs; one that has been silent for
- * some seconds is dead. A job locked by a pool that nobody living names belongs to nobody and is freed: that covers a
- * process killed at any moment, also before its first heartbeat. A process that was only stopped and wakes again
- * finds its jobs given to others: the fence refuses what it still tries to commit.
+ * Tracks which processes are alive. Every process writes a heartbeat each second that names the worker pools it runs. A
+ * process without a heartbeat for DEAD_AFTER_S counts as dead.
+ *
+ * A job that is locked by a pool which no living process names is released to the others. This covers a process killed
+ * at any moment, even before its first heartbeat. A process that was only suspended finds its jobs taken by others when
+ * it continues, and the fence prevents it from committing.
  */
 import { sql } from 'kysely'
 import type { Deps } from '../deps.ts'
@@ -21,12 +23,12 @@ export async function removeProcess(deps: Deps): Promise<void> {
 }
 
 export const releaseJobsOfDeadProcesses: Sweep = {
-  name: 'free-dead-processes',
+  name: 'release-jobs-of-dead-processes',
   everyMs: HEARTBEAT_MS,
   async run(deps) {
-    const silent = await sql<{ id: string }>`delete from service_processes
+    const dead = await sql<{ id: string }>`delete from service_processes
       where seen_at < now() - make_interval(secs => ${DEAD_AFTER_S}) returning id`.execute(deps.db)
-    for (const { id } of silent.rows) deps.log.warn({ process: id }, 'a process fell silent')
+    for (const { id } of dead.rows) deps.log.warn({ process: id }, 'process stopped sending heartbeats')
 
     const orphaned = await sql<{ pool: string }>`select distinct locked_by as pool from graphile_worker.jobs
       where locked_at < now() - make_interval(secs => ${DEAD_AFTER_S})
@@ -35,6 +37,6 @@ export const releaseJobsOfDeadProcesses: Sweep = {
     const pools = orphaned.rows.map((row) => row.pool)
     await sql`select graphile_worker.force_unlock_workers(${pools}::text[]),
       pg_notify('jobs:insert', '{"count":1}')`.execute(deps.db)
-    deps.log.warn({ pools }, 'freed the jobs of a dead process')
+    deps.log.warn({ pools }, 'released the jobs of a dead process')
   },
 }

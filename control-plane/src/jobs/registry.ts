@@ -1,4 +1,4 @@
-/** All that runs by itself. Slow work is a job, named in its verb's file; repeated work is a sweep. */
+/** All background work. Slow work is a job, defined next to the function that adds it; repeated work is a sweep. */
 import { flushActivity } from '../guest/activity.ts'
 import { pushSshKeysJob } from '../guest/add-ssh-keys.ts'
 import { watchHosts } from '../hosts/heartbeat.ts'

@@ -1,11 +1,10 @@
 /**
- * The worker: graphile-worker on the same database, our heartbeat beside it.
+ * Runs jobs and sweeps: a graphile-worker runner on our database, and the heartbeat of this process.
  *
- * Order of events: the worker; at once a heartbeat that names the worker's pool, and another each second. Jobs locked
- * by a pool that nobody living names are free again after some seconds. A worker that ends by itself (the database
- * went away) is started again, with a pool of another name, until we stop.
+ * The runner starts first. A heartbeat that names its pool follows at once, and then one every second. When a process
+ * dies, the jobs locked by its pool are released after some seconds (processes.ts). When the runner ends on its own,
+ * because the database became unreachable, it is started again with a new pool until the worker is stopped.
  */
-
 import { EventEmitter } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
 import { type Runner, run, type WorkerEvents, Logger as WorkerLogger } from 'graphile-worker'
@@ -18,7 +17,7 @@ import { type Sweep, startSweeps } from './sweep.ts'
 
 const CONCURRENCY = 16
 const RESTART_MS = 1_000
-/** Twice the poll interval. */
+/** Twice the poll interval: by then a working runner has fetched jobs once. */
 const FIRST_FETCH_LIMIT_MS = 4_000
 
 export type Worker = { stop(): Promise<void> }
@@ -38,30 +37,30 @@ export async function startWorker(
 
   let runner = work.jobs.length > 0 ? await startRunner(deps, pool, work.jobs, pools) : undefined
   await writeHeartbeat(deps, pools)
-  const kept = keepRunning()
-  const heart = startHeart()
+  const runnerLoop = keepRunning()
+  const heartbeatLoop = keepBeating()
   const sweeps = startSweeps(deps, work.sweeps)
 
   async function keepRunning(): Promise<void> {
     while (runner && !stopping.signal.aborted) {
-      await runner.promise.catch((error) => deps.log.warn({ err: error }, 'the worker ended'))
+      await runner.promise.catch((error) => deps.log.warn({ err: error }, 'job runner ended unexpectedly'))
       if (stopping.signal.aborted) return
-      // A job whose end it could not write is still locked by its pool: named no longer, it is freed for others.
+      // A job whose result could not be written is still locked by this pool. No longer naming the pool releases it.
       pools.length = 0
       await delay(RESTART_MS, undefined, { signal: stopping.signal }).catch(() => {})
       try {
         if (!stopping.signal.aborted) runner = await startRunner(deps, pool, work.jobs, pools)
       } catch (error) {
-        deps.log.warn({ err: error }, 'the worker does not start, trying again')
+        deps.log.warn({ err: error }, 'failed to start the job runner, retrying')
       }
     }
   }
 
-  async function startHeart(): Promise<void> {
+  async function keepBeating(): Promise<void> {
     while (!stopping.signal.aborted) {
       await delay(HEARTBEAT_MS, undefined, { signal: stopping.signal }).catch(() => {})
       if (stopping.signal.aborted) return
-      await writeHeartbeat(deps, pools).catch((error) => deps.log.warn({ err: error }, 'could not say that I am alive'))
+      await writeHeartbeat(deps, pools).catch((error) => deps.log.warn({ err: error }, 'failed to write heartbeat'))
     }
   }
 
@@ -69,9 +68,9 @@ export async function startWorker(
     async stop() {
       stopping.abort()
       await sweeps.stop()
-      await runner?.stop().catch(() => {}) // Already ended: nothing to stop.
-      await Promise.all([kept, heart])
-      await removeProcess(deps).catch(() => {}) // Silence says the same a few seconds later.
+      await runner?.stop().catch(() => {}) // It has already ended.
+      await Promise.all([runnerLoop, heartbeatLoop])
+      await removeProcess(deps).catch(() => {}) // Without heartbeats the process counts as dead some seconds later anyway.
       await pool.end()
     },
   }
@@ -90,7 +89,7 @@ async function startRunner(deps: Deps, pool: pg.Pool, jobs: readonly Job[], pool
       worker: {
         concurrentJobs: CONCURRENCY,
         pollInterval: 2_000,
-        // One more than can run: what is locked here is out of reach for every other process.
+        // Only one more than can run, because other processes cannot run the jobs that are locked here.
         localQueue: { size: CONCURRENCY + 1, ttl: 300_000, refetchDelay: { durationMs: 10 } },
         completeJobBatchDelay: 0,
         failJobBatchDelay: 0,
@@ -98,18 +97,18 @@ async function startRunner(deps: Deps, pool: pg.Pool, jobs: readonly Job[], pool
       },
     },
   })
-  endUnlessItFetches(deps, runner, events)
+  stopUnlessItFetches(deps, runner, events)
   return runner
 }
 
 /**
- * The library keeps the answer of its first question, also when that was a lost connection: such a runner never gets a
- * job. It is ended, and `keepRunning` begins another.
+ * graphile-worker caches the result of its first query even if that was a lost connection. Such a runner never fetches a
+ * job, so it is stopped, and `keepRunning` starts another.
  */
-function endUnlessItFetches(deps: Deps, runner: Runner, events: WorkerEvents): void {
+function stopUnlessItFetches(deps: Deps, runner: Runner, events: WorkerEvents): void {
   const late = setTimeout(() => {
-    deps.log.warn('the worker cannot fetch jobs, starting it again')
-    runner.stop().catch(() => {}) // It has ended by itself.
+    deps.log.warn('job runner does not fetch jobs, restarting it')
+    runner.stop().catch(() => {}) // It has already ended.
   }, FIRST_FETCH_LIMIT_MS)
   const settled = () => clearTimeout(late)
   events.once('localQueue:getJobs:complete', settled)

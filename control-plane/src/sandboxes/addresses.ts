@@ -1,21 +1,25 @@
 /**
- * Addresses for sandboxes, out of the block of a host. The search goes on where the last one stopped, so an address
- * that was given back rests for as long as possible: a late packet or a cached name does not find a stranger.
+ * Allocates addresses for sandboxes from the block of a host. Each search continues where the previous one stopped, so a
+ * released address stays unused for as long as possible. A late packet or a cached name then does not reach another
+ * user's sandbox.
  */
 import type { Tx } from '../db/connect.ts'
 import type { HostRow } from '../db/schema.ts'
 
-/** The host itself uses the last four of the block (its end of the link to the sandboxes). */
-const KEPT_AT_END = 4
-/** Looked up in one go; nearly always the first is free. */
+/** The host uses the last four addresses of the block for its end of the link to the sandboxes. */
+const HOST_ADDRESSES = 4
+/** Addresses checked in one query. The first is nearly always free. */
 const BATCH = 32
 
-/** The caller holds the row of the host, so no two searches in one block run at once. */
+/**
+ * Returns undefined when the block is full. The caller has locked the host's row, so only one search per block runs at a
+ * time.
+ */
 export async function allocateAddress(tx: Tx, host: HostRow): Promise<string | undefined> {
   const block = parseCidr(host.cidr ?? '')
   if (!block) return undefined
   let cursor = host.address_cursor
-  for (let looked = 0; looked < block.size; looked += BATCH) {
+  for (let checked = 0; checked < block.size; checked += BATCH) {
     const offsets = nextOffsets(block, cursor, BATCH)
     const free = await findFree(
       tx,
@@ -63,7 +67,7 @@ export function parseCidr(cidr: string): Block | undefined {
   return { base: number - (number % size), size }
 }
 
-/** Up to `count` places from the cursor on, round the end of the block once, each usable place at most once. */
+/** Up to `count` usable offsets, starting at the cursor and wrapping around the end of the block once. */
 export function nextOffsets(block: Block, cursor: number, count: number): number[] {
   const offsets: number[] = []
   for (let step = 0; step < block.size && offsets.length < count; step++) {
@@ -73,10 +77,10 @@ export function nextOffsets(block: Block, cursor: number, count: number): number
   return offsets
 }
 
-/** Some programs take x.x.x.0 and x.x.x.255 for networks and broadcasts, whatever the size of the block. */
+/** Some programs treat x.x.x.0 and x.x.x.255 as network and broadcast addresses, whatever the size of the block. */
 function isUsable(block: Block, offset: number): boolean {
   const last = (block.base + offset) % 256
-  return offset !== 0 && last !== 0 && last !== 255 && offset < block.size - KEPT_AT_END
+  return offset !== 0 && last !== 0 && last !== 255 && offset < block.size - HOST_ADDRESSES
 }
 
 export const renderAddress = (address: number): string =>

@@ -1,8 +1,9 @@
 /**
- * How many sandboxes a user may have (spec 8): at once, and made in the last 24 hours. And whether they can pay.
+ * Checks the caps of a user's plan (how many sandboxes may exist at once, and how many may be created in 24 hours) and
+ * whether the user has credit.
  *
- * Counted while the row of the user is locked, so of creates that race each sees those before it. A create under way
- * counts in both; one that fails counts in neither.
+ * Sandboxes are counted while the user's row is locked, so concurrent creates see each other. A create in progress
+ * counts towards both caps; one that failed counts towards neither.
  */
 import { failure } from '@warren/kit/failure'
 import { isTerminal, SANDBOX_STATUSES } from '@warren/protocol'
@@ -13,7 +14,10 @@ import { PLANS, type PlanName } from '../users/plans.ts'
 
 const LIVE = SANDBOX_STATUSES.filter((status) => !isTerminal(status))
 
-/** Creates of one user go one after the other from here to the commit; a key or a credit entry may still be added. */
+/**
+ * Serialises the creates of one user until the transaction ends. The lock does not block inserts that reference the
+ * user, such as API keys and credit entries.
+ */
 export function lockUser(tx: Tx, userId: string): Promise<Pick<UserRow, 'plan' | 'credit_micro'>> {
   return tx
     .selectFrom('users')
@@ -23,10 +27,11 @@ export function lockUser(tx: Tx, userId: string): Promise<Pick<UserRow, 'plan' |
     .executeTakeFirstOrThrow()
 }
 
-/** For `more` new ones. */
+/** Throws 429 when `more` further sandboxes would exceed a cap. */
 export async function checkCaps(tx: Tx, userId: string, plan: PlanName, more = 1): Promise<void> {
   const { concurrent, per_day } = PLANS[plan].sandboxes
-  // Read in any case: the lock keeps the order of locks (placement.ts) for plans without a cap as well.
+  // Plans without a cap are counted as well, because this takes a lock that must come before the host's
+  // (reservations.ts).
   const live = await countLive(tx, userId)
   if (live + more > concurrent) throw capReached(plan, concurrent)
   if (per_day === Number.POSITIVE_INFINITY) return
@@ -35,17 +40,21 @@ export async function checkCaps(tx: Tx, userId: string, plan: PlanName, more = 1
   }
 }
 
-/** For one that is counted already: all others, paused ones included, must leave room for it (spec 4.2). */
+/** A resume is already counted, as are paused sandboxes, so the total must not exceed the cap. */
 export async function checkResumeCap(tx: Tx, userId: string, plan: PlanName): Promise<void> {
   const { concurrent } = PLANS[plan].sandboxes
   if ((await countLive(tx, userId)) > concurrent) throw capReached(plan, concurrent)
 }
 
-type Gate = 'create' | 'resume' | 'fork'
+type ChargedOperation = 'create' | 'resume' | 'fork'
 
-export function checkCredit(user: Pick<UserRow, 'plan' | 'credit_micro'>, what: Gate, kind = 'sandboxes'): void {
+export function checkCredit(
+  user: Pick<UserRow, 'plan' | 'credit_micro'>,
+  operation: ChargedOperation,
+  kind = 'sandboxes',
+): void {
   if (user.plan === 'local' || user.credit_micro > 0) return
-  throw failure('insufficient_credit', `insufficient credit, add credit to ${what} ${kind}`)
+  throw failure('insufficient_credit', `insufficient credit, add credit to ${operation} ${kind}`)
 }
 
 const capReached = (plan: PlanName, concurrent: number) =>
@@ -61,7 +70,7 @@ async function countLive(tx: Tx, userId: string): Promise<number> {
   return LIVE.reduce((sum, status) => sum + (counts?.[status] ?? 0), 0)
 }
 
-/** No further than the cap: more does not matter. */
+/** Stops counting at the cap. */
 async function countDay(tx: Tx, userId: string, cap: number): Promise<number> {
   const { rows } = await sql<{ n: number }>`select count(*) as n from (
     select from sandboxes where user_id = ${userId} and created_at > now() - interval '24 hours'

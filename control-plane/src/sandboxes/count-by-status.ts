@@ -1,4 +1,4 @@
-/** How many sandboxes of each status a user has, from the table that the database keeps in step (migration 0001). */
+/** The number of sandboxes of each status per user, from a table that database triggers maintain (migration 0001). */
 import { SANDBOX_STATUSES, type SandboxStatus } from '@warren/protocol'
 import type { Database } from '../db/connect.ts'
 

@@ -1,4 +1,4 @@
-/** What became of a sandbox (protocol/sandbox-event.ts). Written by every move (move.ts), read here, forgotten here. */
+/** The history of a sandbox (protocol/sandbox-event.ts). Every move writes an event (move.ts). */
 import { EVENTS_RETENTION_DAYS, type PageQuery, type SandboxEvent } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Deps } from '../deps.ts'
@@ -36,13 +36,13 @@ export async function listEvents(deps: Deps, sandboxId: string, query: PageQuery
   return { events, total, limit, offset }
 }
 
-const FORGET_MS = 600_000
-/** At a time, so that a backlog never makes one long statement. */
+const DELETE_EVERY_MS = 600_000
+/** Bounds the statement; a backlog takes several sweeps. */
 const BATCH = 10_000
 
 export const deleteOldEvents: Sweep = {
-  name: 'forget-events',
-  everyMs: FORGET_MS,
+  name: 'delete-old-events',
+  everyMs: DELETE_EVERY_MS,
   async run(deps) {
     await sql`delete from sandbox_events where id in (
       select e.id from sandbox_events e join sandboxes s on s.id = e.sandbox_id

@@ -1,4 +1,4 @@
-/** The words of generated names: short, friendly, lower case letters only. About 100,000 pairs. */
+/** The words of generated sandbox names: lower case letters only, about 100,000 pairs. */
 
 const words = (text: string): string[] => text.trim().split(/\s+/)
 

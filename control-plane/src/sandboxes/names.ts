@@ -1,11 +1,14 @@
-/** The name of a sandbox: unique among its owner's living ones (spec 2.2). Asked under the lock of the user's row. */
+/**
+ * Chooses the name of a sandbox, which is unique among the user's sandboxes that have not ended. The caller has locked
+ * the user's row, so the name is still free when the sandbox is inserted.
+ */
 import { randomInt } from 'node:crypto'
 import { failure } from '@warren/kit/failure'
 import type { Tx } from '../db/connect.ts'
 import { ADJECTIVES, ANIMALS } from './name-words.ts'
 
-/** Tried in one statement; with a thousand living sandboxes all of them are taken once in 10^16 times. */
-const TRIES = 8
+/** Candidates checked in one query. With a thousand sandboxes, all are taken with a probability of 10^-16. */
+const CANDIDATES = 8
 
 export async function chooseName(tx: Tx, userId: string, wanted: string | undefined): Promise<string> {
   if (wanted !== undefined) {
@@ -14,13 +17,13 @@ export async function chooseName(tx: Tx, userId: string, wanted: string | undefi
     return wanted
   }
   const plain = await findFree(tx, userId, () => generateName())
-  return plain ?? (await findFree(tx, userId, () => `${generateName()}-${randomInt(1_000_000)}`)) ?? unlucky()
+  return plain ?? (await findFree(tx, userId, () => `${generateName()}-${randomInt(1_000_000)}`)) ?? failNoName()
 }
 
 export const generateName = (): string => `${pick(ADJECTIVES)}-${pick(ANIMALS)}`
 
 async function findFree(tx: Tx, userId: string, generate: () => string): Promise<string | undefined> {
-  const names = Array.from({ length: TRIES }, generate)
+  const names = Array.from({ length: CANDIDATES }, generate)
   const taken = await findTaken(tx, userId, names)
   return names.find((name) => !taken.has(name))
 }
@@ -38,6 +41,6 @@ async function findTaken(tx: Tx, userId: string, names: string[]): Promise<Set<s
 
 const pick = (words: readonly string[]): string => words[randomInt(words.length)]!
 
-function unlucky(): never {
-  throw new Error('no generated name was free')
+function failNoName(): never {
+  throw new Error('failed to generate a free sandbox name')
 }

@@ -1,6 +1,6 @@
 /**
- * What a create asks for, checked as far as it can be without taking anything: every fault here is a 400 with the
- * field's name. Names in use, caps, credit and capacity come after it, in that order (wire 19).
+ * Parses the body of a create. Every error here is a 400 that names the field. The name (409), caps (429), credit (402)
+ * and capacity (503) are checked afterwards, in this order.
  */
 import { badField, Failure } from '@warren/kit/failure'
 import {
@@ -28,7 +28,7 @@ export type CreateRequest = {
   envs: Envs
   ingressEnabled: boolean
   egress: string[]
-  /** Ids or names, found when it is admitted. */
+  /** Ids or names. They are resolved in the transaction that inserts the sandbox. */
   networks: string[]
   autoPauseAfterSeconds: number | null
   autoResume: boolean
@@ -46,7 +46,7 @@ export async function parseCreate(deps: Deps, plan: PlanName, body: SandboxCreat
   const egress = body.egress ?? []
   const sshPubkeys = body.ssh_pubkeys ?? []
   const rules = parseEgressRules(egress)
-  check({
+  checkFields({
     name: name === undefined ? undefined : checkSandboxName(name),
     envs: checkEnvs(envs),
     ssh_pubkeys: checkSshPublicKeys(sshPubkeys),
@@ -71,8 +71,8 @@ export async function parseCreate(deps: Deps, plan: PlanName, body: SandboxCreat
   }
 }
 
-function check(faults: Record<string, string | undefined>): void {
-  for (const [field, fault] of Object.entries(faults)) if (fault !== undefined) throw badField({ [field]: fault })
+function checkFields(errors: Record<string, string | undefined>): void {
+  for (const [field, error] of Object.entries(errors)) if (error !== undefined) throw badField({ [field]: error })
 }
 
 function parseShape(plan: PlanName, id: string): Shape {
@@ -86,11 +86,11 @@ async function getRootfs(deps: Deps, name: string): Promise<string> {
   const row = await deps.db.selectFrom('rootfs').selectAll().where('name', '=', name).executeTakeFirst()
   if (!row) throw badField({ rootfs: `unknown rootfs or template: ${name.slice(0, 100)}` })
   if (row.enabled) return row.name
-  const how = row.enable_with === null ? '' : `; an operator enables it with: ${row.enable_with}`
-  throw badField({ rootfs: `rootfs ${name} is disabled${how}` })
+  const hint = row.enable_with === null ? '' : `; an operator enables it with: ${row.enable_with}`
+  throw badField({ rootfs: `rootfs ${name} is disabled${hint}` })
 }
 
-/** Any whole MiB that holds the root file system, up to what the plan gives (wire 2). */
+/** Any number of MiB that holds the root file system, up to the maximum of the plan. */
 async function parseDisk(deps: Deps, plan: PlanName, diskMib: number, rootfs: string): Promise<number> {
   const max = PLANS[plan].max_disk_mib
   if (diskMib > max) throw new Failure('plan_limit', { disk_mib: `plan ${plan} allows at most ${max}` })
@@ -105,12 +105,12 @@ async function findMinDisk(deps: Deps, rootfs: string): Promise<number> {
   return Math.max(1, ...images.map((image) => image.min_disk_mib ?? 1))
 }
 
-/** There are no disks yet, so none that is named can exist. */
+/** Disks are not implemented yet, so a disk that is named cannot exist. */
 function checkDisks({ disks }: SandboxCreateBody): string | undefined {
   const paths = new Set<string>()
   for (const { mount_path } of disks ?? []) {
-    const fault = checkMountPath(mount_path)
-    if (fault) return `mount_path ${fault}`
+    const error = checkMountPath(mount_path)
+    if (error) return `mount_path ${error}`
     const path = normalisePath(mount_path)
     if (paths.has(path)) return `mount_path ${path} is used twice`
     paths.add(path)

@@ -1,4 +1,4 @@
-/** What a fork asks for, checked as far as it can be without taking anything: every fault here is a 400. */
+/** Parses the body of a fork. Every error here is a 400. */
 import { badField } from '@warren/kit/failure'
 import {
   checkEnvs,
@@ -9,7 +9,7 @@ import {
   type SandboxForkBody,
 } from '@warren/protocol'
 
-/** Undefined: as the source has it. */
+/** A field that is undefined is inherited from the source. */
 export type ForkRequest = {
   startPaused: boolean
   live: boolean
@@ -24,15 +24,15 @@ export type ForkRequest = {
 
 export function parseFork(body: SandboxForkBody): ForkRequest {
   const { envs, ssh_pubkeys } = body
-  // A child has its own allowance: asking for one, even for none, is a misunderstanding (spec 4.2).
+  // A child starts with the default quota. Any value, even 0, is rejected.
   if (body.bandwidth_quota_bytes != null) throw badField({ bandwidth_quota_bytes: 'cannot be set on a fork' })
   const egress = body.egress === undefined ? undefined : (body.egress ?? [])
   const rules = parseEgressRules(egress ?? [])
   if (typeof rules === 'string') throw badField({ egress: rules })
-  const wrongEnvs = checkEnvs(envs ?? {})
-  if (wrongEnvs !== undefined) throw badField({ envs: wrongEnvs })
-  const wrongKeys = checkSshPublicKeys(ssh_pubkeys ?? [])
-  if (wrongKeys !== undefined) throw badField({ ssh_pubkeys: wrongKeys })
+  const envsError = checkEnvs(envs ?? {})
+  if (envsError !== undefined) throw badField({ envs: envsError })
+  const keysError = checkSshPublicKeys(ssh_pubkeys ?? [])
+  if (keysError !== undefined) throw badField({ ssh_pubkeys: keysError })
   return {
     startPaused: body.start_paused ?? false,
     live: body.live ?? false,
@@ -41,7 +41,7 @@ export function parseFork(body: SandboxForkBody): ForkRequest {
     egress,
     ingressEnabled: body.ingress_enabled ?? undefined,
     networks: (body.networks ?? []).map(({ id }) => id),
-    // An empty map is no map (spec 4.2).
+    // An empty map means that the variables are inherited.
     envs: envs && Object.keys(envs).length > 0 ? envs : undefined,
   }
 }

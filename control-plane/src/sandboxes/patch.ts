@@ -1,7 +1,7 @@
 /**
- * Changes that cost nothing: one statement, in every state but the terminal ones (wire 2). A new idle limit counts from
- * now: a sandbox that was idle for longer gets the new limit in full, and nobody who uses it this very moment, knowing
- * only the old one, is taken by surprise (auto-pause.ts).
+ * Changes settings of a sandbox, in every state but the terminal ones. A new idle limit counts from now. This gives a
+ * sandbox that was idle for longer the whole new limit, and auto-pause relies on it: processes may have recorded uses
+ * that were far from the end of the old limit (docs/decisions/0032-auto-pause-protocol.md).
  */
 import { wrongState } from '@warren/kit/failure'
 import { isTerminal, type SandboxPatchBody, type SandboxStatus, TERMINAL_STATUSES } from '@warren/protocol'
@@ -10,10 +10,10 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 
 export async function patchSandbox(deps: Deps, sandbox: SandboxRow, body: SandboxPatchBody): Promise<SandboxRow> {
-  if (isTerminal(sandbox.status)) throw refusal(sandbox.status)
+  if (isTerminal(sandbox.status)) throw notPatchable(sandbox.status)
   const change = changeOf(body)
   const changes = Object.entries(change).filter(([name, value]) => sandbox[name as keyof SandboxRow] !== value)
-  // A client sends the same patch with every turn: nothing changes, so nothing is written.
+  // Some clients send the same patch again and again. Nothing changes, so nothing is written.
   if (changes.length === 0) return sandbox
   const row = await deps.db
     .updateTable('sandboxes')
@@ -28,12 +28,12 @@ export async function patchSandbox(deps: Deps, sandbox: SandboxRow, body: Sandbo
     .select('status')
     .where('id', '=', sandbox.id)
     .executeTakeFirstOrThrow()
-  throw refusal(status)
+  throw notPatchable(status)
 }
 
-const refusal = (status: SandboxStatus) => wrongState(status, 'a living sandbox')
+const notPatchable = (status: SandboxStatus) => wrongState(status, 'a living sandbox')
 
-/** Only what is given changes; switching off wins over a number (spec 4.1). */
+/** Only given fields change. `disable_auto_pause` wins over a number. */
 function changeOf(
   body: SandboxPatchBody,
 ): Partial<Pick<SandboxRow, 'ingress_enabled' | 'auto_pause_after_seconds' | 'auto_resume'>> {

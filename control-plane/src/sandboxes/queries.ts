@@ -1,4 +1,4 @@
-/** Reading sandboxes. Ownership is part of every lookup: a foreign sandbox is an absent one. */
+/** Queries for sandboxes. Every lookup checks the owner: a sandbox of another user does not exist for the caller. */
 import { isIPv4 } from 'node:net'
 import { SANDBOX_ID_PATTERN, type SandboxListQuery } from '@warren/protocol'
 import type { Database } from '../db/connect.ts'
@@ -8,13 +8,13 @@ import { clampPage } from '../http/pagination.ts'
 import type { SandboxCounts } from './count-by-status.ts'
 
 /**
- * A row travels as one JSON value: V8 reads it five times as fast as `pg` reads thirty columns with their arrays and
- * times, which would be most of the work of a page.
+ * A row is read as one JSON value. V8 parses it five times as fast as `pg` parses thirty columns with their arrays and
+ * timestamps, which would take most of the time of listing a page.
  */
 const SELECT = 'select to_json(sandboxes) as row from sandboxes'
 
 const FIND = `${SELECT} where id = any($1)`
-/** The usual case, and the one that is planned only once: any(…) is planned anew for each list of ids. */
+/** The usual case. PostgreSQL plans it once, whereas it plans any(…) again for each list of ids. */
 const FIND_ONE = `${SELECT} where id = $1`
 const LIST = `${SELECT} where user_id = $1
   order by created_at desc, id desc limit $2 offset $3`
@@ -31,7 +31,7 @@ export async function findSandboxes(database: Database, ids: string[]): Promise<
 
 const FIND_VERSIONS = 'select to_json(sandboxes) as row, xmin::text as version from sandboxes where id = any($1)'
 
-/** With a version: another one means that something of the row, whatever it is, was written since. */
+/** With a version that changes whenever any column of the row is written. */
 export async function findSandboxVersions(
   database: Database,
   ids: string[],
@@ -42,7 +42,10 @@ export async function findSandboxVersions(
 
 const ID = new RegExp(SANDBOX_ID_PATTERN)
 
-/** Anything that is not an id is absent; asked for, it could spoil the statement it shares with other requests. */
+/**
+ * Text that is not an id is not looked up: the loader batches the ids of several requests into one statement, and an
+ * invalid one (with a NUL byte, for example) would fail it for all of them.
+ */
 export async function findOwnSandbox(deps: Deps, userId: string, id: string): Promise<SandboxRow | undefined> {
   if (!ID.test(id)) return undefined
   const row = await deps.loaders.sandbox(id)
@@ -52,7 +55,7 @@ export async function findOwnSandbox(deps: Deps, userId: string, id: string): Pr
 const FIND_BY_IP = `${SELECT}
   where ip = $1 and user_id = $2 and status not in ('destroyed', 'failed')`
 
-/** Among the living only: an address passes on when its sandbox has ended. */
+/** Ignores sandboxes that have ended, because their addresses are reused. */
 export async function findOwnSandboxByIp(deps: Deps, userId: string, ip: string): Promise<SandboxRow | undefined> {
   if (!isIPv4(ip)) return undefined
   const [row] = await selectRows(deps.database, 'find-sandbox-by-ip', FIND_BY_IP, [ip, userId])
@@ -89,7 +92,7 @@ async function selectRows(database: Database, name: string, text: string, values
   return rows.map(({ row }) => parseRow(row))
 }
 
-/** JSON has no times; the type above holds each of them to be parsed here. */
+/** JSON has no timestamps. The type above makes the compiler check that each of them is parsed here. */
 function parseRow(row: JsonRow): SandboxRow {
   return {
     ...row,

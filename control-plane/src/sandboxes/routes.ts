@@ -31,13 +31,15 @@ import { findOwnSandboxByIp, listSandboxes } from './queries.ts'
 import { resumeSandbox } from './resume.ts'
 import { viewSandbox } from './view.ts'
 
-/** Seconds; a poll before that finds nothing new. */
+/** Seconds before the first poll. An earlier one would find the operation still in progress. */
 const POLL_AFTER = '1'
 
 export function sandboxRoutes(app: App, deps: Deps): void {
   const discard = (id: string) => {
-    deps.log.info({ sandbox: id }, 'the caller had gone before it learnt of its sandbox')
-    destroySandbox(deps, id).catch((error) => deps.log.error({ err: error, sandbox: id }, 'could not destroy'))
+    deps.log.info({ sandbox: id }, 'caller disconnected before it received the id of its sandbox, destroying it')
+    destroySandbox(deps, id).catch((error) => {
+      deps.log.error({ err: error, sandbox: id }, 'failed to destroy a sandbox whose caller disconnected')
+    })
   }
   const view = (row: Parameters<typeof viewSandbox>[0]) => viewSandbox(row, deps.ingressAddress.urlDomain)
 
@@ -46,7 +48,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     {
       config: { access: 'user', idempotent: true },
       schema: {
-        summary: 'Create a sandbox; answers when it runs',
+        summary: 'Create a sandbox. The response is sent once it is running',
         tags: ['sandboxes'],
         body: SandboxCreateBody,
         response: { 200: success(SandboxView) },
@@ -54,17 +56,18 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     },
     async (request, reply) => {
       const { idempotency: claim } = request
-      const gone = callerDisconnected(reply)
+      const disconnected = callerDisconnected(reply)
       const render = reply.getSerializationFunction('200')! // Declared above.
       const row = await createSandbox(deps, request.caller.user, request.body, {
-        signal: gone,
+        signal: disconnected,
         commit: async (tx, row) => {
           if (claim) await storeResponse(tx, claim, 200, render(ok(view(row))))
         },
       })
-      // Nobody would know of it; with a key the answer is kept for whoever asks again.
-      if (!claim) gone.addEventListener('abort', () => discard(row.id), { once: true })
-      if (!claim && gone.aborted) discard(row.id)
+      // A caller that disconnected does not know the id, so the sandbox would leak. With an Idempotency-Key the caller can
+      // repeat the request and gets the stored response.
+      if (!claim) disconnected.addEventListener('abort', () => discard(row.id), { once: true })
+      if (!claim && disconnected.aborted) discard(row.id)
       return ok(view(row))
     },
   )
@@ -92,7 +95,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
       config: { access: 'token' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Get one sandbox',
+        summary: 'Get a sandbox',
         tags: ['sandboxes'],
         params: SandboxParams,
         response: { 200: success(SandboxView) },
@@ -107,7 +110,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
       config: { access: 'user' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Change what can be changed at any time; only given fields change',
+        summary: 'Change ingress, auto-pause or auto-resume of a sandbox. Fields that are not given stay as they are',
         tags: ['sandboxes'],
         params: SandboxParams,
         body: SandboxPatchBody,
@@ -123,7 +126,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
       config: { access: 'token' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Destroy a sandbox, in any state; may be repeated',
+        summary: 'Destroy a sandbox, whatever its status. Repeating the request is harmless',
         tags: ['sandboxes'],
         params: SandboxParams,
         response: { 200: success(SandboxDeleteView) },
@@ -138,7 +141,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
       config: { access: 'token' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Save memory, processes and disk, and release the compute',
+        summary: 'Pause a running sandbox: its memory, processes and disk are saved and its compute is released',
         tags: ['sandboxes'],
         params: SandboxParams,
         response: { 202: success(SandboxView) },
@@ -159,7 +162,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
       config: { access: 'token' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Go on where it was paused',
+        summary: 'Resume a paused sandbox. Its processes continue where they were paused',
         tags: ['sandboxes'],
         params: SandboxParams,
         response: { 202: success(SandboxView) },
@@ -180,7 +183,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
       config: { access: 'user', idempotent: true },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Make copies that go on from where a paused sandbox stands; with `count` the answer is an array',
+        summary: 'Fork a paused sandbox: copies continue from its saved state. With `count`, the response is an array',
         tags: ['sandboxes'],
         params: SandboxParams,
         body: SandboxForkBody,
@@ -190,12 +193,12 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     async (request, reply) => {
       const { idempotency: claim, body } = request
       const render = reply.getSerializationFunction('202')! // Declared above.
-      const answer = (rows: Parameters<typeof view>[0][]) =>
+      const responseOf = (rows: Parameters<typeof view>[0][]) =>
         ok(body.count == null ? view(rows[0]!) : rows.map((row) => view(row)))
       const rows = await forkSandbox(deps, request.sandbox, body, async (tx, children) => {
-        if (claim) await storeResponse(tx, claim, 202, render(answer(children)))
+        if (claim) await storeResponse(tx, claim, 202, render(responseOf(children)))
       })
-      return reply.code(202).header('X-Poll-After', POLL_AFTER).send(answer(rows))
+      return reply.code(202).header('X-Poll-After', POLL_AFTER).send(responseOf(rows))
     },
   )
 
@@ -205,7 +208,8 @@ export function sandboxRoutes(app: App, deps: Deps): void {
       config: { access: 'token' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'What became of a sandbox and why, newest first; kept until 30 days after its end',
+        summary:
+          'List the status changes of a sandbox and their reasons, newest first. Events are deleted 30 days after the sandbox has ended',
         tags: ['sandboxes'],
         params: SandboxParams,
         querystring: PageQuery,
@@ -223,7 +227,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
     {
       config: { access: 'user' },
       schema: {
-        summary: 'Find a living sandbox by its address',
+        summary: 'Find a sandbox by its IP address. Sandboxes that have ended are not found',
         tags: ['sandboxes'],
         params: SandboxByIpParams,
         response: { 200: success(SandboxView) },

@@ -44,7 +44,7 @@ test('a sandbox that asks to be deleted is, and why stays with it', async () => 
 
   await reaches(id, 'destroyed')
 
-  assert.equal((await viewOf(id)).status_reason, 'deleted from inside')
+  assert.equal((await viewOf(id)).status_reason, 'deleted from inside the sandbox')
   assert.equal((await eventsOf(id))[0].actor, 'sandbox')
   await assertNothingLeft()
 })

@@ -1,10 +1,11 @@
 /**
- * What sandboxes ask for themselves (spec 4.15): a host lists it with the VM until it is paused or deleted.
+ * Applies self-signals: a program in a sandbox may ask to pause or delete that sandbox. The host lists the signal with
+ * the VM until the VM is paused or deleted.
  *
- * Acted on once. When a state has signals, their rows are read and the host is asked again: what it still lists then is
- * newer than the rows, and is obeyed only if nothing has begun since. One that was paused and resumed in between has
- * another fence, and its signal is gone. A pause that failed leaves the signal with the VM; it is tried again after a
- * while, not each second.
+ * Each signal is applied once. When a host's state contains signals, their rows are read and the host is asked again.
+ * A signal that it still lists is newer than the rows, and is applied only if the fence has not changed since; a sandbox
+ * that was paused and resumed in between has another fence and its signal is gone. A failed pause leaves the signal
+ * with the VM, and it is applied again after RETRY_AFTER_S.
  */
 import { Failure } from '@warren/kit/failure'
 import { type HostState, type HostVmSignal, sanitizeSelfReason } from '@warren/protocol'
@@ -15,9 +16,9 @@ import type { HostClient } from '../hosts/client.ts'
 import { destroySandbox } from './destroy.ts'
 import { beginPause } from './pause.ts'
 
-const AGAIN_AFTER_S = 30
+const RETRY_AFTER_S = 30
 
-type Seen = Pick<SandboxRow, 'id' | 'fence' | 'status'>
+type SeenRow = Pick<SandboxRow, 'id' | 'fence' | 'status'>
 
 export async function applySelfSignals(
   deps: Deps,
@@ -35,27 +36,27 @@ export async function applySelfSignals(
     .execute()
   if (rows.length === 0) return
   const { vms } = await host.getState()
-  for (const row of rows) await obey(deps, row, vms.find((vm) => vm.id === row.id)?.signal)
+  for (const row of rows) await applySignal(deps, row, vms.find((vm) => vm.id === row.id)?.signal)
 }
 
-async function obey(deps: Deps, row: Seen, signal: HostVmSignal | undefined): Promise<void> {
+async function applySignal(deps: Deps, row: SeenRow, signal: HostVmSignal | undefined): Promise<void> {
   if (!signal) return
-  // The host has cleaned it; of what a guest wrote nothing is taken on trust.
+  // The host has sanitized the text already, but it comes from the guest and is not trusted.
   const reason = sanitizeSelfReason(signal.reason)
   if (signal.action === 'delete') {
-    await destroySandbox(deps, row.id, { actor: 'sandbox', reason: reason ?? 'deleted from inside' })
-  } else if (row.status === 'running') await pauseItself(deps, row, reason ?? 'paused from inside')
+    await destroySandbox(deps, row.id, { actor: 'sandbox', reason: reason ?? 'deleted from inside the sandbox' })
+  } else if (row.status === 'running') await pauseBySignal(deps, row, reason ?? 'paused from inside the sandbox')
 }
 
-async function pauseItself(deps: Deps, row: Seen, reason: string): Promise<void> {
+async function pauseBySignal(deps: Deps, row: SeenRow, reason: string): Promise<void> {
   try {
     await deps.db.transaction().execute(async (tx) => {
       const { rows } = await sql`select from sandboxes where id = ${row.id} and fence = ${row.fence}
-        and not (status_actor = 'sandbox' and status_since > now() - make_interval(secs => ${AGAIN_AFTER_S}))
+        and not (status_actor = 'sandbox' and status_since > now() - make_interval(secs => ${RETRY_AFTER_S}))
         for no key update`.execute(tx)
       if (rows.length > 0) await beginPause(tx, row.id, 'sandbox', reason)
     })
   } catch (error) {
-    if (!(error instanceof Failure)) throw error // 409: somebody was faster.
+    if (!(error instanceof Failure)) throw error // 409: another operation has begun first.
   }
 }

@@ -1,6 +1,6 @@
 /**
- * What is paid for, as intervals: a move closes what it ends and opens what it begins, in its own transaction.
- * A sandbox has at most one open interval (the index says so).
+ * Usage intervals, from which users are billed. A move closes the interval that it ends and opens the one that it
+ * begins, in its own transaction. A sandbox has at most one open interval, which a unique index enforces.
  */
 import { SANDBOX_MOVES, type SandboxMove, type SandboxStatus } from '@warren/protocol'
 import { sql } from 'kysely'
@@ -8,41 +8,42 @@ import type { Tx } from '../db/connect.ts'
 import type { SandboxRow, UsageKind } from '../db/schema.ts'
 
 /**
- * `keeps`: whatever was open goes on. While it pauses a VM still holds all it had; while it resumes it holds no more
- * than before. Who has asked for the end of a sandbox pays nothing from then on.
+ * `unchanged` leaves the open interval open: a pausing VM still uses everything it had, and a resuming one is charged
+ * as paused until it runs. A sandbox is free of charge from the moment of its deletion.
  */
-const USED_AS = {
+const USAGE_BY_STATUS = {
   creating: 'nothing',
   running: 'running',
-  pausing: 'keeps',
+  pausing: 'unchanged',
   paused: 'paused',
-  resuming: 'keeps',
+  resuming: 'unchanged',
   forking: 'nothing',
   error: 'error',
   destroying: 'nothing',
   destroyed: 'nothing',
   failed: 'nothing',
-} as const satisfies Record<SandboxStatus, UsageKind | 'keeps' | 'nothing'>
+} as const satisfies Record<SandboxStatus, UsageKind | 'unchanged' | 'nothing'>
 
 export async function recordUsage(tx: Tx, move: SandboxMove, row: SandboxRow): Promise<void> {
   const { from, to } = SANDBOX_MOVES[move]
-  const use = USED_AS[to]
-  if (use === 'keeps') return
-  if (use !== 'nothing') return change(tx, row, use)
-  if (from.some((status) => USED_AS[status] !== 'nothing')) await close(tx, row.id)
+  const usage = USAGE_BY_STATUS[to]
+  if (usage === 'unchanged') return
+  if (usage !== 'nothing') return switchInterval(tx, row, usage)
+  if (from.some((status) => USAGE_BY_STATUS[status] !== 'nothing')) await closeInterval(tx, row.id)
 }
 
-async function close(tx: Tx, sandboxId: string): Promise<void> {
+async function closeInterval(tx: Tx, sandboxId: string): Promise<void> {
   await sql`update usage_intervals set ended_at = ${END} where sandbox_id = ${sandboxId} and ended_at is null`.execute(
     tx,
   )
 }
 
 /**
- * Closes what is open and opens the new kind, unless it is of this very kind (a pause that failed): then it goes on.
- * The insert reads what was closed, so it comes after it and the index is content.
+ * Closes the open interval and opens one of the new kind. If the open interval is of this kind already, after a failed
+ * pause, it stays open. The insert reads the closed rows so that it runs after the update; otherwise the unique index
+ * would see two open intervals.
  */
-async function change(tx: Tx, row: SandboxRow, kind: UsageKind): Promise<void> {
+async function switchInterval(tx: Tx, row: SandboxRow, kind: UsageKind): Promise<void> {
   const { id, user_id, shape, mem_mib, disk_mib } = row
   await sql`with closed as (
       update usage_intervals set ended_at = ${END}
@@ -54,5 +55,5 @@ async function change(tx: Tx, row: SandboxRow, kind: UsageKind): Promise<void> {
       select from usage_intervals where sandbox_id = ${id} and ended_at is null and kind = ${kind})`.execute(tx)
 }
 
-/** Later than its start also when the transaction that closes it began before the one that opened it. */
+/** Never before the start, even if the closing transaction began before the opening one. */
 const END = sql`greatest(started_at, now())`

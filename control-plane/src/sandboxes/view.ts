@@ -1,4 +1,4 @@
-/** What a client sees of a sandbox. Unset fields are left out, never null (wire 1.2). */
+/** Renders a sandbox for the API. Unset fields are omitted, never null. */
 import type { SandboxStatus, SandboxView } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 
@@ -35,16 +35,16 @@ export function viewSandbox(row: SandboxRow, ingressDomain: string): SandboxView
   }
 }
 
-/** Taken before there is a VM behind it; shown once there is (wire 2). */
+/** The address is allocated before the VM exists, and shown once it does. */
 export const visibleAddress = ({ ip, status }: { ip: string | null; status: SandboxStatus }): string | undefined =>
   status === 'creating' || status === 'forking' ? undefined : (ip ?? undefined)
 
-/** `<port>` stays literal: clients put their port in its place. */
+/** `<port>` is literal: clients replace it with their port. */
 const ingressUrl = (id: string, domain: string) => `https://${id.slice('sb-'.length).toLowerCase()}-<port>.${domain}`
 
 const TWO_DIGITS = Array.from({ length: 60 }, (_, n) => String(n).padStart(2, '0'))
 
-/** What `toISOString` gives, at half its cost, which would be most of the cost of a view. */
+/** Same result as `toISOString` at half its cost, which would dominate the cost of rendering a view. */
 export function renderTime(time: Date): string {
   const date = `${time.getUTCFullYear()}-${TWO_DIGITS[time.getUTCMonth() + 1]}-${TWO_DIGITS[time.getUTCDate()]}`
   const minutes = `${TWO_DIGITS[time.getUTCHours()]}:${TWO_DIGITS[time.getUTCMinutes()]}`

@@ -1,20 +1,21 @@
-/** Asking another service who somebody is: one HTTP call, bounded in time and size; its troubles are ours to name. */
+/** Calls an external identity service, with limits on time and size. Every failure becomes a 502 that names the service. */
 import { upstreamUnavailable } from '@warren/kit/failure'
 import { errorText } from '@warren/kit/text'
 
-const LIMIT_MS = 3_000
-const ANSWER_MAX_CHARACTERS = 64 * 1024
+const TIMEOUT_MS = 3_000
+const RESPONSE_MAX_CHARACTERS = 64 * 1024
 
 export async function callService(
   name: string,
   url: string,
   init: RequestInit,
-): Promise<{ status: number; answer: unknown }> {
+): Promise<{ status: number; body: unknown }> {
   try {
-    const response = await fetch(url, { ...init, redirect: 'error', signal: AbortSignal.timeout(LIMIT_MS) })
+    const response = await fetch(url, { ...init, redirect: 'error', signal: AbortSignal.timeout(TIMEOUT_MS) })
     const text = await response.text()
-    if (text.length > ANSWER_MAX_CHARACTERS) throw new Error('its answer is too long')
-    return { status: response.status, answer: response.ok ? JSON.parse(text) : undefined }
+    if (text.length > RESPONSE_MAX_CHARACTERS)
+      throw new Error(`response is longer than ${RESPONSE_MAX_CHARACTERS} characters`)
+    return { status: response.status, body: response.ok ? JSON.parse(text) : undefined }
   } catch (error) {
     throw upstreamUnavailable(`${name} unavailable`, { cause: new Error(errorText(error), { cause: error }) })
   }

@@ -1,4 +1,7 @@
-/** New users, from the admin tool, the first start, or the first visit of someone another service vouches for. */
+/**
+ * Creates users: by the admin tool, at the first start, or when a user of an external identity service sends the first
+ * request.
+ */
 import { failure } from '@warren/kit/failure'
 import { newId } from '@warren/protocol'
 import type { Db, Tx } from '../db/connect.ts'
@@ -16,15 +19,15 @@ export async function createUser(db: Db, user: NewUser): Promise<UserRow> {
   return row
 }
 
-/** The user another service knows by this id; made on the first visit, by one of the requests that race for it. */
+/** Finds the user with this id in an external service, or creates it. Concurrent first requests create it once. */
 export async function findOrCreateExternalUser(db: Db, externalId: string): Promise<UserRow> {
   const find = () => db.selectFrom('users').selectAll().where('external_id', '=', externalId).executeTakeFirst()
   const found = await find()
   if (found) return found
   await db.transaction().execute((tx) => insertUser(tx, { name: externalId, externalId, plan: 'free' }))
-  const made = await find()
-  if (!made) throw new Error(`the name ${externalId} belongs to a local user`)
-  return made
+  const created = await find()
+  if (!created) throw new Error(`failed to create user ${externalId}: the name belongs to a local user`)
+  return created
 }
 
 async function insertUser(tx: Tx, user: NewUser): Promise<UserRow | undefined> {

@@ -1,4 +1,4 @@
-/** Credit is kept in millionths, so that prices per second add up exactly; every change leaves an entry. */
+/** Credit is stored in millionths, so that prices per second add up exactly. Every change is recorded as an entry. */
 import { notFound } from '@warren/kit/failure'
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'

@@ -1,4 +1,4 @@
-/** Whose API key this is. Only the hash is stored, so only the hash can be asked for. */
+/** Finds the user of an API key by the hash of the key. The key itself is not stored. */
 import type { UserRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import type { Caller, CallerUser } from '../http/caller.ts'

@@ -1,4 +1,4 @@
-/** OAuth access tokens, by token introspection (RFC 7662). */
+/** Identifies the user of an OAuth access token by token introspection (RFC 7662). */
 import { upstreamUnavailable } from '@warren/kit/failure'
 import type { Deps } from '../deps.ts'
 import type { Caller } from '../http/caller.ts'
@@ -12,21 +12,21 @@ export async function findOauthCaller(
 ): Promise<{ caller: Caller | undefined; ttlMs?: number }> {
   const { introspectionUrl: url, introspectionClientId: id, introspectionClientSecret: secret } = deps.config
   if (url === undefined) return { caller: undefined }
-  const { answer } = await callService('token introspection', url, {
+  const { body } = await callService('token introspection', url, {
     method: 'POST',
     headers: { accept: 'application/json', ...(id === '' ? {} : { authorization: basic(id, secret) }) },
     body: new URLSearchParams({ token, token_type_hint: 'access_token' }),
   })
-  if (!isRecord(answer) || typeof answer.active !== 'boolean') {
+  if (!isRecord(body) || typeof body.active !== 'boolean') {
     throw upstreamUnavailable('token introspection unavailable')
   }
-  if (!answer.active) return { caller: undefined }
-  if (typeof answer.sub !== 'string' || answer.sub === '') {
-    throw upstreamUnavailable('token introspection unavailable', { cause: new Error('the answer has no sub') })
+  if (!body.active) return { caller: undefined }
+  if (typeof body.sub !== 'string' || body.sub === '') {
+    throw upstreamUnavailable('token introspection unavailable', { cause: new Error('response has no sub') })
   }
-  const ttlMs = typeof answer.exp === 'number' ? answer.exp * 1000 - deps.now().getTime() : undefined
+  const ttlMs = typeof body.exp === 'number' ? body.exp * 1000 - deps.now().getTime() : undefined
   if (ttlMs !== undefined && ttlMs <= 0) return { caller: undefined }
-  const user = await findOrCreateExternalUser(deps.db, `oauth:${answer.sub}`)
+  const user = await findOrCreateExternalUser(deps.db, `oauth:${body.sub}`)
   return { caller: { kind: 'user', user: toCallerUser(deps, user) }, ...(ttlMs === undefined ? {} : { ttlMs }) }
 }
 

@@ -1,16 +1,16 @@
-/** API keys: 256 random bits, shown once, stored as a hash. */
+/** API keys: 256 random bits, shown once and stored only as a hash. */
 import { hash, randomBytes } from 'node:crypto'
 import { notFound } from '@warren/kit/failure'
 import { newId } from '@warren/protocol'
 import type { Db } from '../db/connect.ts'
 
-/** Hexadecimal after the prefix, so no key can look like a sandbox access token (`skp_sb_`). */
+/** The rest of the key is hexadecimal, so no key can look like a sandbox access token (`skp_sb_`). */
 const KEY_PREFIX = 'skp_'
 
 export const newApiKey = (): string => KEY_PREFIX + randomBytes(32).toString('hex')
 export const hashKey = (key: string): Buffer => Buffer.from(hash('sha256', key, 'hex'), 'hex')
 
-/** Enough to recognise a key by, far too little to guess it. */
+/** Enough to recognise a key, too little to guess it. */
 export const keyHint = (key: string): string => `${key.slice(0, 8)}...${key.slice(-4)}`
 
 export async function createApiKey(db: Db, userId: string, name: string): Promise<{ id: string; key: string }> {
@@ -23,7 +23,7 @@ export async function createApiKey(db: Db, userId: string, name: string): Promis
   return { id, key }
 }
 
-/** The database tells every process to forget what it remembers of keys (migration 0001). */
+/** A database trigger makes every process clear its cached credentials (migration 0001). */
 export async function revokeApiKey(db: Db, id: string, now: Date): Promise<void> {
   const row = await db
     .updateTable('api_keys')

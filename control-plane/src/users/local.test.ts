@@ -12,7 +12,7 @@ const folder = await mkdtemp(path.join(tmpdir(), 'warren-local-'))
 after(() => rm(folder, { recursive: true }))
 const keyFile = path.join(folder, 'local.key')
 
-test('the first start makes the local user, and every later one finds the same key', async () => {
+test('the first start creates the local user, and later starts find the same key', async () => {
   const [first, second] = [await ensureLocalUser(deps.db, keyFile), await ensureLocalUser(deps.db, keyFile)]
 
   assert.equal(first, second)
@@ -28,7 +28,7 @@ test('only a hash of a key is stored', async () => {
   assert.ok(!JSON.stringify(rows).includes(key.slice(8, -4)))
 })
 
-test('a start that was killed between the file and the database goes on with that key', async () => {
+test('after a start that was killed between writing the file and the database, the next start uses that key', async () => {
   const key = `skp_${'ab'.repeat(32)}`
   await writeFile(keyFile, key)
 
@@ -36,7 +36,7 @@ test('a start that was killed between the file and the database goes on with tha
   assert.equal((await get('/v1/whoami', key)).status, 200)
 })
 
-test('a revoked, garbled or lost key is replaced, and the revoked one stays worthless', async () => {
+test('a revoked, damaged or missing key is replaced, and the revoked one stays invalid', async () => {
   const revoked = await ensureLocalUser(deps.db, keyFile)
   const { id } = await deps.db
     .selectFrom('api_keys')
@@ -47,9 +47,9 @@ test('a revoked, garbled or lost key is replaced, and the revoked one stays wort
 
   const replaced = await ensureLocalUser(deps.db, keyFile)
   await writeFile(keyFile, 'skp_half')
-  const mended = await ensureLocalUser(deps.db, keyFile)
+  const repaired = await ensureLocalUser(deps.db, keyFile)
 
-  assert.equal(new Set([revoked, replaced, mended]).size, 3)
-  assert.equal((await get('/v1/whoami', mended)).status, 200)
+  assert.equal(new Set([revoked, replaced, repaired]).size, 3)
+  assert.equal((await get('/v1/whoami', repaired)).status, 200)
   assert.equal((await get('/v1/whoami', revoked)).status, 401)
 })

@@ -1,8 +1,9 @@
 /**
- * The machine's own user: an operator without limits, made on the first start.
+ * The local user: an operator without limits, created at the first start.
  *
- * Its key lies in a file that only its owner reads, so that `warren env` can show it again. The file is written
- * before the database learns the key: a start that is killed between the two finds the file and goes on.
+ * Its API key is stored in a file that only the owner can read, so that `warren env` can print it again. The file is
+ * written before the key is inserted into the database. If the process is killed between the two, the next start reads
+ * the file and inserts that key.
  */
 import { readFile } from 'node:fs/promises'
 import { writeFileDurably } from '@warren/kit/files'
@@ -34,14 +35,14 @@ async function findOrCreateLocalUser(db: Db): Promise<UserRow> {
   try {
     return await createUser(db, { name: LOCAL_NAME, plan: 'local', operator: true })
   } catch (error) {
-    // Two processes on one database start for the first time: one makes it, the other finds it.
-    const made = await find()
-    if (made) return made
+    // Two processes start for the first time on one database: one creates the user, the other finds it.
+    const created = await find()
+    if (created) return created
     throw error
   }
 }
 
-/** A key whose revocation the operator asked for stays revoked; a new one takes its place. */
+/** A key that was revoked stays revoked. It is replaced by a new one. */
 async function isUsable(db: Db, key: string): Promise<boolean> {
   if (!/^skp_[0-9a-f]{64}$/.test(key)) return false
   const row = await db.selectFrom('api_keys').select('revoked_at').where('hash', '=', hashKey(key)).executeTakeFirst()

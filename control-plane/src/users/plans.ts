@@ -1,4 +1,4 @@
-/** What each plan allows (spec 8). `local` is the plan of the machine's own user and has no limits. */
+/** The limits of each plan. `local` is the plan of the local user (local.ts) and has no caps. */
 import { findShape } from '@warren/protocol'
 
 export type Cap = { concurrent: number; per_day: number }
@@ -9,7 +9,7 @@ export type Plan = {
   disks: Cap
   templates: Cap
   max_disk_mib: number
-  /** The largest shape: both numbers bound it. */
+  /** A shape must fit both this and `max_mem_mib`. */
   max_vcpu: number
   max_mem_mib: number
   webhook_endpoints: number

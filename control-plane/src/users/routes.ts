@@ -8,7 +8,11 @@ export function userRoutes(app: App, deps: Deps): void {
     '/v1/whoami',
     {
       config: { access: 'user' },
-      schema: { summary: 'Who you are and what you have', tags: ['identity'], response: { 200: success(Whoami) } },
+      schema: {
+        summary: 'Get the id of the caller and the number of its sandboxes',
+        tags: ['identity'],
+        response: { 200: success(Whoami) },
+      },
     },
     async (request) => ok(await whoami(deps, request.caller)),
   )

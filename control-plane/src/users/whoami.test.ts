@@ -6,7 +6,7 @@ import { insertSandbox } from '../testing/sandboxes.ts'
 
 const { deps, user, get } = await createTestApp()
 
-test('whoami counts what runs, what is paused, what else is alive, and all there ever was', async () => {
+test('whoami counts running, paused and other current sandboxes, and all sandboxes ever created', async () => {
   const { id, key } = await user()
   assert.deepEqual((await get('/v1/whoami', key)).body.data, {
     user_id: id,
