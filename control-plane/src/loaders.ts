@@ -1,4 +1,4 @@
-/** Batched lookups (db/batch.ts) that almost every request makes. */
+/** The lookups that almost every request makes, batched (db/batch.ts). */
 
 import { findTokens } from './access-tokens/find.ts'
 import { batched } from './db/batch.ts'

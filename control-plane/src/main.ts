@@ -1,9 +1,8 @@
 /**
- * The control plane process. It starts in this order and stops in the reverse order: configuration, database, deps, app,
- * worker, ingress, API listener.
+ * The control plane: config → database → deps → app → worker → listen, and the same backwards.
  *
- * Under `warren start` it sends `ready` over the IPC channel to its parent, and stops when that channel closes, because
- * then the parent has exited. It can also run alone, in several copies on one database; it then needs DATABASE_URL only.
+ * Started by `warren start` it says `ready` over the channel between them and stops when that channel closes: whoever
+ * started it is gone. On its own (several copies on one database) it only needs DATABASE_URL.
  */
 import { randomUUID } from 'node:crypto'
 import type { AddressInfo } from 'node:net'
@@ -29,7 +28,7 @@ import { ensureLocalUser } from './users/local.ts'
 
 type Urls = { baseUrl: string; metricsUrl: string; ingressUrl?: string; ingressPort?: number }
 
-/** Less than the 10 s that `warren start` allows for stopping all processes. */
+/** Under the 10 s that `warren start` has for everything. */
 const STOP_LIMIT_MS = 4_000
 
 const config = readConfigOrExit()
@@ -50,14 +49,14 @@ try {
   process.send?.({ ready: true, ...urls })
   log.info(urls, 'control plane is ready')
 } catch (error) {
-  // The parent reports the failure to the user; without a parent, the log does.
+  // Whoever started us tells people; alone, the log does.
   if (process.send) process.send({ failed: errorText(error) })
-  else log.fatal({ err: error }, 'failed to start the control plane')
+  else log.fatal({ err: error }, 'control plane could not start')
   await stop(1)
 }
 
 async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> {
-  await migrateDatabase(config, log)
+  await migrateOnce(config, log)
   const database = connectDatabase(config.databaseUrl, log)
   stack.add('database', () => database.close())
   const deps = createDeps({
@@ -78,15 +77,15 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
   stack.add('operator port', () => operator.close())
 
   const app = await buildApp(deps, tracing)
-  const credentialChanges = watchCredentialChanges(deps)
-  stack.add('credential changes', () => credentialChanges.close())
+  const heard = watchCredentialChanges(deps)
+  stack.add('credential changes', () => heard.close())
   const worker = await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
   stack.add('worker', () => worker.stop())
 
   const ingress = config.ingress ? await startIngress(deps) : undefined
   if (ingress) stack.add('ingress', () => ingress.close())
 
-  // Before the API listens: a create right after the start must find the host.
+  // Before anybody is let in: a create right after the start must not find that there is no host.
   await watchHosts.run(deps)
   await app.listen({ host: config.host, port: config.port })
   stack.add('http', () => closeApp(app))
@@ -100,8 +99,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
   }
 }
 
-/** On separate connections, without the query timeouts of requests: a migration may take long. */
-async function migrateDatabase(config: Config, log: Log): Promise<void> {
+/** On connections of its own, without the limits that protect requests: a migration takes as long as it takes. */
+async function migrateOnce(config: Config, log: Log): Promise<void> {
   const database = connectDatabase(config.databaseUrl, log, { max: 4, queryLimitMs: 0 })
   try {
     await migrate(database)
@@ -110,17 +109,17 @@ async function migrateDatabase(config: Config, log: Log): Promise<void> {
   }
 }
 
-/** Gives requests 2 s to end. Streams, which may last for hours, must not delay the stop. */
+/** Requests under way get a moment to end; streams that would go on for hours do not hold up a stop. */
 async function closeApp(app: Awaited<ReturnType<typeof buildApp>>): Promise<void> {
-  const closeRest = setTimeout(() => app.server.closeAllConnections(), 2_000)
+  const cut = setTimeout(() => app.server.closeAllConnections(), 2_000)
   try {
     await app.close()
   } finally {
-    clearTimeout(closeRest)
+    clearTimeout(cut)
   }
 }
 
-/** The host for URLs: where the API listens on all addresses, clients connect to the loopback address. */
+/** An address to connect to, where all of them are listened on. */
 function urlHost(host: string): string {
   if (host === '0.0.0.0' || host === '::') return '127.0.0.1'
   return host.includes(':') ? `[${host}]` : host
@@ -131,17 +130,16 @@ async function stop(exitCode: number): Promise<never> {
   process.exit(exitCode)
 }
 
-/** After an unexpected error the state in memory cannot be trusted. Everything that must survive is in the database. */
+/** After an error nobody foresaw no state in memory can be trusted; what matters is in the database. */
 function die(error: unknown): never {
-  log.fatal({ err: error }, 'unexpected error, exiting')
+  log.fatal({ err: error }, 'unexpected error, ending')
   process.exit(70)
 }
 
 function readConfigOrExit(): Config {
   try {
     const config = readControlPlaneConfig(process.env)
-    if (config.databaseUrl === '')
-      throw new ConfigError('DATABASE_URL is not set (npm start sets it to the embedded database)')
+    if (config.databaseUrl === '') throw new ConfigError('DATABASE_URL is not set (npm start brings its own database)')
     return config
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error

@@ -1,9 +1,9 @@
-/** What every function of the host agent gets as its first argument; built once in main.ts. */
+/** What every function of the host agent gets as its first argument; built once in main.ts. Types only. */
 import type { Log } from '@warren/kit/log'
 import type { Cgroups } from './cgroups/cgroups.ts'
 import type { Config } from './config.ts'
 import type { ImageStore, Initramfs, Kernel } from './images/index.ts'
-import type { createLimiter } from './limiter.ts'
+import type { Limiter } from './limiter.ts'
 import type { Network } from './net/open.ts'
 import type { Pool } from './pool/pool.ts'
 import type { SnapshotStore } from './snapshots/store.ts'
@@ -24,15 +24,17 @@ export type Deps = {
   cgroups: Cgroups
   registry: Registry
   snapshots: SnapshotStore
-  /** Threads for reading and writing memory and large files. */
+  /** Threads that read and write memory and large files. */
   workers: WorkerPool
   pool: Pool
   standby: Standby
   compactor: Compactor
-  /** A user of its own for each VM, so that one QEMU can do nothing to another. */
+  /** A separate user id per slot, so that one QEMU process cannot touch another. */
   uidOf(slot: number): number
-  /** Fires when we stop: what nobody waits for ends. */
+  /** Aborted when the host agent stops, to end background work. */
   stopping: AbortSignal
-  restoreLimiter: ReturnType<typeof createLimiter>
-  buildLimiter: ReturnType<typeof createLimiter>
+  /** For starting VMMs that a request waits for. */
+  restoreLimiter: Limiter
+  /** For building bases. */
+  buildLimiter: Limiter
 }

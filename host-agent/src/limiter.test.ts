@@ -2,19 +2,19 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { createLimiter } from './limiter.ts'
 
-test('no more are inside than the gate is wide, and they enter in order', async () => {
-  const gate = createLimiter(2)
+test('no more work runs at once than the limit, and it starts in order', async () => {
+  const limiter = createLimiter(2)
   const order: number[] = []
-  let inside = 0
+  let running = 0
   let most = 0
 
   await Promise.all(
     Array.from({ length: 6 }, (_, i) =>
-      gate(async () => {
+      limiter(async () => {
         order.push(i)
-        most = Math.max(most, ++inside)
+        most = Math.max(most, ++running)
         await new Promise((resolve) => setImmediate(resolve))
-        inside--
+        running--
       }),
     ),
   )
@@ -22,30 +22,30 @@ test('no more are inside than the gate is wide, and they enter in order', async 
   assert.deepEqual([most, order], [2, [0, 1, 2, 3, 4, 5]])
 })
 
-test('work that fails lets the next one in', async () => {
-  const gate = createLimiter(1)
+test('work that fails frees its place', async () => {
+  const limiter = createLimiter(1)
 
   await assert.rejects(
-    gate(async () => {
+    limiter(async () => {
       throw new Error('no')
     }),
   )
 
-  assert.equal(await gate(async () => 7), 7)
+  assert.equal(await limiter(async () => 7), 7)
 })
 
-test('one that gave up while it waited does not hold up those behind it', async () => {
-  const gate = createLimiter(1)
+test('work that is aborted while it waits does not block the work behind it', async () => {
+  const limiter = createLimiter(1)
   const first = Promise.withResolvers<void>()
   const abort = new AbortController()
-  const running = gate(() => first.promise)
-  const given = gate(async () => 'given up', abort.signal)
-  const patient = gate(async () => 'patient')
+  const running = limiter(() => first.promise)
+  const aborted = limiter(async () => 'aborted', abort.signal)
+  const next = limiter(async () => 'next')
 
   abort.abort(new Error('gone'))
   first.resolve()
 
   await running
-  await assert.rejects(given, /gone/)
-  assert.equal(await patient, 'patient')
+  await assert.rejects(aborted, /gone/)
+  assert.equal(await next, 'next')
 })

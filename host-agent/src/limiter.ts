@@ -1,17 +1,23 @@
-/** Lets a few in at a time, in the order they came: more restores at once than cores make all of them slower. */
-export function createLimiter(width: number): <T>(work: () => Promise<T>, signal?: AbortSignal) => Promise<T> {
-  let inside = 0
+/**
+ * Limits how much work runs at once; the rest waits in the order it came. More restores at once than there are cores make
+ * all of them slower.
+ */
+export type Limiter = <T>(work: () => Promise<T>, signal?: AbortSignal) => Promise<T>
+
+export function createLimiter(limit: number): Limiter {
+  let running = 0
   const waiting: (() => void)[] = []
 
   const enter = async (signal?: AbortSignal): Promise<void> => {
-    while (inside >= width) {
+    while (running >= limit) {
       await new Promise<void>((resolve) => waiting.push(resolve))
       if (signal?.aborted) {
+        // This turn is not used, so the next one in line gets it.
         waiting.shift()?.()
         signal.throwIfAborted()
       }
     }
-    inside++
+    running++
   }
 
   return async (work, signal) => {
@@ -19,7 +25,7 @@ export function createLimiter(width: number): <T>(work: () => Promise<T>, signal
     try {
       return await work()
     } finally {
-      inside--
+      running--
       waiting.shift()?.()
     }
   }

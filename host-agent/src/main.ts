@@ -1,10 +1,16 @@
 /**
  * The host agent: the only root process, one per machine.
  *
- * Order of events: what this machine can run; the kernel, the initramfs with the guest agent, the default image; the
- * network; then what a predecessor left running is adopted, the rest of it and superseded images are removed; only then
- * the door opens. Other images are built and bases booted in the background. Stopping closes the door and leaves every
- * VM running: restarting Warren pauses nobody. With none there, it leaves nothing.
+ * Order of events at start:
+ *
+ *   1. Find out what this machine can run.
+ *   2. Build what is missing of the guest kernel, the initramfs with the guest agent, and the default image.
+ *   3. Open the network.
+ *   4. Adopt the VMs that a previous host agent left running; remove its other leftovers and superseded images.
+ *   5. Listen for requests. Build the other images and boot bases in the background.
+ *
+ * Stopping closes the listener and leaves every VM running, so a restart of Warren pauses no sandbox. If there is no VM,
+ * the network is torn down as well and nothing is left on the machine.
  */
 import { chmod, mkdir, rm, rmdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
@@ -30,14 +36,15 @@ import { startWorkerPool } from './snapshots/worker-pool.ts'
 import { createStandby } from './standby/standby.ts'
 import { createCompactor } from './vmm/disk/compact.ts'
 import { detectMachine } from './vmm/machine.ts'
-import { adoptAll } from './vms/adopt.ts'
+import type { VmmRecord } from './vmm/record.ts'
+import { findVmmRecord } from './vms/record.ts'
 import { openRegistry } from './vms/registry.ts'
 import { Vms } from './vms/vms.ts'
 
 const STOP_LIMIT_MS = 2_000
-/** Put there by tools/machine.sh. */
+/** Built by tools/machine.sh. */
 const GUEST_AGENT = path.resolve(import.meta.dirname, '../../guest-agent/target/warren/guest-agent')
-/** Above every real account and every range that containers are usually given. */
+/** Above real accounts and above the ranges that container runtimes use. */
 const FIRST_UID = 1_610_612_736
 
 const config = readConfigOrExit()
@@ -57,32 +64,33 @@ try {
   await start(config, log, stack)
   process.send?.({ ready: true, socket: config.socket })
 } catch (error) {
-  // Whoever started us tells people; alone, the log does.
+  // The launcher shows the error to the user. Without a launcher, it goes to the log.
   if (process.send) process.send({ failed: errorText(error) })
-  else log.fatal({ err: error }, 'host agent could not start')
+  else log.fatal({ err: error }, 'host agent failed to start')
   await stop(1)
 }
 
 async function start(config: Config, log: Log, stack: StopStack): Promise<void> {
-  if (process.getuid?.() !== 0) throw new Error('the host agent needs root: it makes networks and virtual machines')
+  if (process.getuid?.() !== 0)
+    throw new Error('the host agent must run as root: it creates networks and virtual machines')
   await mkdir(config.runDir, { recursive: true, mode: 0o711 })
   await chmod(config.runDir, 0o711)
-  stack.add('run folder', () => rmdir(config.runDir).catch(() => {})) // It stays while sandboxes have sockets in it.
+  stack.add('run folder', () => rmdir(config.runDir).catch(() => {})) // Not empty while sandboxes run.
   const { machine, why } = await detectMachine()
-  log.info({ machine, why }, 'machine')
+  log.info({ machine, why }, 'detected the machine')
 
   const images = await openImageStore({ cacheDir: config.cacheDir, log })
-  const kernel = await told('guest kernel', () => images.ensureKernel())
+  const kernel = await withProgress('guest kernel', () => images.ensureKernel())
   const initramfs = await images.ensureInitramfs(kernel, GUEST_AGENT)
-  await told(`image ${config.defaultRootfs}`, () => images.ensure(config.defaultRootfs, tell))
+  await withProgress(`image ${config.defaultRootfs}`, () => images.ensure(config.defaultRootfs, reportProgress))
 
   const layout = await findCgroupLayout()
-  if (!layout) throw new Error('no cgroups with cpu and memory controllers are mounted; npm run doctor says more')
+  if (!layout) throw new Error('no cgroups with cpu and memory controllers are mounted; see npm run doctor')
   const cgroups = await openCgroups(layout, config.instance)
   const { network, cidr } = await chooseNetwork(config, log)
   stack.add('network', async () => {
-    // With sandboxes here it stays; with none there is no reason to leave rules, routes and groups behind.
-    const isEmpty = vms.records().every((record) => record.body === undefined)
+    // The network stays while a VM needs it. Without one, no rules, routes or cgroups are left behind.
+    const isEmpty = listVmms(vms).length === 0
     if (isEmpty) await network.netd.request('tearDownHost')
     await network.close()
     if (!isEmpty) return
@@ -110,11 +118,14 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     buildLimiter: createLimiter(1),
   }
   const vms = new Vms(deps)
-  const found = await adoptAll(deps, vms)
+  const found = await vms.adoptAll()
   await network.reap()
   network.slots.start()
-  log.info(found, 'looked after what was here')
-  await pruneBases(deps, vms.records())
+  log.info(found, 'adopted the sandboxes of this host')
+  await pruneBases(
+    deps,
+    listVmms(vms).map((vmm) => vmm.base),
+  )
   await pruneImages(deps)
 
   deps.pool.start()
@@ -125,31 +136,35 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   await rm(config.socket, { force: true })
   await app.listen(config.socket)
   await chmod(config.socket, 0o600)
-  stack.add('door', () => app.close())
-  const background = prepareAll(deps, tell)
+  stack.add('listener', () => app.close())
+  const background = prepareAll(deps, reportProgress)
   stack.add('background work', () => background)
 }
 
-/** For the launcher, which shows it to people. */
-function tell(text: string): void {
+function listVmms(vms: Vms): VmmRecord[] {
+  return vms.records().flatMap((record) => findVmmRecord(record) ?? [])
+}
+
+/** The launcher shows it to the user. */
+function reportProgress(text: string): void {
   if (process.connected) process.send?.({ progress: text })
   log.debug(text)
 }
 
-async function told<T>(what: string, work: () => Promise<T>): Promise<T> {
-  tell(what)
+async function withProgress<T>(what: string, work: () => Promise<T>): Promise<T> {
+  reportProgress(what)
   return work()
 }
 
 async function stop(exitCode: number): Promise<never> {
-  stopping.abort(new Error('the host agent stops'))
+  stopping.abort(new Error('the host agent is stopping'))
   await stack.run(log, STOP_LIMIT_MS)
   process.exit(exitCode)
 }
 
-/** After an error nobody foresaw no state in memory can be trusted; what runs is found again at the next start. */
+/** After an unexpected error the state in memory cannot be trusted. The next start adopts what runs. */
 function die(error: unknown): never {
-  log.fatal({ err: error }, 'unexpected error, ending')
+  log.fatal({ err: error }, 'unexpected error, exiting')
   process.exit(70)
 }
 

@@ -1,11 +1,11 @@
-/** Whether the machine has memory to spare for what only makes things faster: the pool, and bodies on standby. */
+/** Whether the host is short of memory. If so, what only saves time is given up: the pool, and VMMs on standby. */
 import { readFileSync } from 'node:fs'
 
-/** Of what the machine has. */
-const SPARE_SHARE = 0.08
+/** Share of the host's memory that must be available. */
+const AVAILABLE_MIN_SHARE = 0.08
 
-export function shortOfMemory(): boolean {
+export function isMemoryShort(): boolean {
   const text = readFileSync('/proc/meminfo', 'utf8')
   const read = (name: string) => Number(new RegExp(`^${name}:\\s*(\\d+)`, 'm').exec(text)?.[1] ?? 0)
-  return read('MemAvailable') < read('MemTotal') * SPARE_SHARE
+  return read('MemAvailable') < read('MemTotal') * AVAILABLE_MIN_SHARE
 }

@@ -8,7 +8,7 @@ import { pathOf, type Store } from './images/layout.ts'
 import { makeFolder, makeStore } from './images/testing.ts'
 import { pruneImages } from './prune-images.ts'
 
-/** Content as the store keeps it: a folder named by its digest, with or without a name that stands for it. */
+/** Content of the store: a folder named by its digest, and optionally a name that links to it. */
 async function put(store: Store, content: 'roots' | 'kernels', id: string, name?: string): Promise<string> {
   const folder = pathOf(store, content, id)
   await mkdir(folder)
@@ -28,11 +28,11 @@ async function start(t: TestContext, store: Store, kernel: string): Promise<{ da
     kernel: { vmlinuz: pathOf(store, 'kernels', kernel, 'vmlinuz'), digest: `sha256:${kernel}` },
     log: { info: () => {}, warn: (details: { err: unknown }) => assert.fail(String(details.err)) },
     stopping: stopping.signal,
-  } as unknown as Deps // What it uses of them.
+  } as unknown as Deps // Only what pruneImages uses.
   return { dataDir, deps }
 }
 
-test('superseded roots and kernels go; what has a name stays, and a base keeps its image', async (t) => {
+test('superseded root file systems and kernels are removed, named ones and the image of a base stay', async (t) => {
   const store = await makeStore(t)
   await put(store, 'roots', 'aaaa', 'debian:13')
   const old = await put(store, 'roots', 'bbbb')
@@ -49,7 +49,7 @@ test('superseded roots and kernels go; what has a name stays, and a base keeps i
   assert.equal(await readFile(path.join(dataDir, 'bases/one/root.ext4'), 'utf8'), 'bbbb')
 })
 
-test('the kernel of a base stays, and so does what another process has open', async (t) => {
+test('the kernel of a base and files that another process has open stay', async (t) => {
   const store = await makeStore(t)
   await put(store, 'kernels', 'cccc', 'kernel-trixie')
   await put(store, 'kernels', 'dddd')

@@ -1,8 +1,8 @@
 /**
- * Superseded roots and kernels leave the cache when a host agent starts. A base has its own name for its image (a hard
- * link, or a copy), so no sandbox misses the one in the cache. The kernel of a base stays: its guests may load modules
- * of it later. What another Warren on this machine needs is open in one of its processes: roots by QEMU, the kernel by
- * its host agent.
+ * Removes superseded root file systems and kernels from the image cache when the host agent starts. A base has a hard
+ * link to its image, or a copy, so no sandbox needs the one in the cache. The kernel of a base stays, because its guests
+ * may load modules of it later. What another Warren on this machine uses is open in one of its processes, and files that
+ * are open stay: root file systems in QEMU, the kernel in its host agent.
  */
 import { open, readdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
@@ -17,12 +17,12 @@ export async function pruneImages(
     const removed = await deps.images.prune(({ digest }) => kernels.has(digest))
     if (removed.length > 0) deps.log.info({ removed }, 'removed superseded images')
   } catch (error) {
-    // They cost room, nothing else: no reason not to start.
-    deps.log.warn({ err: error }, 'could not remove superseded images')
+    // They only take up space, so the host agent starts all the same.
+    deps.log.warn({ err: error }, 'failed to remove superseded images')
   }
 }
 
-/** For as long as we run, bases are booted with it. */
+/** This host agent boots bases with it until it stops. */
 async function holdOpen(file: string, until: AbortSignal): Promise<void> {
   const handle = await open(file, 'r')
   until.addEventListener('abort', () => void handle.close(), { once: true })

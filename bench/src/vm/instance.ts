@@ -90,7 +90,9 @@ export async function readPids({ dataDir }: Instance): Promise<{ controlPlane: n
 /** The pid of a sandbox's QEMU, from the host agent's record. */
 export async function readQemuPid(dataDir: string, id: string): Promise<number> {
   const record = JSON.parse(await readFile(path.join(dataDir, 'vms', `${id}.json`), 'utf8'))
-  return (record as { body: { qemu: { pid: number } } }).body.qemu.pid
+  // In a comparison with a commit from before record version 2, the host agent calls it `body`.
+  const { vmm, body } = record as { [key: string]: { qemu: { pid: number } } | undefined }
+  return (vmm ?? body)!.qemu.pid
 }
 
 /** Each version runs on the Node that it comes with. */

@@ -1,27 +1,27 @@
-/** Readiness check: the service is ready if the database responds to a query. */
+/** Ready means: the database answered a query just now. */
 import { Fault } from '@warren/kit/failure'
 import { within } from '@warren/kit/stop'
 import { errorText } from '@warren/kit/text'
 import type { Deps } from '../deps.ts'
 
-/** Load balancers probe every second or two, so a later response would be useless. */
+/** Load balancers ask every second or two; an answer later than that is no answer. */
 const LIMIT_MS = 1_500
 
 export function createReadiness(deps: Deps): () => Promise<void> {
-  let pending: Promise<unknown> | undefined
-  // One query at a time: if the database hangs, the probes must not fill the pool.
-  const queryDatabase = () => {
-    pending ??= deps.database.pool.query('select 1').finally(() => {
-      pending = undefined
+  let underWay: Promise<unknown> | undefined
+  // One question at a time: a database that hangs must not fill the pool with questions about it.
+  const ask = () => {
+    underWay ??= deps.database.pool.query('select 1').finally(() => {
+      underWay = undefined
     })
-    return pending
+    return underWay
   }
 
   return async () => {
     try {
-      await within(LIMIT_MS, queryDatabase(), 'the database')
+      await within(LIMIT_MS, ask(), 'the database')
     } catch (error) {
-      deps.log.warn({ err: error }, 'readiness check failed')
+      deps.log.warn({ err: error }, 'not ready')
       throw new Fault('unavailable', 'database unreachable', {
         cause: error,
         retryAfterSeconds: 1,
@@ -31,6 +31,6 @@ export function createReadiness(deps: Deps): () => Promise<void> {
   }
 }
 
-/** Public, so it must not contain addresses or paths. */
+/** Enough for an operator, nothing about addresses or paths for anyone else. */
 const reasonOf = (error: unknown): string =>
-  /took more than/.test(errorText(error)) ? 'the database does not respond' : 'the database cannot be reached'
+  /took more than/.test(errorText(error)) ? 'the database does not answer' : 'the database cannot be reached'

@@ -77,7 +77,7 @@ export async function startVmInstance(env: NodeJS.ProcessEnv = {}, existingDataD
 /** The QEMU process of a running sandbox, from the host agent's record. */
 export function findQemuPid({ instance }: VmInstance, id: string): number | undefined {
   const file = path.join(instance.dataDir, 'vms', `${id}.json`)
-  return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')).body?.qemu.pid : undefined
+  return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')).vmm?.qemu.pid : undefined
 }
 
 /** Returns when the host agent has no VM any more. */

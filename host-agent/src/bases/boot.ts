@@ -1,4 +1,4 @@
-/** The one cold boot of a base: to a guest that answers, is warm and lies saved in the base's files. */
+/** The one cold boot of a base: until the guest responds and is warm, then its memory, devices and disk are saved. */
 import { chown, mkdir, readFile, rename, rm, truncate, writeFile } from 'node:fs/promises'
 import type { ClientHttp2Session } from 'node:http2'
 import path from 'node:path'
@@ -11,81 +11,97 @@ import { openGuestChannel } from '../guest/channel.ts'
 import { runInGuest } from '../guest/run-in-guest.ts'
 import { diskFile, inWork, STATE_FILE } from '../vmm/args.ts'
 import { createOverlay } from '../vmm/disk/qcow2/overlay.ts'
-import { launchQemu, socketDirOf, socketsIn } from '../vmm/launch.ts'
+import { guestSocketsIn, socketFolderOf } from '../vmm/folders.ts'
+import { launchQemu } from '../vmm/launch.ts'
+import type { Qmp } from '../vmm/qmp.ts'
 import type { Base } from './base.ts'
 
 const BOOT_LIMIT_MS = 40_000
+/** Of the guest's console, in the error when a boot fails. */
+const CONSOLE_LINES = 6
 
 export async function bootAndSave(deps: Deps, base: Base): Promise<void> {
   const signal = AbortSignal.any([AbortSignal.timeout(BOOT_LIMIT_MS), deps.stopping])
   const undo = new Undo()
   const id = `base-${base.key}`
   const consoleFile = path.join(base.folder, 'console.log')
+  const work = path.join(base.folder, 'work')
+  const disk = path.join(work, diskFile(0))
   try {
-    const slot = await deps.network.slots.take()
-    undo.add('slot', () => deps.network.slots.release(slot))
-    const uid = deps.uidOf(slot)
-    const work = path.join(base.folder, 'work')
-    await mkdir(work, { mode: 0o700 })
-    const disk = path.join(work, diskFile(0))
-    await createOverlay(disk, { sizeMib: base.diskMib, backing: { file: base.files.image, format: 'raw' } })
-    for (const file of [base.files.ram, consoleFile]) await writeFile(file, '')
-    await truncate(base.files.ram, base.shape.mem_mib * 1024 * 1024)
-    for (const file of [work, disk, base.files.ram, consoleFile]) await chown(file, uid, uid)
-
-    const { qmp } = await launchQemu(
-      deps,
-      {
-        id,
-        start: 'base',
-        type: deps.machine.type,
-        slot,
-        uid,
-        shape: base.shape,
-        files: {
-          image: { path: base.files.image, flags: 'r' },
-          work: { path: work, flags: 'r' },
-          ram: { path: base.files.ram, flags: 'r+' },
-          kernel: { path: deps.kernel.vmlinuz, flags: 'r' },
-          initrd: { path: deps.initramfs.path, flags: 'r' },
-          console: { path: consoleFile, flags: 'w' },
-        },
-        layers: [],
-        logFile: path.join(base.folder, 'qemu.log'),
-        cgroups: [],
-        lasting: false,
-      },
-      undo,
-      signal,
-    )
-    const ended = qmp.closed.then(() => {
+    const qmp = await boot(deps, base, { id, consoleFile, work, disk }, undo, signal)
+    const exited = qmp.closed.then(() => {
       throw new Error('the guest panicked or powered off')
     })
-    const channel = await Promise.race([openGuestChannel(socketsIn(socketDirOf(deps, id)), signal), ended])
+    const channel = await Promise.race([openGuestChannel(guestSocketsIn(socketFolderOf(deps, id)), signal), exited])
     undo.add('channel', () => channel.close())
-    await Promise.race([warm(channel.session, signal), ended])
-    ended.catch(() => {}) // From here on the end is ours.
+    await Promise.race([warmUp(channel.session, signal), exited])
+    exited.catch(() => {}) // From here on the exit is intended.
     channel.close()
     await qmp.run('stop')
     await qmp.run('xen-save-devices-state', { filename: inWork(STATE_FILE), live: false })
-    await qmp.run('quit').catch(() => {}) // It may be gone before it answers.
+    await qmp.run('quit').catch(() => {}) // It may exit before it responds.
     await qmp.closed
     await rename(disk, base.files.disk)
     await rename(path.join(work, STATE_FILE), base.files.state)
     await rm(work, { recursive: true })
   } catch (error) {
-    const tail = (await readFile(consoleFile, 'utf8').catch(() => '')).trimEnd().split('\n').slice(-6).join('\n')
-    throw new Error(`boot: ${errorText(error)}${tail === '' ? '' : `\n${tail}`}`, { cause: error })
+    const lines = (await readFile(consoleFile, 'utf8').catch(() => '')).trimEnd().split('\n')
+    const tail = lines.slice(-CONSOLE_LINES).join('\n')
+    throw new Error(`failed to boot: ${errorText(error)}${tail === '' ? '' : `\n${tail}`}`, { cause: error })
   } finally {
     await undo.run(deps.log)
   }
 }
 
-/** What every sandbox does first is done here, so that its pages are in memory and its code translated. */
-async function warm(session: ClientHttp2Session, signal: AbortSignal): Promise<void> {
+async function boot(
+  deps: Deps,
+  base: Base,
+  { id, consoleFile, work, disk }: { id: string; consoleFile: string; work: string; disk: string },
+  undo: Undo,
+  signal: AbortSignal,
+): Promise<Qmp> {
+  const slot = await deps.network.slots.take()
+  undo.add('slot', () => deps.network.slots.release(slot))
+  const uid = deps.uidOf(slot)
+  await mkdir(work, { mode: 0o700 })
+  await createOverlay(disk, { sizeMib: base.diskMib, backing: { file: base.files.image, format: 'raw' } })
+  for (const file of [base.files.ram, consoleFile]) await writeFile(file, '')
+  await truncate(base.files.ram, base.shape.mem_mib * 1024 * 1024)
+  for (const file of [work, disk, base.files.ram, consoleFile]) await chown(file, uid, uid)
+  const { qmp } = await launchQemu(
+    deps,
+    {
+      id,
+      start: 'base',
+      machineType: deps.machine.type,
+      slot,
+      uid,
+      shape: base.shape,
+      files: {
+        image: { path: base.files.image, flags: 'r' },
+        work: { path: work, flags: 'r' },
+        ram: { path: base.files.ram, flags: 'r+' },
+        kernel: { path: deps.kernel.vmlinuz, flags: 'r' },
+        initrd: { path: deps.initramfs.path, flags: 'r' },
+        console: { path: consoleFile, flags: 'w' },
+      },
+      layers: [],
+      logFile: path.join(base.folder, 'qemu.log'),
+      cgroups: [],
+      outlivesHostAgent: false,
+    },
+    undo,
+    signal,
+  )
+  return qmp
+}
+
+/** Does what every sandbox does first, so that clones find the pages in memory and the code translated. */
+async function warmUp(session: ClientHttp2Session, signal: AbortSignal): Promise<void> {
   const ready = await callGuest(session, { method: 'GET', path: '/ready', response: GuestReady }, signal)
-  if (!['tsc', 'kvm-clock'].includes(ready.clocksource))
-    throw new Error(`the guest counts time by ${ready.clocksource}`)
+  if (!['tsc', 'kvm-clock'].includes(ready.clocksource)) {
+    throw new Error(`the guest uses the clock source ${ready.clocksource}, expected tsc or kvm-clock`)
+  }
   await callGuest(session, { method: 'POST', path: '/grow', body: {}, response: GuestGrowResponse }, signal)
   for (let i = 0; i < 3; i++) await runInGuest(session, { cmd: '/bin/sh', args: ['-c', 'true'] }, signal)
   await runInGuest(session, { cmd: 'sync' }, signal)

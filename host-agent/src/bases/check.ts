@@ -1,58 +1,64 @@
 /**
- * A disk that forgets a bit of a base would harm every sandbox that was made from it, and nobody would see why. So a
- * base is read and compared with its sums once in the life of a host agent, before anything is started from it; for
- * those that are kept warm that is before anybody asks.
+ * A flipped bit in a base would damage every sandbox made from it, without a hint at the cause. So a base is compared
+ * with its checksums once per run of the host agent, before anything starts from it. For the bases that are prepared
+ * ahead, that is before the first create.
  */
 import { readFile, writeFile } from 'node:fs/promises'
 import path from 'node:path'
+import { type Static, Type } from 'typebox'
+import { Value } from 'typebox/value'
 import type { Deps } from '../deps.ts'
-import type { Checksums } from '../snapshots/checksums.ts'
-import type { Base } from './base.ts'
+import type { BaseFiles } from './files.ts'
 
-type Files = Base['files']
-type BaseSums = Record<keyof Files, Checksums>
-type Checking = Pick<Deps, 'workers'>
+const Checksums = Type.Object({ bytes: Type.Integer(), crcs: Type.Array(Type.Integer()) })
+const BaseChecksums = Type.Object({ image: Checksums, disk: Checksums, ram: Checksums, state: Checksums })
+type BaseChecksums = Static<typeof BaseChecksums>
 
-const sumsFile = (base: Pick<Base, 'folder'>): string => path.join(base.folder, 'sums.json')
-const namesOf = (files: Files) => Object.keys(files) as (keyof Files)[]
-/** By the very build. */
+type CheckedBase = { id: string; folder: string; files: BaseFiles }
+type CheckDeps = Pick<Deps, 'workers'>
+
+/** By the id of the build. */
 const checks = new Map<string, Promise<string | undefined>>()
 
-/** Of one that was just built. */
-export async function sumBase({ workers }: Checking, base: Base): Promise<void> {
-  const sums: Partial<BaseSums> = {}
-  for (const name of namesOf(base.files)) sums[name] = await workers.run('sealBase', { file: base.files[name] })
-  await writeFile(sumsFile(base), JSON.stringify(sums))
+/** For a base that was just built. */
+export async function writeChecksums({ workers }: CheckDeps, base: CheckedBase): Promise<void> {
+  const checksums: Partial<BaseChecksums> = {}
+  for (const name of namesOf(base.files)) checksums[name] = await workers.run('sealBase', { file: base.files[name] })
+  await writeFile(checksumsFile(base), JSON.stringify(checksums))
   checks.set(base.id, Promise.resolve(undefined))
 }
 
-/** What is wrong with it, if anything. */
-export function findDamage(deps: Checking, base: Base): Promise<string | undefined> {
+/** What is wrong with it; undefined if nothing is. Reads the base only the first time. */
+export function findDamage(deps: CheckDeps, base: CheckedBase): Promise<string | undefined> {
   let check = checks.get(base.id)
   if (!check) {
     check = compare(deps, base)
     checks.set(base.id, check)
-    // One that could not be read is read again.
+    // After a read error, the next caller reads again.
     check.catch(() => checks.delete(base.id))
   }
   return check
 }
 
-async function compare({ workers }: Checking, base: Base): Promise<string | undefined> {
-  const text = await readFile(sumsFile(base), 'utf8').catch(ifMissing)
-  const sums = text === undefined ? undefined : parse(text)
-  if (!sums) return undefined // Built before bases were summed up, or the sums themselves are lost.
+async function compare({ workers }: CheckDeps, base: CheckedBase): Promise<string | undefined> {
+  const text = await readFile(checksumsFile(base), 'utf8').catch(ifMissing)
+  const checksums = text === undefined ? undefined : parse(text)
+  if (!checksums) return undefined // Built before bases had checksums, or the checksums themselves are lost.
   for (const name of namesOf(base.files)) {
-    const check = workers.run('checkBase', { file: base.files[name], checksums: sums[name] })
-    const wrong = await check.catch((error) => ifMissing(error) ?? 'it is missing')
-    if (wrong !== undefined) return `its ${name}: ${wrong}`
+    const check = workers.run('checkBase', { file: base.files[name], checksums: checksums[name] })
+    const damage = await check.catch((error) => ifMissing(error) ?? 'it is missing')
+    if (damage !== undefined) return `its ${name}: ${damage}`
   }
   return undefined
 }
 
-function parse(text: string): BaseSums | undefined {
+const checksumsFile = ({ folder }: CheckedBase): string => path.join(folder, 'sums.json')
+const namesOf = (files: BaseFiles) => Object.keys(files) as (keyof BaseFiles)[]
+
+function parse(text: string): BaseChecksums | undefined {
   try {
-    return JSON.parse(text)
+    const checksums: unknown = JSON.parse(text)
+    return Value.Check(BaseChecksums, checksums) ? checksums : undefined
   } catch {
     return undefined
   }

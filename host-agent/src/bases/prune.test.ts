@@ -4,7 +4,6 @@ import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import type { Deps } from '../deps.ts'
 import { makeFolder } from '../images/testing.ts'
-import type { VmRecord } from '../vms/registry.ts'
 import { pruneBases } from './prune.ts'
 
 const CURRENT = { machine: { version: '7.2' }, kernel: 'k2', initramfs: 'i2', image: 'debian' }
@@ -27,13 +26,13 @@ async function start(t: TestContext, bases: Record<string, object | undefined>, 
     },
     snapshots: { listAll: () => new Map([['sb-1', generations]]) },
     log: { info: () => {}, warn: (details: { err: unknown }) => assert.fail(String(details.err)) },
-  } as unknown as Deps // What it uses of them.
-  return { deps, left: () => readdir(path.join(dataDir, 'bases')) }
+  } as unknown as Deps // Only what pruneBases uses.
+  return { deps, remaining: () => readdir(path.join(dataDir, 'bases')) }
 }
 
-test('what today builds stays, what only yesterday built goes', async (t) => {
-  const { deps, left } = await start(t, {
-    today: CURRENT,
+test('a base of the current inputs stays, one of older inputs is removed', async (t) => {
+  const { deps, remaining } = await start(t, {
+    current: CURRENT,
     agent: { ...CURRENT, initramfs: 'i1' },
     kernel: { ...CURRENT, kernel: 'k1' },
     qemu: { ...CURRENT, machine: { version: '7.1' } },
@@ -42,22 +41,22 @@ test('what today builds stays, what only yesterday built goes', async (t) => {
 
   await pruneBases(deps, [])
 
-  assert.deepEqual(await left(), ['today'])
+  assert.deepEqual(await remaining(), ['current'])
 })
 
-test('of whatever a sandbox was made, saved or running, stays', async (t) => {
+test('a base that a running or saved sandbox was made from stays', async (t) => {
   const old = { ...CURRENT, kernel: 'k1' }
-  const { deps, left } = await start(t, { running: old, saved: old, neither: old }, ['saved'])
+  const { deps, remaining } = await start(t, { running: old, saved: old, neither: old }, ['saved'])
 
-  await pruneBases(deps, [{ body: { base: 'running' } } as VmRecord, {}])
+  await pruneBases(deps, ['running'])
 
-  assert.deepEqual((await left()).sort(), ['running', 'saved'])
+  assert.deepEqual((await remaining()).sort(), ['running', 'saved'])
 })
 
-test('damaged ones and builds that were killed go', async (t) => {
-  const { deps, left } = await start(t, { 'today.damaged': CURRENT, 'today.new': undefined, today: CURRENT })
+test('damaged bases and interrupted builds are removed', async (t) => {
+  const { deps, remaining } = await start(t, { 'current.damaged': CURRENT, 'current.new': undefined, current: CURRENT })
 
   await pruneBases(deps, [])
 
-  assert.deepEqual(await left(), ['today'])
+  assert.deepEqual(await remaining(), ['current'])
 })

@@ -5,21 +5,21 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { openCgroups, readCpuStat } from './cgroups.ts'
+import { openCgroups, parseCpuStat } from './cgroups.ts'
 import { findCgroupLayout } from './layout.ts'
 import { cpuQuota } from './limits.ts'
 
 const layout = await findCgroupLayout()
 const INSTANCE = 'c9000001'
 
-test('a whole core and more has a period of 100 ms, a fraction a short one', () => {
+test('a whole core or more has a period of 100 ms, a fraction one of 20 ms', () => {
   assert.deepEqual(cpuQuota(100), { quotaUs: 100_000, periodUs: 100_000 })
   assert.deepEqual(cpuQuota(250), { quotaUs: 250_000, periodUs: 100_000 })
   assert.deepEqual(cpuQuota(25), { quotaUs: 5_000, periodUs: 20_000 })
   assert.throws(() => cpuQuota(1), /below the kernel's shortest quota/)
 })
 
-test('a hybrid machine is version 1, and version 2 needs both controllers', async (t) => {
+test('a hybrid machine uses version 1, and version 2 needs both controllers', async (t) => {
   const root = await folder(t)
   const mounts = `cgroup /v1/cpu,cpuacct cgroup rw,cpu,cpuacct 0 0\ncgroup /v1/memory cgroup rw,memory 0 0\ncgroup2 ${root} cgroup2 rw 0 0\n`
 
@@ -33,7 +33,7 @@ test('a hybrid machine is version 1, and version 2 needs both controllers', asyn
   assert.equal(await findCgroupLayout('tmpfs /tmp tmpfs rw 0 0\n'), undefined)
 })
 
-test('version 2: the files of a group say what was asked', async (t) => {
+test('version 2: limits are written to the files of the cgroup, and usage is read from them', async (t) => {
   const root = await folder(t)
   const cgroups = await openCgroups({ version: 2, root }, INSTANCE)
   const group = join(root, `warren-${INSTANCE}`, 'sb-1')
@@ -50,19 +50,19 @@ test('version 2: the files of a group say what was asked', async (t) => {
   assert.equal(await readFile(join(group, 'cpu.max'), 'utf8'), '10000 20000')
   assert.deepEqual(await cgroups.readUsage('sb-1'), { cpuNs: 1_234_000, memoryBytes: 4096 })
   assert.deepEqual(await cgroups.list(), ['sb-1'])
-  assert.throws(() => readCpuStat('nr_periods 1\n'), /no usage_usec/)
+  assert.throws(() => parseCpuStat('nr_periods 1\n'), /no usage_usec/)
 })
 
-test('a name that would leave the folder is refused', async (t) => {
+test('an id that would leave the folder is refused', async (t) => {
   const root = await folder(t)
   const cgroups = await openCgroups({ version: 2, root }, INSTANCE)
 
-  await assert.rejects(cgroups.create('../x', { memoryBytes: 1 }), /cannot name a control group/)
+  await assert.rejects(cgroups.create('../x', { memoryBytes: 1 }), /is not a valid cgroup name/)
 })
 
-const whyNot = process.getuid?.() !== 0 ? 'needs root' : layout === undefined ? 'no control groups here' : false
+const skip = process.getuid?.() !== 0 ? 'needs root' : layout === undefined ? 'no cgroups on this machine' : false
 
-test('a program is held, measured and its group removed after it', { skip: whyNot }, async (t) => {
+test('a process is limited and measured, and its cgroup is removed after it', { skip }, async (t) => {
   const cgroups = await openCgroups(layout!, INSTANCE)
   const { procs } = await cgroups.create('sb-2', { memoryBytes: 64 * 1024 ** 2 })
   const child = spawn('sh', ['-c', 'while :; do x=$x$x.; x=; done'])
@@ -77,7 +77,7 @@ test('a program is held, measured and its group removed after it', { skip: whyNo
   const usage = await until(async () => {
     const read = await cgroups.readUsage('sb-2')
     return read.cpuNs > 10_000_000 && read
-  }, 'the program has used 10 ms of CPU')
+  }, 'the process has used 10 ms of CPU time')
 
   assert.ok(usage.cpuNs > 0)
   assert.deepEqual(await cgroups.list(), ['sb-2'])

@@ -1,8 +1,8 @@
 /**
- * One control group per VM, all under `warren-<instance>`: the CPU and memory it may use, and what it has used.
+ * One cgroup per VMM, all below `warren-<instance>`: limits its CPU and memory, and measures what it uses.
  *
- * The group is made before its program and removed after it; `remove` waits for the last process to be gone. What a
- * killed host agent left behind is in `list`.
+ * A cgroup is created before its process starts and removed after the process has exited; `remove` waits for the last
+ * process to be gone. Cgroups that a killed host agent left behind are in `list`.
  */
 import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
@@ -13,22 +13,22 @@ import { cpuQuota } from './limits.ts'
 export type CgroupUsage = { cpuNs: number; memoryBytes: number }
 
 export type Cgroups = {
-  /** For spawnIn: the files a program's pid is written into. It starts without a CPU limit: see limitCpu. */
+  /** Returns the files that a pid is written to. There is no CPU limit until `limitCpu`. */
   create: (id: string, limits: { memoryBytes: number }) => Promise<{ procs: string[] }>
-  /** After the guest's first answer: a start held to a quarter of a core takes four times as long. */
+  /** To be called after the guest's first response: a start limited to a quarter of a core takes four times as long. */
   limitCpu: (id: string, cpuPercent: number) => Promise<void>
   limitMemory: (id: string, memoryBytes: number) => Promise<void>
-  /** Work that nobody waits for gets what others leave of the processors. */
+  /** Background work gets only the CPU time that other cgroups leave. */
   setBackground: (id: string, background: boolean) => Promise<void>
-  /** Safe to repeat. */
+  /** Does nothing if the cgroup does not exist. */
   remove: (id: string) => Promise<void>
   list: () => Promise<string[]>
   readUsage: (id: string) => Promise<CgroupUsage>
-  /** The parent too, when the last sandbox is gone for good. */
+  /** Removes the parent cgroup. To be called when no VMM is left. */
   close: () => Promise<void>
 }
 
-/** Reaping a QEMU of many gigabytes takes the kernel a while. */
+/** The kernel takes a while to free a process of many gigabytes. */
 const REMOVE_LIMIT_MS = 5_000
 const REMOVE_POLL_MS = 10
 
@@ -58,7 +58,7 @@ export async function openCgroups(layout: CgroupLayout, instance: string): Promi
         await limitMemory(id, memoryBytes)
       } catch (error) {
         await removeFolders(folders)
-        throw new Error(`could not create the control group of ${id}`, { cause: error })
+        throw new Error(`failed to create the cgroup of ${id}`, { cause: error })
       }
       return { procs: folders.map((folder) => join(folder, 'cgroup.procs')) }
     },
@@ -66,7 +66,7 @@ export async function openCgroups(layout: CgroupLayout, instance: string): Promi
     async limitCpu(id, cpuPercent) {
       const { quotaUs, periodUs } = cpuQuota(cpuPercent)
       if (layout.version === 2) return write(layout.root, id, 'cpu.max', `${quotaUs} ${periodUs}`)
-      // Off first: the kernel checks each number against the other's old value.
+      // Unlimited first: the kernel checks each value against the old one of the other.
       await write(layout.cpu, id, 'cpu.cfs_quota_us', '-1')
       await write(layout.cpu, id, 'cpu.cfs_period_us', `${periodUs}`)
       await write(layout.cpu, id, 'cpu.cfs_quota_us', `${quotaUs}`)
@@ -90,7 +90,7 @@ export async function openCgroups(layout: CgroupLayout, instance: string): Promi
       const read = (root: string, file: string) => readFile(join(root, parent, checkId(id), file), 'utf8')
       if (layout.version === 2) {
         const [stat, memory] = await Promise.all([read(layout.root, 'cpu.stat'), read(layout.root, 'memory.current')])
-        return { cpuNs: readCpuStat(stat), memoryBytes: Number(memory) }
+        return { cpuNs: parseCpuStat(stat), memoryBytes: Number(memory) }
       }
       const memory = Number(await read(layout.memory, 'memory.usage_in_bytes'))
       const cpuNs = layout.cpuacct === undefined ? 0 : Number(await read(layout.cpuacct, 'cpuacct.usage'))
@@ -108,22 +108,22 @@ const rootsOf = (layout: CgroupLayout): string[] =>
     ? [layout.root]
     : [...new Set([layout.cpu, layout.memory, ...(layout.cpuacct === undefined ? [] : [layout.cpuacct])])]
 
-/** A group's children have a controller only when the group passes it on. */
+/** A cgroup's children have a controller only if it is enabled for the subtree. */
 async function enableControllers(folder: string): Promise<void> {
   try {
     await writeFile(join(folder, 'cgroup.subtree_control'), '+cpu +memory')
   } catch (error) {
-    throw new Error(`${folder} does not pass the cpu and memory controllers on`, { cause: error })
+    throw new Error(`failed to enable the cpu and memory controllers below ${folder}`, { cause: error })
   }
 }
 
-/** The id becomes a folder's name. */
+/** The id becomes the name of a folder. */
 function checkId(id: string): string {
-  if (!/^[\w-]{1,64}$/.test(id)) throw new Error(`${JSON.stringify(id)} cannot name a control group`)
+  if (!/^[\w-]{1,64}$/.test(id)) throw new Error(`${JSON.stringify(id)} is not a valid cgroup name`)
   return id
 }
 
-export function readCpuStat(text: string): number {
+export function parseCpuStat(text: string): number {
   const usage = /^usage_usec (\d+)$/m.exec(text)?.[1]
   if (usage === undefined) throw new Error('cpu.stat has no usage_usec')
   return Number(usage) * 1000
@@ -141,7 +141,7 @@ async function removeFolders(folders: readonly string[]): Promise<void> {
   await Promise.all(folders.map(removeFolder))
 }
 
-/** Refused as busy while a process in it is still ending. */
+/** The kernel refuses with EBUSY while a process in it is still exiting. */
 async function removeFolder(path: string): Promise<void> {
   for (const deadline = Date.now() + REMOVE_LIMIT_MS; ; await sleep(REMOVE_POLL_MS)) {
     try {
@@ -149,7 +149,8 @@ async function removeFolder(path: string): Promise<void> {
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException
       if (code === 'ENOENT') return
-      if (code !== 'EBUSY' || Date.now() > deadline) throw new Error(`could not remove ${path}`, { cause: error })
+      if (code !== 'EBUSY' || Date.now() > deadline)
+        throw new Error(`failed to remove the cgroup ${path}`, { cause: error })
     }
   }
 }

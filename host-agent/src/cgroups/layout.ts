@@ -1,14 +1,14 @@
-/** Where this machine's control groups are: version 2 where it has both controllers we need, else version 1. */
+/** Finds where cgroups are mounted: version 2 if it has the cpu and memory controllers, otherwise version 1. */
 import { readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { parseCgroupMounts } from '../doctor/cgroups.ts'
 
 export type CgroupLayout =
   | { version: 2; root: string }
-  /** Each controller is a tree of its own; two may share one mount. */
+  /** Each controller is a separate tree; two may share one mount. */
   | { version: 1; cpu: string; memory: string; cpuacct?: string }
 
-/** undefined: nothing here can hold a sandbox to its share. `mounts` is the text of /proc/mounts. */
+/** Undefined if CPU and memory cannot be limited on this machine. `mounts` is the text of /proc/mounts. */
 export async function findCgroupLayout(mounts?: string): Promise<CgroupLayout | undefined> {
   const found = parseCgroupMounts(mounts ?? (await readFile('/proc/mounts', 'utf8')))
   for (const { version, path } of found) {
@@ -21,7 +21,7 @@ export async function findCgroupLayout(mounts?: string): Promise<CgroupLayout | 
   return { version: 1, cpu, memory, ...(cpuacct === undefined ? {} : { cpuacct }) }
 }
 
-/** A hybrid system mounts version 2 without them. */
+/** A hybrid system mounts version 2 without these controllers. */
 async function hasControllers(root: string): Promise<boolean> {
   const controllers = (await readFile(join(root, 'cgroup.controllers'), 'utf8')).trim().split(/\s+/)
   return controllers.includes('cpu') && controllers.includes('memory')

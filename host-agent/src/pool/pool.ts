@@ -1,170 +1,193 @@
 /**
- * Bodies that are nobody's yet: clones that were restored, woken, used once and stopped, so that a create only lets
- * one go. Nearly all of what a fresh clone costs is paid ahead: QEMU's start, and under emulation the translation of
- * the guest's code, which every new process does anew (platform 4.7).
+ * VMMs that belong to no sandbox yet: clones of bases that were started, used once and paused, so that a create only has
+ * to resume one. Nearly all of the cost of a clone is paid ahead: QEMU's start and, under emulation, the translation of
+ * the guest's code, which every new process repeats.
  *
- * How many of which base: as many as were asked for at once lately, within a budget of memory; of the bases people
- * start with always a few. Filled one at a time at the lowest weight, so that work somebody waits for comes first. When
- * the machine runs short of memory all of it is given back.
+ * How many of which base: as many as were requested at once lately, within a memory budget, and always a few of the
+ * common shapes. The pool is filled one VMM at a time at the lowest CPU weight, so that it does not delay requests. When
+ * the host runs short of memory, the whole pool is given up.
  *
- * No record names a pooled body: after a restart of the host agent it is a stray like any other, and is removed.
+ * No record names a pooled VMM: after a restart of the host agent it is removed like any other stray.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Undo } from '@warren/kit/undo'
 import type { Base } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import { runInGuest } from '../guest/run-in-guest.ts'
-import { shortOfMemory } from '../memory-pressure.ts'
+import { isMemoryShort } from '../memory-pressure.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
-import { startVmm } from '../vmm/start.ts'
-import { newVmmId, stopVmm, type Vmm, vmmFolderOf } from '../vmm/vmm.ts'
+import { vmmFolderOf } from '../vmm/folders.ts'
+import { stopVmm } from '../vmm/release.ts'
+import { startVmm, type VmmPlan } from '../vmm/start.ts'
+import { newVmmId, type Vmm } from '../vmm/vmm.ts'
 
-/** What one costs beside the pages it shares with its base; measured after it was woken and used. */
-const BODY_MIB = 64
+/** What a pooled VMM costs beside the pages it shares with its base; measured after it was used once. */
+const VMM_MIB = 64
 const WARM_LIMIT_MS = 30_000
 const RETRY_MS = 5_000
 const WATCH_MS = 2_000
-/** Creates that come within this time of each other come at once. */
+/** Creates within this time of each other count as simultaneous. */
 const BURST_MS = 10_000
-const REMEMBERED_MS = 10 * 60_000
+/** How long a burst is remembered. */
+const DEMAND_MS = 10 * 60_000
 
-type Line = { base: Base; bodies: Vmm[]; asked: number[]; atLeast: number }
+/** The pooled VMMs of one base. `requests`: when creates asked for one, oldest first. */
+type Line = { base: Base; vmms: Vmm[]; requests: number[]; minimum: number }
 
 export type Pool = ReturnType<typeof createPool>
 
 export function createPool(getDeps: () => Deps, budgetMib: number) {
   const lines = new Map<string, Line>()
-  const stop = new AbortController()
-  let wake = Promise.withResolvers<void>()
+  const stopped = new AbortController()
+  let changed = Promise.withResolvers<void>()
   let worker: Promise<void> | undefined
 
   const lineOf = (base: Base): Line => {
-    const line = lines.get(base.key) ?? { base, bodies: [], asked: [], atLeast: 0 }
+    const line = lines.get(base.key) ?? { base, vmms: [], requests: [], minimum: 0 }
     lines.set(base.key, line)
     return line
   }
-  const size = () => [...lines.values()].reduce((sum, line) => sum + line.bodies.length, 0)
-  const nudge = () => wake.resolve()
+  const size = () => [...lines.values()].reduce((sum, line) => sum + line.vmms.length, 0)
+  const notifyWorker = () => changed.resolve()
 
   async function work(): Promise<void> {
     const deps = getDeps()
-    const { signal } = stop
+    const { signal } = stopped
     while (!signal.aborted) {
-      if (shortOfMemory()) await drain()
+      if (isMemoryShort()) await stopAll()
       await trim()
-      const line = size() * BODY_MIB + BODY_MIB <= budgetMib && !shortOfMemory() ? mostWanted(lines) : undefined
+      const hasRoom = (size() + 1) * VMM_MIB <= budgetMib && !isMemoryShort()
+      const line = hasRoom ? findNeediest(lines) : undefined
       if (!line) {
-        await Promise.race([wake.promise, delay(WATCH_MS, undefined, { ref: false, signal }).catch(() => {})])
-        wake = Promise.withResolvers<void>()
+        await Promise.race([changed.promise, delay(WATCH_MS, undefined, { ref: false, signal }).catch(() => {})])
+        changed = Promise.withResolvers<void>()
         continue
       }
       try {
-        line.bodies.push(await warmOne(deps, line.base, AbortSignal.any([signal, AbortSignal.timeout(WARM_LIMIT_MS)])))
+        line.vmms.push(await warmOne(deps, line.base, AbortSignal.any([signal, AbortSignal.timeout(WARM_LIMIT_MS)])))
       } catch (error) {
         if (signal.aborted) return
-        deps.log.warn({ err: error, base: line.base.key }, 'could not warm a body')
-        await delay(RETRY_MS, undefined, { ref: false, signal }).catch(() => {}) // Stopping, seen above.
+        deps.log.warn({ err: error, base: line.base.key }, 'failed to add a VMM to the pool')
+        await delay(RETRY_MS, undefined, { ref: false, signal }).catch(() => {}) // Aborted: the loop ends.
       }
     }
   }
 
   async function trim(): Promise<void> {
     for (const [key, line] of lines) {
-      while (line.bodies.length > wanted(line)) await end(line.bodies.pop()!)
-      if (line.bodies.length === 0 && wanted(line) === 0) lines.delete(key)
+      while (line.vmms.length > demandFor(line)) await stop(line.vmms.pop()!)
+      if (line.vmms.length === 0 && demandFor(line) === 0) lines.delete(key)
     }
   }
 
-  async function drain(): Promise<void> {
-    for (const line of lines.values()) while (line.bodies.length > 0) await end(line.bodies.pop()!)
+  async function stopAll(): Promise<void> {
+    for (const line of lines.values()) while (line.vmms.length > 0) await stop(line.vmms.pop()!)
   }
 
-  const end = (body: Vmm) =>
-    stopVmm(getDeps(), body.record, body).catch((error) => getDeps().log.error({ err: error }, 'a body would not end'))
+  const stop = (vmm: Vmm) => stopPooled(getDeps(), vmm)
 
   return {
-    /** One that is ready, or nothing: nobody waits for the pool. */
+    /** A VMM that is ready, or undefined: a create never waits for the pool. */
     take(base: Base): Vmm | undefined {
       const line = lineOf(base)
-      line.asked.push(Date.now())
-      nudge()
+      line.requests.push(Date.now())
+      notifyWorker()
       for (;;) {
-        const body = line.bodies.shift()
-        if (body?.ending) continue
-        if (body) body.pooled = false
-        return body
+        const vmm = line.vmms.shift()
+        if (vmm?.stopping) continue
+        if (vmm) vmm.pooled = false
+        return vmm
       }
     },
-    /** Always a few of this one. */
-    keep(base: Base, atLeast: number): void {
-      lineOf(base).atLeast = atLeast
-      nudge()
+
+    /** From now on at least this many of this base. */
+    setMinimum(base: Base, minimum: number): void {
+      lineOf(base).minimum = minimum
+      notifyWorker()
     },
-    /** How many stand ready, for whoever waits for it. */
-    size,
+
     start(): void {
       worker ??= work()
     },
+
     async close(): Promise<void> {
-      stop.abort()
-      nudge()
+      stopped.abort()
+      notifyWorker()
       await worker
-      await drain()
+      await stopAll()
     },
   }
 }
 
-/** As many as were asked for within BURST_MS at the worst moment of the last minutes. */
-export function peakOf(asked: readonly number[]): number {
+/** The most requests within BURST_MS. */
+export function findPeak(requests: readonly number[]): number {
   let peak = 0
-  for (let from = 0, to = 0; to < asked.length; to++) {
-    while (asked[to]! - asked[from]! > BURST_MS) from++
+  for (let from = 0, to = 0; to < requests.length; to++) {
+    while (requests[to]! - requests[from]! > BURST_MS) from++
     peak = Math.max(peak, to - from + 1)
   }
   return peak
 }
 
-function wanted(line: Line): number {
-  const since = Date.now() - REMEMBERED_MS
-  while (line.asked.length > 0 && line.asked[0]! < since) line.asked.shift()
-  return Math.max(line.atLeast, peakOf(line.asked))
+function demandFor(line: Line): number {
+  const since = Date.now() - DEMAND_MS
+  while (line.requests.length > 0 && line.requests[0]! < since) line.requests.shift()
+  return Math.max(line.minimum, findPeak(line.requests))
 }
 
-/** The one that has the smallest share of what it should have. */
-function mostWanted(lines: ReadonlyMap<string, Line>): Line | undefined {
-  let found: Line | undefined
-  let share = 1
+/** The line that has the smallest share of its demand; undefined if all are full. */
+function findNeediest(lines: ReadonlyMap<string, Line>): Line | undefined {
+  let neediest: Line | undefined
+  let smallest = 1
   for (const line of lines.values()) {
-    const its = line.bodies.length / Math.max(wanted(line), 1)
-    if (line.bodies.length < wanted(line) && its < share) [found, share] = [line, its]
+    const demand = demandFor(line)
+    const share = line.vmms.length / Math.max(demand, 1)
+    if (line.vmms.length < demand && share < smallest) [neediest, smallest] = [line, share]
   }
-  return found
+  return neediest
 }
 
-/** What every sandbox does first, done here, and then it stands still until somebody takes it. */
+/** Starts a clone, does what every sandbox does first, and pauses it. */
 async function warmOne(deps: Deps, base: Base, signal: AbortSignal): Promise<Vmm> {
   const undo = new Undo()
+  const identity = { hostname: 'warren', envs: {}, ssh_pubkeys: [] }
   try {
     const id = newVmmId()
-    const plan = { id, home: vmmFolderOf(deps, id), base, layers: [], diskMib: base.diskMib, lasting: true }
-    const body = await startVmm(deps, plan, undo, signal)
+    const plan: VmmPlan = {
+      id,
+      folder: vmmFolderOf(deps, id),
+      base,
+      start: { from: 'base' },
+      layers: [],
+      diskMib: base.diskMib,
+      outlivesHostAgent: true,
+    }
+    const vmm = await startVmm(deps, plan, undo, signal)
     await deps.cgroups.setBackground(id, true)
-    await body.resumeCpus()
-    await applyIdentity(body, { hostname: 'warren', envs: {}, ssh_pubkeys: [] }, { born: true }, signal)
-    const { session } = await body.channel(signal)
+    await vmm.resumeCpus()
+    await applyIdentity(vmm, identity, { isNew: true }, signal)
+    const { session } = await vmm.channel(signal)
     for (let i = 0; i < 2; i++) await runInGuest(session, { cmd: 'true' }, signal)
-    await applyIdentity(body, { hostname: 'warren', envs: {}, ssh_pubkeys: [] }, { born: true }, signal)
-    await body.pauseCpus()
+    await applyIdentity(vmm, identity, { isNew: true }, signal)
+    await vmm.pauseCpus()
     await deps.cgroups.setBackground(id, false)
-    body.pooled = true
-    void body.qmp.closed.then(async () => {
-      if (!body.pooled || body.ending) return
-      body.ending = true // take() passes it over.
-      await stopVmm(deps, body.record, body).catch((error) => deps.log.error({ err: error }, 'a body would not end'))
-    })
-    return body
+    vmm.pooled = true
+    void vmm.qmp.closed.then(() => stopExited(deps, vmm))
+    return vmm
   } catch (error) {
     await undo.run(deps.log)
     throw error
   }
 }
+
+/** After QEMU exited in the pool. `stopping` makes `take` skip it. */
+async function stopExited(deps: Deps, vmm: Vmm): Promise<void> {
+  if (!vmm.pooled || vmm.stopping) return
+  vmm.stopping = true
+  await stopPooled(deps, vmm)
+}
+
+const stopPooled = (deps: Deps, vmm: Vmm): Promise<void> =>
+  stopVmm(deps, vmm.record, vmm).catch((error) =>
+    deps.log.error({ err: error, vmm: vmm.record.id }, 'failed to stop a pooled VMM'),
+  )

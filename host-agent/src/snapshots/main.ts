@@ -7,6 +7,7 @@ import type { Command } from 'commander'
 import { createCommand, runCli, type Terminal } from '../cli.ts'
 import { type Config, readHostConfig } from '../config.ts'
 import { becomeOnlyOne } from '../net/process-lock.ts'
+import { findVmmRecord } from '../vms/record.ts'
 import { openRegistry } from '../vms/registry.ts'
 import { checkFile } from './checksums.ts'
 import { objectsOf } from './manifest.ts'
@@ -103,11 +104,16 @@ async function collect(config: Config): Promise<{ removed: number; bytes: number
   const release = await becomeOnlyOne(config.instance)
   try {
     const store = await openSnapshotStore(path.join(config.dataDir, 'snapshots'))
-    const { records, broken } = await openRegistry(path.join(config.dataDir, 'vms')).list()
-    if (broken.length > 0)
-      throw new Error(`${broken.join(', ')} cannot be read; start Warren first, which repairs that`)
+    const { records, unreadable } = await openRegistry(path.join(config.dataDir, 'vms')).list()
+    if (unreadable.length > 0) {
+      const ids = unreadable.map(({ id }) => id).join(', ')
+      throw new Error(`the records of ${ids} cannot be read; start Warren first, which repairs that`)
+    }
     // A sandbox keeps running without a host agent, so the files that it reads must stay.
-    for (const { body } of records) if (body) store.retain(body.id, body.layers)
+    for (const record of records) {
+      const vmm = findVmmRecord(record)
+      if (vmm) store.retain(vmm.id, vmm.disk.layers)
+    }
     return await store.collect()
   } finally {
     release()

@@ -1,9 +1,9 @@
 /**
- * The same virtual machine without Warren around it: the same kernel, image, devices and agent, started by hand and
- * spoken to over its own port. What QEMU itself costs is the baseline of what we add to it (bench), and where nothing
- * else of Warren runs, it is how the machine is tried (nested-kvm).
+ * A VM without Warren around it: the same kernel, image, devices and guest agent, with QEMU started directly. The bench
+ * uses it as the baseline, to measure what Warren adds to the cost of QEMU. nested-kvm uses it where the rest of Warren
+ * cannot run.
  *
- * It differs in two things: its network card is plugged into nothing, and QEMU runs as root outside any cgroup.
+ * It differs from a sandbox in two ways: its network card is not connected, and QEMU runs as root outside any cgroup.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -33,22 +33,22 @@ export type BareVm = {
   exec(cmd: string, args?: string[]): Promise<void>
   stop(): Promise<void>
 }
-/** A booted machine that was saved: what clones start from. */
+/** A VM that was booted and saved, for clones to start from. */
 export type BareSnapshot = { shape: Shape; files: { disk: string; ram: string; state: string } }
 
-/** What it is made of; `folder` is for what it leaves behind, and belongs to the caller. */
+/** What a VM is made of. `folder` receives all its files and belongs to the caller. */
 export type Parts = { machine: Machine; kernel: string; initramfs: string; image: string; folder: string }
 type Files = Partial<Record<keyof typeof FDS, [path: string, flags: string]>>
 
 const DISK_MIB = 10_240
 const MTU = 1500
 const BOOT_LIMIT_MS = 120_000
-/** A machine inside the machine takes its time. */
+/** Nested virtualisation is slow. */
 const EXEC_LIMIT_MS = 10 * 60_000
 
-let made = 0
+let count = 0
 
-/** Answers when the guest's agent does. */
+/** Settles when the guest agent responds. */
 export async function bootBareVm(parts: Parts, shape: Shape): Promise<BareVm & BareSnapshot> {
   const folder = await makeFolder(parts, parts.image, 'raw')
   const ram = path.join(folder, 'ram')
@@ -64,7 +64,7 @@ export async function bootBareVm(parts: Parts, shape: Shape): Promise<BareVm & B
   return { ...vm, shape, files: { disk: path.join(work, diskFile(0)), ram, state: path.join(work, STATE_FILE) } }
 }
 
-/** Boots a machine, runs something in it so that its pages are there, and saves it. */
+/** Boots a VM, runs a command so that its pages are in memory, and saves it. */
 export async function makeBareSnapshot(parts: Parts, shape: Shape): Promise<BareSnapshot> {
   const vm = await bootBareVm(parts, shape)
   for (let i = 0; i < 3; i++) await vm.exec('/bin/true')
@@ -78,7 +78,7 @@ export async function makeBareSnapshot(parts: Parts, shape: Shape): Promise<Bare
 export const saveState = (vm: Pick<BareVm, 'qmp'>): Promise<unknown> =>
   vm.qmp.run('xen-save-devices-state', { filename: inWork(STATE_FILE), live: false })
 
-/** A clone as ours is: its memory mapped privately, a disk of its own. Answers when the guest's agent does. */
+/** A clone like those of sandboxes, with private memory and an empty disk. Settles when the guest agent responds. */
 export async function cloneBareVm(parts: Parts, { shape, files }: BareSnapshot): Promise<BareVm> {
   const folder = await makeFolder(parts, files.disk, 'qcow2')
   return startQemu(parts, folder, 'state', shape, {
@@ -88,9 +88,9 @@ export async function cloneBareVm(parts: Parts, { shape, files }: BareSnapshot):
   })
 }
 
-/** With what QEMU finds by name: its sockets, and its disk in the folder it works in. */
+/** The folder for QEMU's sockets and its work folder with the disk. */
 async function makeFolder(parts: Parts, backing: string, format: 'raw' | 'qcow2'): Promise<string> {
-  const folder = path.join(parts.folder, `vm-${++made}`)
+  const folder = path.join(parts.folder, `vm-${++count}`)
   await mkdir(path.join(folder, 'work'), { recursive: true })
   const disk = path.join(folder, 'work', diskFile(0))
   await createOverlay(disk, { sizeMib: DISK_MIB, backing: { file: backing, format } })
@@ -110,19 +110,19 @@ async function startQemu(
   )
   const common: Files = { image: [image, 'r'], work: [path.join(folder, 'work'), 'r'] }
   const child = await spawnWith(machine.binary, args, { ...common, ...files }, path.join(folder, 'qemu.log'))
-  const stop = () => end(child, folder)
+  const stop = () => stopQemu(child, folder)
   try {
     const qmp = await Qmp.connect(path.join(folder, SOCKETS.monitor), signal)
-    if (start === 'state') await load(qmp)
+    if (start === 'state') await loadState(qmp)
     const sockets = { agent: path.join(folder, SOCKETS.agent), hello: path.join(folder, SOCKETS.hello) }
     const channel = await openGuestChannel(sockets, signal)
     return {
-      pid: child.pid!, // Its monitor has answered.
+      pid: child.pid!, // It was spawned: its monitor has responded.
       qmp,
       channel,
       async exec(cmd, execArgs = []) {
         const code = await runInGuest(channel.session, { cmd, args: execArgs }, AbortSignal.timeout(EXEC_LIMIT_MS))
-        if (code !== 0) throw new Error(`${cmd} ended with ${code}`)
+        if (code !== 0) throw new Error(`${cmd} exited with ${code}`)
       },
       async stop() {
         channel.close()
@@ -136,13 +136,13 @@ async function startQemu(
   }
 }
 
-async function load(qmp: Qmp): Promise<void> {
+async function loadState(qmp: Qmp): Promise<void> {
   await qmp.run('migrate-incoming', { uri: INCOMING_STATE })
   while ((await qmp.run<{ status: string }>('query-status')).status === 'inmigrate') await delay(1)
   await qmp.run('cont')
 }
 
-/** Files as descriptors under the numbers that the command line names. */
+/** Passes files as descriptors with the numbers that the command line expects. */
 async function spawnWith(command: string, args: string[], files: Files, logFile: string): Promise<ChildProcess> {
   const handles = [await open(logFile, 'w')]
   const stdio: (number | 'ignore')[] = ['ignore', 'ignore', handles[0]!.fd]
@@ -158,12 +158,12 @@ async function spawnWith(command: string, args: string[], files: Files, logFile:
   }
 }
 
-/** What a snapshot is made of stays until the run ends. */
-async function end(child: ChildProcess, folder: string): Promise<void> {
+/** Disks, memory and state stay: a snapshot may consist of them. */
+async function stopQemu(child: ChildProcess, folder: string): Promise<void> {
   if (child.exitCode === null && child.signalCode === null) {
-    const ended = once(child, 'exit')
+    const exited = once(child, 'exit')
     child.kill('SIGKILL')
-    await ended
+    await exited
   }
   for (const name of Object.values(SOCKETS)) await rm(path.join(folder, name), { force: true })
 }

@@ -35,7 +35,7 @@ test('the base writes its memory into the file, a clone maps it privately', () =
   assert.match(valuesOf(newer, '-object')[0]!, /share=off,readonly=on,rom=off$/)
 })
 
-test('only the last disk of the chain is written to', () => {
+test('only the newest disk of the chain is writable', () => {
   const nodes = valuesOf(clone, '-blockdev').map((text) => JSON.parse(text))
 
   assert.deepEqual(
@@ -52,7 +52,7 @@ test('only the last disk of the chain is written to', () => {
   )
 })
 
-test('what earlier generations wrote lies between the base and the disk, the oldest first', () => {
+test('saved layers are between the base and the disk, oldest first', () => {
   const nodes = valuesOf(renderArgs({ ...common, start: 'state', layers: 2 }), '-blockdev').map((text) =>
     JSON.parse(text),
   )
@@ -68,14 +68,14 @@ test('what earlier generations wrote lies between the base and the disk, the old
   )
 })
 
-test('a disk that is booted again stands still until its rules are in force', () => {
+test('a boot from a used disk starts with paused CPUs', () => {
   const again = renderArgs({ ...common, start: 'disk', layers: 1 })
   assert.ok(again.includes('-S'))
   assert.equal(valuesOf(again, '-kernel').length, 1)
   assert.match(valuesOf(again, '-object')[0]!, /share=off/)
 })
 
-test('QEMU is confined and never restarts a guest by itself', () => {
+test('QEMU is confined and does not restart a guest that reboots', () => {
   for (const args of [boot, clone]) {
     assert.ok(args.includes('-no-reboot'))
     assert.deepEqual(valuesOf(args, '-sandbox'), [
@@ -90,7 +90,7 @@ test('a clone has no kernel and waits for its state', () => {
   assert.deepEqual(valuesOf(boot, '-incoming'), [])
 })
 
-test('the tricks for emulated machines stay away from real ones', () => {
+test('kernel options for emulation are not used under KVM', () => {
   assert.match(renderKernelCommandLine('tcg', 1400), /norandmaps/)
   assert.doesNotMatch(renderKernelCommandLine('kvm', 1500), /norandmaps|tsc=|lpj=/)
   assert.match(renderKernelCommandLine('kvm', 1500), /panic=-1 reboot=t warren\.mtu=1500/)

@@ -1,48 +1,48 @@
 /**
- * QEMU's command line, pure and tested flag by flag.
+ * QEMU's command line, as a pure function.
  *
- * A restored machine's line is the line of its base with three differences: the memory is mapped privately, the state
- * comes in, and there is no kernel. Everything else must be the same to the letter, devices and their order above all:
- * the saved state names them by position. That is why one function makes both.
+ * The command line of a restored VM is that of its base with three differences: the memory is mapped privately, a saved
+ * state is loaded, and there is no kernel. Everything else must be identical, most of all the devices and their order,
+ * because the saved state refers to them by position. That is why one function renders both.
  *
- * QEMU runs as a user of its own that can enter none of our directories: files reach it as inherited descriptors
- * (`FDS`). One of them is a folder of its own, in which it finds its disk and writes its state; its sockets lie in
- * another.
+ * QEMU runs under a private user id that can enter none of the host agent's folders, so it receives its files as
+ * inherited descriptors (`FDS`). One of them is its work folder, with its disks and the state it writes. Its sockets are
+ * in another folder.
  */
 
-/** What the child finds where (stdin, stdout and stderr come first). */
+/** The descriptors of the QEMU process, after stdin, stdout and stderr. */
 export const FDS = {
   tap: 3,
   image: 4,
   baseDisk: 5,
-  /** A folder: all that QEMU writes to by name. */
+  /** The work folder: the only place where QEMU opens files by name. */
   work: 6,
   ram: 7,
   state: 8,
   kernel: 9,
   initrd: 10,
   console: 11,
-  /** And the next ones: what earlier generations have written, the oldest first. */
+  /** The first of any number: disk layers of saved generations, oldest first. */
   firstLayer: 12,
 } as const
 
-/** What a state file is bound to: if any of it differs, the base is built anew. */
+/** What a saved device state depends on: if any of it differs, the base is built again. */
 export type Machine = {
   binary: string
   version: string
-  /** Versioned, such as pc-q35-7.2: the same machine after an upgrade of QEMU. */
+  /** Versioned, such as pc-q35-7.2, so that the machine stays the same after an upgrade of QEMU. */
   type: string
   accel: 'kvm' | 'tcg'
   cpu: string
-  /** The memory file may be read-only (QEMU 8.2 and later); before, a sealed copy in memory takes its place. */
+  /** Whether the memory file may be read-only (QEMU 8.2 and later). Otherwise a sealed copy in memory is used. */
   readOnlyRam: boolean
 }
 
 export type Shape = { vcpu: number; mem_mib: number }
 
 /**
- * What it starts from: the image, to become a base; a disk somebody has used, of a machine that died; or a saved state,
- * which comes in when the monitor says so.
+ * What the VM starts from. `base`: a cold boot of the image, to become a base. `disk`: a cold boot of a used disk, of a
+ * VM that died. `state`: a saved state, loaded by a command to the monitor.
  */
 export type Start = 'base' | 'disk' | 'state'
 export type QemuOptions = {
@@ -51,7 +51,7 @@ export type QemuOptions = {
   shape: Shape
   socketDir: string
   mtu: number
-  /** How many layers of disk lie between the base's and its own. */
+  /** Number of disk layers between the base's disk and the VMM's first one. */
   layers: number
 }
 
@@ -59,7 +59,7 @@ export const SOCKETS = { monitor: 'qmp.sock', agent: 'agent.sock', hello: 'hello
 
 const INCOMING = ['-global', 'migration.send-configuration=off', '-incoming', 'defer']
 
-/** The same in every guest, so that a clone has nothing to change; the namespace around it tells them apart. */
+/** The same in every guest, so that a clone has nothing to change. Each guest has a network namespace to itself. */
 const GUEST_MAC = '02:00:00:00:00:02'
 
 export function renderArgs(options: QemuOptions): string[] {
@@ -73,7 +73,7 @@ export function renderArgs(options: QemuOptions): string[] {
     ...['-cpu', machine.cpu, '-m', `${shape.mem_mib}`, '-smp', `${shape.vcpu}`],
     ...['-object', memory(options)],
     ...(options.start === 'state' ? INCOMING : kernel(options)),
-    // Rules first, then the guest: whoever made it lets it go.
+    // The CPUs start paused: the network rules are applied before the guest runs.
     ...(options.start === 'disk' ? ['-S'] : []),
     ...disks(options),
     ...['-device', 'virtio-serial-pci,max_ports=4,id=serial0'],
@@ -83,9 +83,9 @@ export function renderArgs(options: QemuOptions): string[] {
     ...['-device', 'virtserialport,chardev=hello,name=warren.hello,nr=2,id=hello0'],
     ...['-netdev', `tap,id=n0,fd=${FDS.tap}`],
     ...['-device', `virtio-net-pci,netdev=n0,mac=${GUEST_MAC},romfile=`],
-    // Empty slots for what is plugged in later; pcie.0 itself takes nothing while the machine runs.
+    // Empty ports for hot-plugged devices; pcie.0 itself cannot take any while the VM runs.
     ...['-device', 'pcie-root-port,id=rp1,chassis=1,slot=1', '-device', 'pcie-root-port,id=rp2,chassis=2,slot=2'],
-    // A base that does not boot tells why on its console. A sandbox's goes nowhere: its root could fill our disk.
+    // The console of a base explains why it does not boot. A sandbox has none: its root user could fill the host's disk.
     ...(isBase ? addFd(FDS.console) : []),
     ...['-chardev', isBase ? `file,id=console,path=/dev/fdset/${FDS.console}` : 'null,id=console'],
     ...['-device', 'isa-serial,chardev=console'],
@@ -109,12 +109,12 @@ function kernel({ machine, mtu }: QemuOptions): string[] {
 
 export function renderKernelCommandLine(accel: Machine['accel'], mtu: number): string {
   const always = ['console=ttyS0', 'quiet', 'panic=-1', 'reboot=t', `warren.mtu=${mtu}`, 'random.trust_cpu=on']
-  // Emulated timers calibrate slowly and wrongly; address randomisation costs 29 ms for every exec (platform 4.1).
+  // Emulated timers calibrate slowly and wrongly. Address space randomisation costs 29 ms per exec under emulation.
   const emulated = ['tsc=reliable', 'no_timer_check', 'lpj=10000000', 'rcupdate.rcu_expedited=1', 'norandmaps']
   return [...always, ...(accel === 'tcg' ? emulated : [])].join(' ')
 }
 
-/** image ← base disk ← layers ← disk; a base has only the first and the last. Only the last is written to. */
+/** image ← base disk ← layers ← disk 0 (disk/chain.ts). A base being built has only the image and disk 0. */
 function disks({ start, layers }: QemuOptions): string[] {
   const file = (filename: string) => ({ driver: 'file', filename, locking: 'off' })
   const lower = start === 'base' ? [] : [FDS.baseDisk, ...Array.from({ length: layers }, (_, i) => FDS.firstLayer + i)]
@@ -140,12 +140,12 @@ function disks({ start, layers }: QemuOptions): string[] {
   ]
 }
 
-/** A file of QEMU's own folder, as QEMU names it: it could not walk there from the root. */
+/** A file in the work folder, as QEMU names it. It cannot reach the folder by its path. */
 export const inWork = (name: string): string => `/proc/self/fd/${FDS.work}/${name}`
-/** A machine begins with disk 0; each fork taken from it while it runs freezes its disk and begins the next. */
+/** A VMM starts with disk 0. Each time its disk is frozen, the next number becomes active. */
 export const diskFile = (n: number): string => `disk-${n}.qcow2`
 export const diskNode = (n: number): string => `d${n}`
-/** Where a state is saved, and where one to be loaded is found. */
+/** File that a device state is saved to, and URI that one is loaded from. */
 export const STATE_FILE = 'state'
 export const INCOMING_STATE = `fd:${FDS.state}`
 

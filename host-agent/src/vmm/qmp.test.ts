@@ -8,13 +8,13 @@ import { Qmp } from './qmp.ts'
 
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-qmp-'))
 after(() => rm(folder, { recursive: true }))
-let made = 0
+let count = 0
 
 type Command = { execute: string; id: number; arguments?: object }
 
-/** A monitor that answers as the test says, in pieces. */
+/** A monitor that replies with what `answer` returns, split into two writes. */
 async function startMonitor(answer: (command: Command, socket: net.Socket) => object | undefined, delayMs = 0) {
-  const file = path.join(folder, `m${made++}.sock`)
+  const file = path.join(folder, `m${count++}.sock`)
   const server = net.createServer((socket) => {
     socket.write('{"QMP": {"version": {}, "capabilities": []}}\r\n')
     let held = ''
@@ -40,7 +40,7 @@ async function startMonitor(answer: (command: Command, socket: net.Socket) => ob
 
 const soon = () => AbortSignal.timeout(5_000)
 
-test('it waits for the socket, and answers find their commands among events and in pieces', async () => {
+test('the client waits for the socket, and matches split replies to their commands among events', async () => {
   const file = await startMonitor((command) => ({ return: { was: command.execute, got: command.arguments } }), 30)
 
   const qmp = await Qmp.connect(file, soon())
@@ -55,14 +55,14 @@ test('it waits for the socket, and answers find their commands among events and 
   qmp.close()
 })
 
-test('a refusal says what QEMU said', async () => {
+test('an error has the description that QEMU gave', async () => {
   const qmp = await Qmp.connect(await startMonitor(() => ({ error: { class: 'X', desc: 'no such device' } })), soon())
 
   await assert.rejects(qmp.run('device_del'), /QEMU: no such device/)
   qmp.close()
 })
 
-test('when QEMU goes, every command under way fails and the end is told', async () => {
+test('when QEMU exits, every command under way fails and `closed` settles', async () => {
   const file = await startMonitor((_command, socket) => void socket.destroy())
   const qmp = await Qmp.connect(file, soon())
 
@@ -71,19 +71,19 @@ test('when QEMU goes, every command under way fails and the end is told', async 
   await assert.rejects(qmp.run('cont'), /connection to QEMU ended/)
 })
 
-test('a command that is never answered fails in time', async () => {
+test('a command without a reply fails after its time limit', async () => {
   const qmp = await Qmp.connect(await startMonitor(() => undefined), soon())
 
   await assert.rejects(qmp.run('stop', undefined, 30), /did not answer stop within 30 ms/)
   qmp.close()
 })
 
-test('what is no monitor is hung up on', async () => {
+test('a peer that does not speak QMP is disconnected', async () => {
   const qmp = await Qmp.connect(await startMonitor((_command, socket) => void socket.write('hello\n')), soon())
 
   await assert.rejects(qmp.run('stop'), /connection to QEMU ended/)
 })
 
-test('a socket that never appears is given up with the signal', async () => {
+test('connecting to a socket that never appears ends with the signal', async () => {
   await assert.rejects(Qmp.connect(path.join(folder, 'never.sock'), AbortSignal.timeout(30)))
 })

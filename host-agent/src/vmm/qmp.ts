@@ -1,25 +1,25 @@
 /**
- * QEMU's monitor: one JSON object a line. It serves one client at a time and outlives each of them; a client that
- * died in the middle of a line does no harm to the next (platform 11.5). The connection ends when QEMU does, which is
- * how its death is noticed.
+ * A client of QEMU's monitor (QMP: one JSON object per line). The monitor serves one client at a time and outlives each of
+ * them; a client that died in the middle of a line does not affect the next one. The connection ends when QEMU exits,
+ * which is how an exit is noticed.
  */
 import { once } from 'node:events'
 import net from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 
 type Reply = { resolve: (value: unknown) => void; reject: (error: Error) => void }
-/** QEMU answers in well under a millisecond; saving the state of devices takes some. */
+/** Most commands take well under a millisecond; saving the device state takes a few. */
 const REPLY_LIMIT_MS = 20_000
 const LINE_MAX_CHARACTERS = 4 * 1024 * 1024
 
 export class Qmp {
   readonly #socket: net.Socket
   readonly #replies = new Map<number, Reply>()
-  #held = ''
+  #buffered = ''
   #next = 1
-  /** For what QEMU says by itself. */
+  /** Called with the name of each asynchronous event. */
   onEvent: (event: string) => void = () => {}
-  /** Settles when the connection ends: QEMU is gone, or we closed it. */
+  /** Settles when the connection ends: QEMU exited, or `close` was called. */
   readonly closed: Promise<void>
 
   private constructor(socket: net.Socket) {
@@ -27,18 +27,18 @@ export class Qmp {
     this.closed = new Promise((resolve) => socket.once('close', () => resolve()))
     socket.setEncoding('utf8')
     socket.on('data', (text: string) => this.#read(text))
-    socket.on('error', () => {}) // `closed` says it.
+    socket.on('error', () => {}) // `closed` settles.
     void this.closed.then(() => this.#failAll(new Error('the connection to QEMU ended')))
   }
 
-  /** Waits for the socket to appear, for QEMU's greeting, and leaves negotiation behind. */
+  /** Waits for the socket to appear and completes the capabilities negotiation. */
   static async connect(path: string, signal: AbortSignal): Promise<Qmp> {
     const socket = await connectWhenThere(path, signal)
     const qmp = new Qmp(socket)
     const stop = () => socket.destroy()
     signal.addEventListener('abort', stop, { once: true })
     try {
-      // Before the greeting a client that came first may still be there: commands wait in the socket until it leaves.
+      // An earlier client may still be connected. The command waits in the socket until that one disconnects.
       await qmp.run('qmp_capabilities')
       return qmp
     } catch (error) {
@@ -69,9 +69,9 @@ export class Qmp {
   }
 
   #read(text: string): void {
-    const lines = (this.#held + text).split('\n')
-    this.#held = lines.pop() ?? ''
-    if (this.#held.length > LINE_MAX_CHARACTERS) return void this.#socket.destroy()
+    const lines = (this.#buffered + text).split('\n')
+    this.#buffered = lines.pop() ?? ''
+    if (this.#buffered.length > LINE_MAX_CHARACTERS) return void this.#socket.destroy()
     for (const line of lines) if (line.trim() !== '') this.#handle(line)
   }
 
@@ -80,11 +80,11 @@ export class Qmp {
     try {
       message = JSON.parse(line)
     } catch {
-      return void this.#socket.destroy() // Not a monitor, or one gone mad.
+      return void this.#socket.destroy() // Not a QMP monitor.
     }
     if (message.event !== undefined) this.onEvent(message.event)
     const reply = message.id === undefined ? undefined : this.#replies.get(message.id)
-    if (!reply) return // A greeting, an event, or an answer for somebody before us.
+    if (!reply) return // A greeting, an event, or the reply to an earlier client's command.
     if (message.error) reply.reject(new Error(`QEMU: ${message.error.desc ?? 'error'}`))
     else reply.resolve(message.return)
   }
@@ -94,7 +94,7 @@ export class Qmp {
   }
 }
 
-/** QEMU makes its sockets some 30 ms after it was started. */
+/** QEMU creates its sockets about 30 ms after it was started. */
 export async function connectWhenThere(path: string, signal: AbortSignal): Promise<net.Socket> {
   for (;;) {
     signal.throwIfAborted()

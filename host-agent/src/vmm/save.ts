@@ -1,115 +1,105 @@
 /**
- * Saving a body that stands still: device state, the pages that differ from its base, its disk. All of it is on disk,
- * checksummed and in the store when this is done, and belongs to nobody until a manifest names it.
+ * Saves a VM whose CPUs are paused: the device state, the pages that differ from its base, its disk. When `saveVmm`
+ * settles, all of it is in the store, on disk and checksummed, but belongs to no sandbox until a manifest names it.
  *
- * A pause does all of it at once: the memory is read by one thread while another sums up the disk. A live fork wants
- * its source to stand still as shortly as can be: memory and devices first, then the disk is frozen and the source goes
- * on (`goOn`), and only then is anything summed up or waited for to reach the disk.
+ * A pause does everything at once: one thread reads the memory while another computes the checksums of the disk. A live
+ * fork wants its source to be paused as briefly as possible: memory and devices are captured first, then `onCaptured`
+ * freezes the disk and resumes the CPUs, and only then are checksums computed and files flushed.
  */
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Deps } from '../deps.ts'
 import type { Manifest, StoredObject } from '../snapshots/manifest.ts'
 import type { Expected, Reservation } from '../snapshots/objects.ts'
-import type { VmRecord } from '../vms/registry.ts'
 import { diskFile, FDS, STATE_FILE } from './args.ts'
-import { describeNeeds } from './compatibility.ts'
+import { describeRequirements } from './compatibility.ts'
+import { diskObject, layersBelowUnsaved, unsavedDisks } from './disk/chain.ts'
+import { workFolderOf } from './folders.ts'
 import { isAlive } from './process.ts'
-import { type Vmm, workFolderOf } from './vmm.ts'
+import type { Vmm } from './vmm.ts'
 
-export type Saved = Omit<Manifest, 'sandbox' | 'generation'>
-/** The objects stay as long as they are reserved: until a manifest names them, or nobody will. */
-export type Draft = { saved: Saved; reservation: Reservation }
+/** A manifest that is not yet of a sandbox. */
+export type SavedVm = Omit<Manifest, 'sandbox' | 'generation'>
+/** The objects exist as long as they are reserved: until a manifest names them, or none will. */
+export type Draft = { saved: SavedVm; reservation: Reservation }
+
+const MIB = 1024 * 1024
+/** Tables of a qcow2 file, and clusters that were freed and not reused yet. */
+const DISK_OVERHEAD_MIB = 1024
+/** The device state is about 200 KB for one CPU. QEMU writes it and is not trusted. */
+const STATE_MAX_BYTES = 64 * MIB
 
 export async function saveVmm(
   deps: Deps,
-  record: VmRecord,
-  body: Vmm,
-  goOn?: (newestDisk: number) => Promise<void>,
+  vm: { id: string; diskMib: number },
+  vmm: Vmm,
+  onCaptured?: () => Promise<void>,
 ): Promise<Draft> {
-  const { id, over, qemu } = body.record
+  const { id, uid, disk: chain, qemu, memoryOver } = vmm.record
   const stamp = Date.now().toString(36)
   const memoryId = `${id}-m${stamp}`
   const stateId = `${id}-s${stamp}`
   const work = workFolderOf(deps, id)
-  const newestDisk = await body.newestDisk()
-  const firstDisk = body.record.firstDisk ?? 0
-  const ownDisks = Array.from({ length: newestDisk + 1 - firstDisk }, (_, i) => firstDisk + i)
-  const layers = layersUnder(deps, record, body)
+  const disks = unsavedDisks(chain)
+  const layers = layersBelowUnsaved(chain, findGenerationLayers(deps, vm.id, chain.generation))
   const reservation = deps.snapshots.reserve([
     ...[memoryId, stateId],
     ...layers,
-    ...ownDisks.map((n) => diskObject(id, n)),
+    ...disks.map((disk) => diskObject(id, disk)),
   ])
-  const expected = { uid: body.record.uid, maxBytes: (record.disk_mib + DISK_OVERHEAD_MIB) * MIB }
+  const expected = { uid, maxBytes: (vm.diskMib + DISK_OVERHEAD_MIB) * MIB }
   const sealDisks = () =>
     settleAll([
       ...layers.map((layer) => sealObject(deps, deps.snapshots.fileOf(layer), layer, expected)),
-      ...ownDisks.map((n) => sealObject(deps, path.join(work, diskFile(n)), diskObject(id, n), expected)),
+      ...disks.map((disk) => sealObject(deps, path.join(work, diskFile(disk)), diskObject(id, disk), expected)),
     ])
   try {
-    const captured = settleAll([saveMemory(deps, body, memoryId, !goOn), saveState(body, work)])
-    const disks = goOn
-      ? captured.then(() => goOn(newestDisk)).then(sealDisks)
-      : settleAll([sealDisks(), captured]).then(([sealed]) => sealed)
-    const disk = await disks
+    const captured = settleAll([saveMemory(deps, vmm, memoryId, { sync: !onCaptured }), saveState(vmm, work)])
+    const disk = await (onCaptured
+      ? captured.then(onCaptured).then(sealDisks)
+      : settleAll([sealDisks(), captured]).then(([sealed]) => sealed))
     const [memory] = await captured
-    if (!isAlive(qemu)) throw new Error('its QEMU ended while it was saved')
-    if (goOn) await deps.workers.run('sync', { file: deps.snapshots.fileOf(memoryId) })
-    const state = await sealObject(deps, path.join(work, STATE_FILE), stateId, {
-      ...expected,
-      maxBytes: STATE_MAX_BYTES,
-    })
-    const needs = describeNeeds(deps, body.record)
-    const saved_at = new Date().toISOString()
-    const objects = { memory: { id: memoryId, over, ...memory }, state, disk }
-    return { saved: { format: 1, saved_at, needs, disk_mib: record.disk_mib, ...objects }, reservation }
+    if (!isAlive(qemu)) throw new Error('QEMU exited while it was being saved')
+    if (onCaptured) await deps.workers.run('sync', { file: deps.snapshots.fileOf(memoryId) })
+    const stateExpected = { ...expected, maxBytes: STATE_MAX_BYTES }
+    const state = await sealObject(deps, path.join(work, STATE_FILE), stateId, stateExpected)
+    const saved: SavedVm = {
+      format: 1,
+      saved_at: new Date().toISOString(),
+      needs: describeRequirements(deps, vmm.record),
+      disk_mib: vm.diskMib,
+      memory: { id: memoryId, over: memoryOver, ...memory },
+      state,
+      disk,
+    }
+    return { saved, reservation }
   } catch (error) {
     await reservation.release()
     throw error
   }
 }
 
-const MIB = 1024 * 1024
-/** Tables of a qcow2 file, and clusters that were freed and not yet used again. */
-const DISK_OVERHEAD_MIB = 1024
-/** Of devices: some 200 KB for one processor. */
-const STATE_MAX_BYTES = 64 * MIB
-
-/**
- * What lies under the disk it writes to: the layers of the generation it was resumed from. They may have been merged
- * since, and say the same; without one, those it was started with.
- */
-function layersUnder(deps: Deps, record: VmRecord, body: Vmm): string[] {
-  const { from: number } = body.record
-  const from = number === undefined ? undefined : deps.snapshots.find(record.id, number)
-  if (from?.manifest) return from.manifest.disk.map((layer) => layer.id)
-  // What it wrote before it was kept is known by that generation alone; without it a disk with a gap would be saved.
-  if (body.record.firstDisk) throw new Error(`generation ${number}, which it goes on from, cannot be read`)
-  return body.record.layers
+function findGenerationLayers(deps: Deps, sandbox: string, generation: number | null): string[] | undefined {
+  const found = generation === null ? undefined : deps.snapshots.find(sandbox, generation)
+  return found?.manifest?.disk.map((layer) => layer.id)
 }
 
-function saveMemory(deps: Deps, body: Vmm, memoryId: string, sync: boolean) {
-  const { qemu, shape } = body.record
-  const file = deps.snapshots.fileOf(memoryId)
+function saveMemory(deps: Deps, { record }: Vmm, memoryId: string, { sync }: { sync: boolean }) {
   return deps.workers.run('saveMemory', {
-    pid: qemu.pid,
+    pid: record.qemu.pid,
     fd: FDS.ram,
-    memBytes: shape.mem_mib * 1024 * 1024,
-    file,
+    memBytes: record.shape.mem_mib * MIB,
+    file: deps.snapshots.fileOf(memoryId),
     sync,
   })
 }
 
-async function saveState(body: Vmm, work: string): Promise<void> {
+async function saveState(vmm: Vmm, work: string): Promise<void> {
   await rm(path.join(work, STATE_FILE), { force: true })
-  await body.saveDevices()
+  await vmm.saveDevices()
 }
 
-/** A body's disks become objects under names that follow from the body: one that was taken before is not taken twice. */
-export const diskObject = (body: string, n: number): string => `${body}-d${n}`
-
-/** What is an object already was summed up when it became one. */
+/** Takes a file into the store and computes its checksums. An object that is in the store already has them. */
 async function sealObject(deps: Deps, file: string, id: string, expected: Expected): Promise<StoredObject> {
   const known = deps.snapshots.findChecksums(id)
   if (known) return known
@@ -117,7 +107,7 @@ async function sealObject(deps: Deps, file: string, id: string, expected: Expect
   return { id, ...(await deps.workers.run('seal', { file: deps.snapshots.fileOf(id) })) }
 }
 
-/** Whichever fails, all have ended before the try counts as failed: nothing is written behind our back. */
+/** If one fails, the others have still ended before this rejects: nothing is written after a failure was reported. */
 async function settleAll<T extends readonly unknown[]>(work: { [K in keyof T]: Promise<T[K]> }): Promise<T> {
   const results = await Promise.allSettled(work)
   for (const result of results) if (result.status === 'rejected') throw result.reason

@@ -1,103 +1,79 @@
 /**
- * A body: what a sandbox has while it runs. A QEMU process as a user of its own, with a folder, a slot of the network,
- * a cgroup and sockets. A sandbox gets a new one with every resume; the pool holds bodies that are nobody's yet.
+ * A VMM: the QEMU process of a sandbox while it runs, with the connection to its monitor and the channel to its guest
+ * agent. It has a private user id, a folder, a network slot, a cgroup and sockets. A sandbox gets a new VMM with every
+ * resume from disk; the pool holds VMMs that belong to no sandbox yet.
  *
- * A body is known by the record that names it (registry.ts). One that no record names belongs to nobody and is removed
- * at the next start, so nothing has to be written down while one is being made.
+ * A VMM is found again through the sandbox's record (vms/record.ts). One that no record names is removed when the host
+ * agent starts, so nothing is written to disk while a VMM is being started.
  */
 import { randomBytes } from 'node:crypto'
-import { rm } from 'node:fs/promises'
-import path from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import type { Deps } from '../deps.ts'
 import { type GuestChannel, openGuestChannel } from '../guest/channel.ts'
-import { inWork, type Shape, STATE_FILE } from './args.ts'
-import { freezeDisk, queryActiveDisk } from './disk/block-nodes.ts'
-import { readLogTail, socketDirOf, socketsIn } from './launch.ts'
-import { isAlive, killProcess, type ProcessHandle } from './process.ts'
+import { inWork, STATE_FILE } from './args.ts'
+import { guestSocketsIn, logFileOf, socketFolderOf } from './folders.ts'
+import { readLogTail } from './launch.ts'
+import { isAlive } from './process.ts'
 import type { Qmp } from './qmp.ts'
-
-export type VmmRecord = {
-  id: string
-  slot: number
-  uid: number
-  qemu: ProcessHandle
-  /** What lies under its memory and disk, and which build of it. */
-  base: string
-  baseId: string
-  over: 'base' | 'zeros'
-  shape: Shape
-  /** The type of machine it was first booted as; a newer QEMU goes on with it. */
-  type: string
-  /** Objects between the base's disk and its own. */
-  layers: string[]
-  /** The generation it goes on from; none for one that was made new, or booted from a disk. */
-  from?: number
-  /** The first of its disks that is not part of the generation it goes on from; 0 unless it was kept (standby.ts). */
-  firstDisk?: number
-  /** How often it was kept since its layers were last put in order. */
-  covers?: number
-  /** It is dead, and all it held has been given back, except its disk; the slot first. */
-  released?: true
-  slotGone?: true
-}
+import type { VmmRecord } from './record.ts'
 
 const CHANNEL_LIMIT_MS = 5_000
 const LOAD_POLL_MS = 1
-const ROOM_POLL_MS = 500
+const DISK_SPACE_POLL_MS = 500
+/** The monitor's connection ends a moment before the process is gone. */
+const EXIT_WAIT_MS = 2_000
+const EXIT_POLL_MS = 20
 
 export const newVmmId = (): string => randomBytes(8).toString('hex')
-export const vmmFolderOf = (deps: Deps, id: string): string => path.join(deps.config.dataDir, 'bodies', id)
-export const workFolderOf = (deps: Deps, id: string): string => path.join(vmmFolderOf(deps, id), 'work')
 
 export class Vmm {
   readonly record: VmmRecord
   readonly qmp: Qmp
   readonly #sockets: { agent: string; hello: string }
   #channel: Promise<GuestChannel> | undefined
-  #waiting: Promise<void> | undefined
-  #still = false
-  #disk: number | undefined
-  /** It belongs to the pool: nobody has it yet. */
+  #waitingForDiskSpace: Promise<void> | undefined
+  #channelClosed = false
+  /** It belongs to the pool and to no sandbox yet. */
   pooled = false
-  /** Set when we end it ourselves: its death is then no news. */
-  ending = false
+  /** Set when the host agent stops it, so that its exit is not reported as a death. */
+  stopping = false
 
   constructor(deps: Deps, record: VmmRecord, qmp: Qmp) {
     this.record = record
     this.qmp = qmp
-    this.#sockets = socketsIn(socketDirOf(deps, record.id))
+    this.#sockets = guestSocketsIn(socketFolderOf(deps, record.id))
     qmp.onEvent = (event) => {
-      if (event === 'BLOCK_IO_ERROR') this.#waiting ??= this.#waitForRoom(deps)
+      if (event === 'BLOCK_IO_ERROR') this.#waitingForDiskSpace ??= this.#waitForDiskSpace(deps)
     }
   }
 
-  /** A disk of ours that is full stops the guest before its write is lost; it goes on when there is room again. */
-  async #waitForRoom(deps: Deps): Promise<void> {
-    deps.log.warn({ body: this.record.id }, 'a guest stands still: out of room, or its disk fails')
+  /** When the host's disk is full, QEMU stops the guest before a write is lost. It continues once there is space. */
+  async #waitForDiskSpace(deps: Deps): Promise<void> {
+    deps.log.warn({ vmm: this.record.id }, 'guest stopped by a disk error: the host disk is full or failing')
     try {
       do {
-        await new Promise((resolve) => setTimeout(resolve, ROOM_POLL_MS))
+        await delay(DISK_SPACE_POLL_MS)
         if ((await this.status()) === 'io-error') await this.resumeCpus()
       } while ((await this.status()) === 'io-error')
     } catch {
-      // It ended; whoever watches it says so.
+      // QEMU exited, which is reported by vms/watch.ts.
     }
-    this.#waiting = undefined
+    this.#waitingForDiskSpace = undefined
   }
 
-  /** The open way to its agent, opened anew when it breaks; whoever asks while it is being opened gets the same one. */
+  /** The connection to the guest agent, opened when there is none. Concurrent callers share one attempt. */
   channel(signal: AbortSignal = AbortSignal.timeout(CHANNEL_LIMIT_MS)): Promise<GuestChannel> {
-    if (this.#still) return Promise.reject(new Error('the guest stands still'))
-    this.#channel ??= this.#open(signal)
+    if (this.#channelClosed) return Promise.reject(new Error('the guest is paused'))
+    this.#channel ??= this.#openChannel(signal)
     return this.#channel
   }
 
-  async #open(signal: AbortSignal): Promise<GuestChannel> {
+  async #openChannel(signal: AbortSignal): Promise<GuestChannel> {
     try {
       const channel = await openGuestChannel(this.#sockets, signal)
-      const kept = this.#channel
+      const opened = this.#channel
       void channel.closed.then(() => {
-        if (this.#channel === kept) this.#channel = undefined
+        if (this.#channel === opened) this.#channel = undefined
       })
       return channel
     } catch (error) {
@@ -106,38 +82,38 @@ export class Vmm {
     }
   }
 
-  /** Ends every request that is under way in the guest, as a caller that goes away would. None begins until it goes on. */
+  /** Ends every request in the guest as if its caller had disconnected. None starts until `resumeCpus`. */
   async closeChannel(): Promise<void> {
-    this.#still = true
+    this.#channelClosed = true
     const channel = await this.#channel?.catch(() => undefined)
     channel?.close()
     await channel?.closed
     this.#channel = undefined
   }
 
-  /** Memory, processors and disk are one instant from here on, and the disk's own tables are in its file. */
+  /** From here on memory, CPUs and disk are one instant, and the disk's metadata is in its file. */
   async pauseCpus(): Promise<void> {
     await this.qmp.run('stop')
   }
 
   async resumeCpus(): Promise<void> {
     await this.qmp.run('cont')
-    this.#still = false
+    this.#channelClosed = false
   }
 
-  /** Of a stopped body, into its folder. `live: false` always: the other way makes QEMU crash later (platform 4.2). */
+  /** Writes the device state into the work folder. `live: false` always: with `live: true` QEMU crashes later. */
   async saveDevices(): Promise<void> {
     await this.qmp.run('xen-save-devices-state', { filename: inWork(STATE_FILE), live: false })
   }
 
-  /** From when it was started with a state that comes in. */
+  /** For a VMM that was started to load a saved state. */
   async loadDevices(uri: string, signal: AbortSignal): Promise<void> {
     await this.qmp.run('migrate-incoming', { uri })
     for (;;) {
       const status = await this.status()
       if (status !== 'inmigrate') return
       signal.throwIfAborted()
-      await new Promise((resolve) => setTimeout(resolve, LOAD_POLL_MS))
+      await delay(LOAD_POLL_MS)
     }
   }
 
@@ -145,70 +121,20 @@ export class Vmm {
     return (await this.qmp.run<{ status: string }>('query-status')).status
   }
 
-  /** The number of the disk it writes to: it began with 0, and each that was frozen began the next. */
-  async newestDisk(): Promise<number> {
-    this.#disk ??= await queryActiveDisk(this.qmp)
-    return this.#disk
-  }
-
-  /** Its disk becomes a layer that nobody writes to any more; what it writes from now on goes to the next. */
-  async freezeDisk(n: number): Promise<void> {
-    await freezeDisk(this.qmp, n)
-    this.#disk = n + 1
-  }
-
   close(): void {
     this.qmp.close()
     void this.#channel?.then(
       (channel) => channel.close(),
-      () => {}, // There never was one.
+      () => {}, // It was never opened.
     )
   }
 
-  /** Settles when its QEMU is gone, with the best reason there is. A lost connection alone is not a death. */
-  async untilDead(deps: Deps): Promise<string> {
+  /** Settles with the reason when QEMU has exited. */
+  async untilExit(deps: Deps): Promise<string> {
     await this.qmp.closed
-    for (let waited = 0; isAlive(this.record.qemu) && waited < 2_000; waited += 20) {
-      await new Promise((resolve) => setTimeout(resolve, 20))
+    for (let waitedMs = 0; isAlive(this.record.qemu) && waitedMs < EXIT_WAIT_MS; waitedMs += EXIT_POLL_MS) {
+      await delay(EXIT_POLL_MS)
     }
-    return `its QEMU ended: ${await readLogTail(logOf(deps, this.record.id))}`
+    return `its QEMU process exited: ${await readLogTail(logFileOf(deps, this.record.id))}`
   }
-}
-
-export const logOf = (deps: Deps, id: string): string => path.join(vmmFolderOf(deps, id), 'qemu.log')
-
-const releases = new WeakMap<VmmRecord, Promise<void>>()
-
-/**
- * QEMU, slot with its rules, cgroup, sockets. The disk stays: of a body that died it is all there is. Once: the number
- * of its slot is somebody else's a moment later.
- */
-export function releaseVmm(deps: Deps, record: VmmRecord, body?: Vmm): Promise<void> {
-  if (body) body.ending = true
-  if (record.released) return Promise.resolve()
-  let work = releases.get(record)
-  if (!work) {
-    work = releaseOnce(deps, record, body)
-    releases.set(record, work)
-    // One that failed may be tried again.
-    work.catch(() => releases.delete(record))
-  }
-  return work
-}
-
-async function releaseOnce(deps: Deps, record: VmmRecord, body?: Vmm): Promise<void> {
-  await killProcess(record.qemu)
-  body?.close()
-  // The rules of a slot go after its QEMU: no packet of it can follow.
-  if (!record.slotGone) await deps.network.slots.release(record.slot)
-  record.slotGone = true
-  await deps.cgroups.remove(record.id)
-  await rm(socketDirOf(deps, record.id), { recursive: true, force: true })
-  record.released = true
-}
-
-export async function stopVmm(deps: Deps, record: VmmRecord, body?: Vmm): Promise<void> {
-  await releaseVmm(deps, record, body)
-  await deps.snapshots.release(record.id)
-  await rm(vmmFolderOf(deps, record.id), { recursive: true, force: true })
 }

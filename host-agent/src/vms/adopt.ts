@@ -1,164 +1,170 @@
 /**
- * After a start: what runs and belongs is adopted, everything else is removed.
+ * When the host agent starts, it adopts the VMs that still run and belong to a sandbox, and removes everything else.
  *
- *   a saved sandbox                             stays as it is
- *   one whose body lives                        is adopted, its processes untouched; if it stands still, somebody died
- *                                               in the middle of a pause or a fork, and it goes on
- *   one whose body lives and that has a newer   was paused: only the end of its body was not seen to
- *   generation than its record says
- *   one whose body is gone                      is dead, with its disk and its generations kept
+ *   paused                               stays as it is
+ *   running, and QEMU is alive           is adopted; the guest notices nothing. If its CPUs are paused, the previous host
+ *                                        agent died during a pause or fork, and they are resumed
+ *   running or dead, with a generation   was paused: only the end of the pause is missing
+ *   newer than its record
+ *   running, and QEMU is gone            is dead; its disk and its generations stay
+ *   the record cannot be read            is paused if a generation was saved, and lost otherwise
  *
- * What no record names (bodies, QEMUs, sockets, cgroups, slots, generations, objects) is a left-over of a moment
- * between two steps, or of the pool.
+ * VMM folders, QEMU processes, sockets, cgroups, slots, generations and objects that no record names are left over from
+ * an interrupted operation or belong to the pool. They are removed.
  */
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { errorText } from '@warren/kit/text'
 import type { Deps } from '../deps.ts'
 import { SOCKETS } from '../vmm/args.ts'
-import { socketDirOf } from '../vmm/launch.ts'
+import { queryActiveDisk } from '../vmm/disk/block-nodes.ts'
+import { socketFolderOf, vmmFolderOf, vmmFoldersOf } from '../vmm/folders.ts'
 import { findProcess, isAlive, killProcess, type ProcessHandle } from '../vmm/process.ts'
 import { Qmp } from '../vmm/qmp.ts'
-import { releaseVmm, stopVmm, Vmm, vmmFolderOf } from '../vmm/vmm.ts'
-import { saveCounts } from './counts.ts'
-import { saveFlows } from './flows.ts'
-import type { VmRecord } from './registry.ts'
-import type { Vms } from './vms.ts'
+import { releaseVmm, stopVmm } from '../vmm/release.ts'
+import { Vmm } from '../vmm/vmm.ts'
+import type { Entries, Entry } from './entries.ts'
+import { moveVm } from './move.ts'
+import { type DeadVm, findVmmRecord, type PausedVm, type RunningVm, type StoredVm } from './record.ts'
+import type { UnreadableRecord } from './registry.ts'
+import { saveUsage } from './usage.ts'
+import { watchVm } from './watch.ts'
 
 const MONITOR_LIMIT_MS = 60_000
 const MONITOR_TRY_MS = 5_000
+/** Sockets of sandboxes are in folders named by VMM id, those of base builds in folders with these prefixes. */
+const SOCKET_FOLDER = /^([0-9a-f]{16}|(base|proof)-.*)$/
 
 type Found = 'running' | 'paused' | 'dead'
 
-export async function adoptAll(deps: Deps, vms: Vms): Promise<Record<Found | 'removed', number>> {
-  const { records, broken } = await deps.registry.list()
-  await deps.registry.tidy()
-  for (const id of broken) records.push(...(await rebuild(deps, id)))
-  const found = { running: 0, paused: 0, dead: 0, removed: 0 }
-  // The living first: a slot that a dead one had may be theirs by now.
-  const dead: [VmRecord, unknown][] = []
+export async function adoptAll(deps: Deps, entries: Entries): Promise<Record<Found, number>> {
+  const { records, unreadable } = await deps.registry.list()
+  await deps.registry.removeStrays()
+  for (const one of unreadable) records.push(...(await rebuildRecord(deps, one)))
+  const found = { running: 0, paused: 0, dead: 0 }
+  const dead: { entry: Entry; record: RunningVm | DeadVm; reason: string }[] = []
   await Promise.all(
     records.map(async (record) => {
+      const entry = entries.add(record)
+      if (record.state === 'paused') {
+        found.paused++
+        return
+      }
       try {
-        found[await adoptOne(deps, vms, record)]++
+        found[await adoptOne(deps, entry, record)]++
       } catch (error) {
-        dead.push([record, error])
+        dead.push({ entry, record, reason: errorText(error) })
       }
     }),
   )
-  for (const [record, error] of dead) {
-    await markDead(deps, vms, record, error)
+  // After the living ones: the slot of a dead VMM may belong to one of them by now.
+  for (const { entry, record, reason } of dead) {
+    await releaseDead(deps, entry, record, reason)
     found.dead++
   }
-  await removeStrays(deps, vms.records())
+  await removeStrays(deps, entries)
   return found
 }
 
-/** A record that a crash of the machine left unreadable: what is saved of the sandbox is still there. */
-async function rebuild(deps: Deps, id: string): Promise<VmRecord[]> {
+/** A record that cannot be read, for example after a power failure. What was saved of the sandbox is still there. */
+async function rebuildRecord(deps: Deps, { id, why }: UnreadableRecord): Promise<StoredVm[]> {
   const newest = deps.snapshots.findNewest(id)
-  deps.log.error({ sandbox: id, saved: newest !== undefined }, 'the record of a sandbox could not be read')
-  if (!newest) return []
+  if (!newest) {
+    deps.log.error({ sandbox: id, why }, 'failed to read the record of a sandbox, and it was never saved: it is lost')
+    return []
+  }
   const { generation, manifest } = newest
-  const record: VmRecord = { id, fence: 0, state: 'paused', ip: '', disk_mib: manifest.disk_mib, generation }
-  // In its place at once: what no record names is removed at a start.
+  const file = await deps.registry.setAside(id)
+  deps.log.error({ sandbox: id, why, file, generation }, 'failed to read the record of a sandbox: rebuilt as paused')
+  const record: PausedVm = {
+    state: 'paused',
+    ...{ id, fence: 0, ip: '', diskMib: manifest.disk_mib, generation, identityPending: false },
+    ...{ counts: null, flows: [], lastOperation: null },
+  }
+  // Written now: a generation without a record would be removed at the next start.
   await deps.registry.write(record)
   return [record]
 }
 
-async function adoptOne(deps: Deps, vms: Vms, record: VmRecord): Promise<Found> {
-  const { body } = record
-  if (record.state === 'paused' || !body) {
-    Object.assign(record, { state: record.state === 'dead' ? 'dead' : 'paused' })
-    vms.adopt(record)
-    return record.state === 'dead' ? 'dead' : 'paused'
-  }
+/** Throws the reason if the sandbox is dead. */
+async function adoptOne(deps: Deps, entry: Entry, record: RunningVm | DeadVm): Promise<Found> {
+  const { vmm } = record
   const newest = deps.snapshots.findNewest(record.id)?.generation ?? 0
-  if (newest > (record.generation ?? 0)) return finishPause(deps, vms, record, newest)
-  deps.snapshots.retain(body.id, body.layers)
-  if (record.state === 'dead') throw new Error(record.reason ?? 'it died before')
-  const monitor = path.join(socketDirOf(deps, body.id), SOCKETS.monitor)
-  const qmp = await connectWhileAlive(monitor, body.qemu)
-  const adopted = new Vmm(deps, body, qmp)
+  if (newest > (record.generation ?? 0)) {
+    await finishPause(deps, entry, record, newest)
+    return 'paused'
+  }
+  deps.snapshots.retain(vmm.id, vmm.disk.layers)
+  if (record.state === 'dead') throw new Error(record.reason)
+  const qmp = await connectWhileAlive(path.join(socketFolderOf(deps, vmm.id), SOCKETS.monitor), vmm.qemu)
+  // A live fork freezes disks without writing the record.
+  vmm.disk = { ...vmm.disk, active: await queryActiveDisk(qmp) }
+  const adopted = new Vmm(deps, vmm, qmp)
   if ((await adopted.status()) !== 'running') await adopted.resumeCpus()
-  deps.network.slots.adopt(body.slot, record.ip)
-  vms.adopt(record, adopted)
+  deps.network.slots.adopt(vmm.slot, record.ip)
+  watchVm(deps, entry, adopted)
   return 'running'
 }
 
-/** A machine that is busy answers late; only one whose QEMU is gone is lost. */
+/** A busy QEMU answers late; only one that has exited is lost. */
 async function connectWhileAlive(monitor: string, qemu: ProcessHandle): Promise<Qmp> {
   for (const deadline = Date.now() + MONITOR_LIMIT_MS; ; ) {
-    if (!isAlive(qemu)) throw new Error('its QEMU ended while nobody watched')
+    if (!isAlive(qemu)) throw new Error('its QEMU process exited while no host agent was running')
     try {
       return await Qmp.connect(monitor, AbortSignal.timeout(MONITOR_TRY_MS))
     } catch (error) {
-      if (Date.now() > deadline) throw new Error('its QEMU does not answer', { cause: error })
+      if (Date.now() > deadline) throw new Error('its QEMU process does not respond', { cause: error })
     }
   }
 }
 
-async function markDead(deps: Deps, vms: Vms, record: VmRecord, error: unknown): Promise<void> {
-  const { body } = record
-  if (body) {
-    if (deps.network.slots.taken.includes(body.slot)) body.slotGone = true
-    await saveCounts(deps, record, body)
-    await saveFlows(deps, record, body)
-    await releaseVmm(deps, body)
-  }
-  Object.assign(record, { state: 'dead', reason: errorText(error) })
-  await deps.registry.write(record)
-  vms.adopt(record)
+async function releaseDead(deps: Deps, entry: Entry, record: RunningVm | DeadVm, reason: string): Promise<void> {
+  const { vmm } = record
+  if (vmm.resources === 'held' && deps.network.slots.taken.includes(vmm.slot)) vmm.resources = 'slot-released'
+  await saveUsage(deps, entry, vmm)
+  await releaseVmm(deps, vmm)
+  if (record.state === 'running') moveVm(entry, 'die', { reason })
+  await deps.registry.write(entry.record)
 }
 
-async function finishPause(deps: Deps, vms: Vms, record: VmRecord, generation: number): Promise<Found> {
-  const body = record.body
-  delete record.body
-  delete record.reason
-  Object.assign(record, { state: 'paused', generation })
-  if (body) {
-    await saveCounts(deps, record, body)
-    await saveFlows(deps, record, body)
-  }
-  await deps.registry.write(record)
-  if (body) await stopVmm(deps, body)
-  vms.adopt(record)
-  return 'paused'
+async function finishPause(deps: Deps, entry: Entry, { vmm }: RunningVm | DeadVm, generation: number): Promise<void> {
+  await saveUsage(deps, entry, vmm)
+  await deps.registry.write(moveVm(entry, 'pauseFound', { generation }))
+  await stopVmm(deps, vmm)
 }
 
-async function removeStrays(deps: Deps, records: VmRecord[]): Promise<void> {
-  const bodies = new Set(records.flatMap(({ body }) => body?.id ?? []))
-  const alive = new Set(records.flatMap(({ body }) => (body && !body.released ? body.id : [])))
+async function removeStrays(deps: Deps, entries: Entries): Promise<void> {
+  const vmms = entries.list().flatMap(({ record }) => findVmmRecord(record) ?? [])
+  const known = new Set(vmms.map(({ id }) => id))
+  const alive = new Set(vmms.flatMap(({ id, resources }) => (resources === 'released' ? [] : id)))
   for (const { pid, id } of await findQemus(deps)) {
-    const mark = findProcess(pid)
-    if (mark && !alive.has(id)) await killProcess(mark)
+    const handle = findProcess(pid)
+    if (handle && !alive.has(id)) await killProcess(handle)
   }
   for (const id of await readdir(deps.config.runDir)) {
-    const isOfBody = /^([0-9a-f]{16}|(base|proof)-.*)$/.test(id)
-    if (isOfBody && !alive.has(id)) await rm(path.join(deps.config.runDir, id), { recursive: true, force: true })
+    if (!SOCKET_FOLDER.test(id) || alive.has(id)) continue
+    await rm(path.join(deps.config.runDir, id), { recursive: true, force: true })
   }
   for (const name of await deps.cgroups.list()) if (!alive.has(name)) await deps.cgroups.remove(name)
-  const homes = path.dirname(vmmFolderOf(deps, 'any'))
-  await mkdir(homes, { recursive: true, mode: 0o700 })
-  for (const id of await readdir(homes)) {
-    if (!bodies.has(id)) await rm(vmmFolderOf(deps, id), { recursive: true, force: true })
+  await mkdir(vmmFoldersOf(deps), { recursive: true, mode: 0o700 })
+  for (const id of await readdir(vmmFoldersOf(deps))) {
+    if (!known.has(id)) await rm(vmmFolderOf(deps, id), { recursive: true, force: true })
   }
-  const known = new Set(records.map((record) => record.id))
-  for (const id of [...deps.snapshots.listAll().keys()]) if (!known.has(id)) await deps.snapshots.deleteAll(id)
+  for (const id of [...deps.snapshots.listAll().keys()]) if (!entries.find(id)) await deps.snapshots.deleteAll(id)
   await deps.snapshots.collect()
 }
 
-/** Ours have their sockets in our folder. */
+/** The QEMU processes of this host agent: their sockets are in its run folder. */
 async function findQemus(deps: Deps): Promise<{ pid: number; id: string }[]> {
   const found: { pid: number; id: string }[] = []
-  const ours = `path=${deps.config.runDir}/`
+  const prefix = `path=${deps.config.runDir}/`
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue
     const args = (await readFile(`/proc/${name}/cmdline`, 'utf8').catch(() => '')).split('\0')
     if (!args[0]?.endsWith(deps.machine.binary)) continue
     const id = args
-      .find((arg) => arg.includes(ours))
-      ?.split(ours)[1]
+      .find((arg) => arg.includes(prefix))
+      ?.split(prefix)[1]
       ?.split('/')[0]
     if (id !== undefined) found.push({ pid: Number(name), id })
   }

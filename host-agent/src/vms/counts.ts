@@ -1,24 +1,28 @@
-/** What the sandboxes of this host sent and received, also over the ends of their bodies. */
+/** The bytes that the sandboxes of this host sent and received, across pauses: a slot's counters go with the slot. */
 import type { HostCounts, HostNetworks, HostVmNetwork } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
-import type { Vmm, VmmRecord } from '../vmm/vmm.ts'
-import type { VmRecord } from './registry.ts'
+import type { VmmRecord } from '../vmm/record.ts'
+import type { Entry } from './entries.ts'
+import { toStored } from './record.ts'
 
-type Counted = { record: VmRecord; body?: Vmm; revision?: number }
-
-/** Before its slot is released: the counters go with it. A pause or an end does not fail for their sake. */
-export async function saveCounts(deps: Deps, record: VmRecord, { slot, slotGone, released }: VmmRecord): Promise<void> {
-  if (released || slotGone) return
+/** To be read before the slot is released. Undefined on failure, which must not fail the pause or cleanup around it. */
+export async function readCounts(
+  deps: Deps,
+  sandbox: string,
+  { slot, resources }: VmmRecord,
+): Promise<HostCounts | undefined> {
+  if (resources !== 'held') return undefined
   try {
     const usage = (await deps.network.slots.usage([slot])).get(slot)
-    if (usage) record.counts = { used_bytes: usage.used_bytes, ingress_bytes: usage.ingress_bytes }
+    return usage && { used_bytes: usage.used_bytes, ingress_bytes: usage.ingress_bytes }
   } catch (error) {
-    deps.log.warn({ err: error, sandbox: record.id }, 'could not read what a sandbox sent; the last count stays')
+    deps.log.warn({ err: error, sandbox }, 'failed to read the network counters of a sandbox; the last values stay')
+    return undefined
   }
 }
 
-/** Counting never goes back: the control plane may not have heard the last count. */
-export function withCounts(network: HostVmNetwork, { counts }: VmRecord): HostVmNetwork {
+/** Counters never go back: the control plane may not have received the last values yet. */
+export function withCounts(network: HostVmNetwork, counts: HostCounts | null): HostVmNetwork {
   if (!counts) return network
   const { bandwidth } = network
   return {
@@ -31,13 +35,14 @@ export function withCounts(network: HostVmNetwork, { counts }: VmRecord): HostVm
   }
 }
 
-export async function countAll(deps: Deps, entries: readonly Counted[]): Promise<HostNetworks['vms']> {
-  const slots = entries.flatMap(({ body }) => (body ? [body.record.slot] : []))
+export async function listCounts(deps: Deps, entries: readonly Entry[]): Promise<HostNetworks['vms']> {
+  const slots = entries.flatMap(({ live }) => (live ? [live.vmm.record.slot] : []))
   const usage = slots.length === 0 ? new Map<number, HostCounts>() : await deps.network.slots.usage(slots)
-  return entries.flatMap(({ record, body, revision }) => {
-    const counts = (body && usage.get(body.record.slot)) ?? record.counts
+  return entries.flatMap(({ id, record, live }) => {
+    const counts = (live && usage.get(live.vmm.record.slot)) ?? toStored(record)?.counts
     if (!counts) return []
+    const revision = live?.networkRevision
     const { used_bytes, ingress_bytes } = counts
-    return [{ id: record.id, used_bytes, ingress_bytes, ...(revision === undefined ? {} : { revision }) }]
+    return [{ id, used_bytes, ingress_bytes, ...(revision === undefined ? {} : { revision }) }]
   })
 }

@@ -1,88 +1,137 @@
 /**
- * A sandbox comes to be: a body from the pool or a new clone of the base, its address with the rules in force before
- * the guest runs a user's byte, identity, record.
+ * Creates a sandbox: a VMM from the pool or a new clone of the base, its address and network rules before the guest runs
+ * any code of the user, its identity, its record. If anything fails, every step is undone and no record is left.
+ *
+ * The caller that disconnects no longer wants the sandbox. A repeated create with the same fence is refused.
  */
-import type { Undo } from '@warren/kit/undo'
+import { errorText } from '@warren/kit/text'
+import { Undo } from '@warren/kit/undo'
 import type { HostVmCreateBody, HostVmCreated } from '@warren/protocol'
-import { type Base, ensureBase } from '../bases/base.ts'
+import type { Base } from '../bases/base.ts'
+import { ensureBase } from '../bases/ensure.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
-import { applyIdentity, growDisk } from '../vmm/apply-identity.ts'
+import { applyIdentity } from '../vmm/apply-identity.ts'
+import { growDisk } from '../vmm/disk/live.ts'
+import { vmmFolderOf } from '../vmm/folders.ts'
+import { stopVmm } from '../vmm/release.ts'
 import { startVmm } from '../vmm/start.ts'
-import { newVmmId, stopVmm, type Vmm, vmmFolderOf } from '../vmm/vmm.ts'
+import { newVmmId, type Vmm } from '../vmm/vmm.ts'
+import { type Entries, runOperation } from './entries.ts'
+import { moveVm, nextRecord } from './move.ts'
+import { watchVm } from './watch.ts'
 
-/** What is left of a create's time after a boot must be enough for a clone on a busy machine. */
+/** Time that must be left of a create's limit after its base was built: enough for a clone on a busy machine. */
 const CLONE_NEEDS_MS = 5_000
 
-export type CreatedVm = { body: Vmm; created: HostVmCreated }
+type CreatedVm = { vmm: Vmm; response: HostVmCreated }
+type Record = (vmm: Vmm) => Promise<void>
 
-/** `note` writes down whose body it is; it takes its time on disk while the guest takes its own. */
 export async function createVm(
   deps: Deps,
-  body: HostVmCreateBody,
-  note: (body: Vmm) => Promise<void>,
+  entries: Entries,
+  request: HostVmCreateBody,
+  callerDisconnected: AbortSignal,
+): Promise<HostVmCreated> {
+  const { id, fence, ip, disk_mib: diskMib } = request
+  entries.checkNew(request)
+  const entry = entries.add({ state: 'creating', id, fence })
+  return runOperation(entry, 'create', fence, async (aborted) => {
+    const undo = new Undo()
+    try {
+      const signal = AbortSignal.any([callerDisconnected, aborted, AbortSignal.timeout(request.limit_ms)])
+      // Written early so that the write overlaps the guest's start. Safe: nothing is acknowledged yet, and the control
+      // plane deletes a sandbox whose create was never answered.
+      const record: Record = (vmm) =>
+        deps.registry.write(nextRecord(entry.record, 'createDone', { ip, diskMib, vmm: vmm.record }))
+      const { vmm, response } = await startVm(deps, request, record, undo, signal)
+      moveVm(entry, 'createDone', { ip, diskMib, vmm: vmm.record })
+      watchVm(deps, entry, vmm, request.network.revision)
+      return response
+    } catch (error) {
+      await undo.run(deps.log)
+      await deps.registry.delete(id)
+      entries.delete(id)
+      if (error instanceof HostError) throw error
+      throw new HostError('boot_failed', `failed to create ${id}: ${errorText(error)}`, { cause: error })
+    }
+  })
+}
+
+async function startVm(
+  deps: Deps,
+  request: HostVmCreateBody,
+  record: Record,
   undo: Undo,
   signal: AbortSignal,
 ): Promise<CreatedVm> {
   const startedAt = performance.now()
-  const image = await deps.images.find(body.image)
-  if (!image) throw new HostError('image_not_ready', await describeImage(deps, body.image))
-  if (body.disk_mib < image.minDiskMib) {
-    throw new HostError('disk_too_small', `${body.image} needs a disk of at least ${image.minDiskMib} MiB`)
-  }
-  const shape = { vcpu: body.vcpu, mem_mib: body.mem_mib }
-  // Not that it cannot be started: whoever comes again finds it ready.
-  const comeAgain = () =>
-    new HostError('image_not_ready', `${body.image} is being booted for its first sandbox of this shape`)
-  const base = await abortable(ensureBase(deps, image, shape, body.disk_mib), signal).catch((error) => {
-    throw (error as Error).name === 'TimeoutError' ? comeAgain() : error
-  })
-  if (body.limit_ms - (performance.now() - startedAt) < CLONE_NEEDS_MS) throw comeAgain()
+  const base = await getBase(deps, request, signal)
+  const remainingMs = request.limit_ms - (performance.now() - startedAt)
+  if (remainingMs < CLONE_NEEDS_MS) throw baseNotReady(request)
 
   const pooled = deps.pool.take(base)
   if (pooled) {
-    undo.add('body', () => stopVmm(deps, pooled.record, pooled))
-    await settleBoth(serve(deps, pooled, base, body, signal), note(pooled))
+    undo.add('VMM', () => stopVmm(deps, pooled.record, pooled))
+    await settleBoth(setUp(deps, pooled, base, request, signal), record(pooled))
   }
-  const made = pooled ?? (await deps.restoreLimiter(() => makeClone(deps, base, body, note, undo, signal), signal))
+  const vmm = pooled ?? (await deps.restoreLimiter(() => startClone(deps, base, request, record, undo, signal), signal))
   const spawn_ms = Math.round((performance.now() - startedAt) * 10) / 10
-  return { body: made, created: { spawn_ms, how: pooled ? 'pool' : 'clone' } }
+  return { vmm, response: { spawn_ms, how: pooled ? 'pool' : 'clone' } }
 }
 
-async function makeClone(
+async function getBase(deps: Deps, request: HostVmCreateBody, signal: AbortSignal): Promise<Base> {
+  const image = await deps.images.find(request.image)
+  if (!image) throw new HostError('image_not_ready', await describeImage(deps, request.image))
+  if (request.disk_mib < image.minDiskMib) {
+    throw new HostError('disk_too_small', `${request.image} needs a disk of at least ${image.minDiskMib} MiB`)
+  }
+  const shape = { vcpu: request.vcpu, mem_mib: request.mem_mib }
+  return abortable(ensureBase(deps, image, shape, request.disk_mib), signal).catch((error) => {
+    throw (error as Error).name === 'TimeoutError' ? baseNotReady(request) : error
+  })
+}
+
+/** The build continues, so a later create finds the base ready. */
+const baseNotReady = ({ image }: HostVmCreateBody): HostError =>
+  new HostError('image_not_ready', `${image} is being booted for its first sandbox of this shape`)
+
+async function startClone(
   deps: Deps,
   base: Base,
-  body: HostVmCreateBody,
-  note: (body: Vmm) => Promise<void>,
+  request: HostVmCreateBody,
+  record: Record,
   undo: Undo,
   signal: AbortSignal,
 ): Promise<Vmm> {
   signal.throwIfAborted()
   const id = newVmmId()
-  const plan = { id, home: vmmFolderOf(deps, id), base, layers: [], diskMib: base.diskMib, lasting: true }
-  const made = await startVmm(deps, plan, undo, signal)
-  await settleBoth(serve(deps, made, base, body, signal), note(made))
-  return made
+  const start = { from: 'base' } as const
+  const folder = vmmFolderOf(deps, id)
+  const plan = { id, folder, base, start, layers: [], diskMib: base.diskMib, outlivesHostAgent: true }
+  const vmm = await startVmm(deps, plan, undo, signal)
+  await settleBoth(setUp(deps, vmm, base, request, signal), record(vmm))
+  return vmm
 }
 
-/** Whichever fails, both have ended before anything is taken back. */
+/** If one fails, the other has ended before anything is undone. */
 async function settleBoth(one: Promise<void>, other: Promise<void>): Promise<void> {
   for (const result of await Promise.allSettled([one, other])) if (result.status === 'rejected') throw result.reason
 }
 
-async function serve(
+async function setUp(
   deps: Deps,
-  made: Vmm,
+  vmm: Vmm,
   base: Base,
   { ip, network, hostname, envs, ssh_pubkeys, disk_mib, cpu_quota_pct }: HostVmCreateBody,
   signal: AbortSignal,
 ): Promise<void> {
-  await deps.network.slots.give(made.record.slot, ip, network)
-  await made.resumeCpus()
-  if (disk_mib > base.diskMib) await growDisk(made, disk_mib, signal)
-  await applyIdentity(made, { hostname, envs, ssh_pubkeys }, { born: true }, signal)
-  // Only now: a start held to a quarter of a core would take four times as long.
-  await deps.cgroups.limitCpu(made.record.id, cpu_quota_pct)
+  await deps.network.slots.give(vmm.record.slot, ip, network)
+  await vmm.resumeCpus()
+  if (disk_mib > base.diskMib) await growDisk(vmm, disk_mib, signal)
+  await applyIdentity(vmm, { hostname, envs, ssh_pubkeys }, { isNew: true }, signal)
+  // Last: under a quota of a quarter of a core the start would take four times as long.
+  await deps.cgroups.limitCpu(vmm.record.id, cpu_quota_pct)
 }
 
 async function describeImage(deps: Deps, name: string): Promise<string> {
@@ -91,7 +140,7 @@ async function describeImage(deps: Deps, name: string): Promise<string> {
   return `${name} is ${image.state}${image.progress ? `: ${image.progress}` : ''}`
 }
 
-/** The base goes on being built for the next one; this caller stops waiting. */
+/** Stops waiting when aborted. The work itself continues: the base that is being built serves the next create. */
 function abortable<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
   return new Promise((resolve, reject) => {
     if (signal.aborted) return reject(signal.reason)

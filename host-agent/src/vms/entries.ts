@@ -1,58 +1,70 @@
 /**
- * The table of this host's sandboxes, and what keeps operations on one of them apart. One at a time on each: a second
- * one with the same fence waits for the answer of the first, any other is refused. Only a delete goes over all of them.
+ * The sandboxes of this host in memory, and the rules that keep operations on one sandbox apart: one operation at a time.
+ * A second request with the same name and fence waits for the response of the first; any other is refused. Only a delete
+ * may interrupt an operation.
  */
 import type { Socket } from 'node:net'
 import { HostError } from '../host-error.ts'
 import type { Vmm } from '../vmm/vmm.ts'
-import type { VmRecord } from './registry.ts'
+import { toStored, type VmRecord } from './record.ts'
 
 type Operation = { name: string; fence: number; abort: AbortController; done: Promise<object> }
+
+/** What exists only while the sandbox runs. */
+export type LiveVm = {
+  vmm: Vmm
+  /** Stops listening to the signals of the guest. */
+  signals: AbortController
+  /** Of the network rules in force; undefined for a VMM that was adopted and whose rules this process never applied. */
+  networkRevision: number | undefined
+}
+
 export type Entry = {
-  record: VmRecord
-  body?: Vmm
-  doing?: Operation
-  /** Of a body that was paused: until it is kept on standby, or gone. */
-  settling?: Promise<void>
-  /** Ends listening to what the guest asks for. */
-  quiet?: AbortController
-  /** Of its network, as this host agent was told it. */
-  revision?: number
+  readonly id: string
+  /** Changed by `moveVm` only. */
+  readonly record: VmRecord
+  live: LiveVm | undefined
+  operation: Operation | undefined
+  /** Settles when the VMM of the last pause is on standby or stopped. */
+  standbyReady: Promise<void> | undefined
   /** To its ports, from outside. */
-  connections: Set<Socket>
-  /** That do not stand yet. */
+  readonly connections: Set<Socket>
+  /** Connections still being established. */
   connecting: number
 }
 
-/** Long enough for any request that was under way when its sandbox was deleted to have come and gone. */
+/** Longer than any request that was under way when its sandbox was deleted. */
 const TOMBSTONE_MS = 10 * 60_000
 
 export class Entries {
   readonly #entries = new Map<string, Entry>()
-  /** The highest fence seen for a sandbox that is gone: a create that comes late must not bring it back. */
+  /** The highest fence seen for a deleted sandbox: a create that arrives late must not bring it back. */
   readonly #tombstones = new Map<string, number>()
 
-  all(): Entry[] {
+  list(): Entry[] {
     return [...this.#entries.values()]
   }
 
-  get(id: string): Entry | undefined {
+  find(id: string): Entry | undefined {
     return this.#entries.get(id)
   }
 
-  find(id: string): Entry {
+  get(id: string): Entry {
     const entry = this.#entries.get(id)
-    if (!entry) throw new HostError('not_found', `no sandbox ${id} here`)
+    if (!entry) throw new HostError('not_found', `sandbox ${id} is not on this host`)
     return entry
   }
 
   add(record: VmRecord): Entry {
-    const entry: Entry = { record, connections: new Set(), connecting: 0 }
+    const entry: Entry = {
+      ...{ id: record.id, record, live: undefined, operation: undefined, standbyReady: undefined },
+      ...{ connections: new Set(), connecting: 0 },
+    }
     this.#entries.set(record.id, entry)
     return entry
   }
 
-  remove(id: string): void {
+  delete(id: string): void {
     this.#entries.delete(id)
   }
 
@@ -61,10 +73,11 @@ export class Entries {
     return record !== undefined && record.fence >= fence
   }
 
-  mustBeNew({ id, fence }: { id: string; fence: number }): void {
-    if (this.#entries.has(id)) throw new HostError('fence_lost', `${id} is here already`)
+  /** Throws `fence_lost` unless the sandbox may be created: it does not exist, and was not deleted by a newer request. */
+  checkNew({ id, fence }: { id: string; fence: number }): void {
+    if (this.#entries.has(id)) throw new HostError('fence_lost', `${id} exists already`)
     const seen = this.#tombstones.get(id) ?? 0
-    if (fence <= seen) throw new HostError('fence_lost', `${id} is past ${fence}`)
+    if (fence <= seen) throw new HostError('fence_lost', `${id} was deleted with fence ${seen}`)
   }
 
   addTombstone(id: string, fence: number): void {
@@ -73,44 +86,46 @@ export class Entries {
   }
 }
 
-/** What the same operation with the same fence has answered, or will. */
-export function answeredBefore<Answer>(
-  { record, doing }: Entry,
-  name: string,
+/**
+ * The response to the same request, if it was made before: the one that was stored, or the one under way. Throws if
+ * another operation is under way or the fence is too low.
+ */
+export function findPreviousResponse<Response extends object>(
+  { record, operation }: Entry,
+  name: 'pause' | 'resume',
   fence: number,
-): Promise<Answer> | undefined {
+): Promise<Response> | undefined {
   checkFence(record, fence)
-  if (doing && doing.name === name && doing.fence === fence) return doing.done as Promise<Answer>
-  if (doing) throw new HostError('wrong_state', `${record.id} is ${record.state}: ${doing.name} is under way`)
-  const { done } = record
-  if (done?.operation === name && done.fence === fence) return Promise.resolve(done.answer as Answer)
-  return undefined
+  // Of the same operation, so of the same type.
+  if (operation && operation.name === name && operation.fence === fence) return operation.done as Promise<Response>
+  if (operation) throw new HostError('wrong_state', `${record.id} is ${record.state}: ${operation.name} is under way`)
+  const last = toStored(record)?.lastOperation
+  return last?.name === name && last.fence === fence ? Promise.resolve(last.response as Response) : undefined
 }
 
-/** From now until it ends, nothing else is done with this sandbox. */
-export function operate<Answer extends object>(
+/** Until `work` settles, no other operation on this sandbox starts. */
+export function runOperation<Response extends object>(
   entry: Entry,
   name: string,
   fence: number,
-  work: (abort: AbortSignal) => Promise<Answer>,
-): Promise<Answer> {
+  work: (aborted: AbortSignal) => Promise<Response>,
+): Promise<Response> {
   const abort = new AbortController()
-  entry.record.fence = fence
   const done = work(abort.signal).finally(() => {
-    delete entry.doing
+    entry.operation = undefined
   })
-  entry.doing = { name, fence, abort, done }
-  done.catch(() => {}) // Whoever asked gets it; nobody may be waiting any more.
+  entry.operation = { name, fence, abort, done }
+  done.catch(() => {}) // The caller gets the error, if it is still connected.
   return done
 }
 
-export function checkFence({ id, fence: at }: VmRecord, fence: number): void {
-  if (fence < at) throw new HostError('fence_lost', `${id} is at ${at}`)
+export function checkFence({ id, fence: newest }: VmRecord, fence: number): void {
+  if (fence < newest) throw new HostError('fence_lost', `${id} is at fence ${newest}`)
 }
 
-export function mustRun({ record, body }: Entry): Vmm {
-  if (!body || record.state !== 'running') throw wrongState(record, 'running')
-  return body
+export function getLive({ record, live }: Entry): LiveVm {
+  if (!live || record.state !== 'running') throw wrongState(record, 'running')
+  return live
 }
 
 export const wrongState = ({ id, state }: VmRecord, expected: string): HostError =>

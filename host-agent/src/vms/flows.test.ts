@@ -1,42 +1,43 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import type { EgressFlow, HostVmNetworkReport } from '@warren/protocol'
-import { addFlows, type SavedFlows, withFlows } from './flows.ts'
+import { addFlows, withFlows } from './flows.ts'
+import type { SavedFlows } from './record.ts'
 
 const HOUR_MS = 60 * 60_000
 const NOW = 100 * HOUR_MS
 const flow = (destination: string, count: number): EgressFlow => ({ destination, protocol: 'tcp', port: 443, count })
-const kept = (body: string, hoursAgo: number, ...flows: EgressFlow[]): SavedFlows => ({
-  body,
+const saved = (vmm: string, hoursAgo: number, ...flows: EgressFlow[]): SavedFlows => ({
+  vmm,
   at: NOW - hoursAgo * HOUR_MS,
   flows,
 })
 const report = (...flows: EgressFlow[]) => ({ flows }) as HostVmNetworkReport
-const places = ({ flows }: { flows: EgressFlow[] }) => flows.map(({ destination, count }) => [destination, count])
+const countsOf = ({ flows }: { flows: EgressFlow[] }) => flows.map(({ destination, count }) => [destination, count])
 
-test('what was reached before a pause counts on, place by place, the most used first', () => {
-  const flows = [kept('one', 3, flow('a.test', 2), flow('b.test', 9)), kept('two', 1, flow('a.test', 5))]
+test('flows of earlier VMMs are added per destination, the most used first', () => {
+  const flows = [saved('one', 3, flow('a.test', 2), flow('b.test', 9)), saved('two', 1, flow('a.test', 5))]
 
-  const seen = withFlows(report(flow('a.test', 1), flow('c.test', 4)), { flows }, 'three', NOW)
+  const seen = withFlows(report(flow('a.test', 1), flow('c.test', 4)), flows, 'three', NOW)
 
-  assert.deepEqual(places(seen), [
+  assert.deepEqual(countsOf(seen), [
     ['b.test', 9],
     ['a.test', 8],
     ['c.test', 4],
   ])
 })
 
-test('a body that goes on with its slot is not counted twice, and after a day it is forgotten', () => {
-  const flows = [kept('one', 25, flow('old.test', 1)), kept('two', 1, flow('a.test', 5))]
+test('a VMM resumed from standby is not counted twice, and flows expire after a day', () => {
+  const flows = [saved('one', 25, flow('old.test', 1)), saved('two', 1, flow('a.test', 5))]
 
-  assert.deepEqual(places(withFlows(report(flow('a.test', 6)), { flows }, 'two', NOW)), [['a.test', 6]])
-  assert.deepEqual(addFlows(flows, kept('two', 0, flow('a.test', 6))), [kept('two', 0, flow('a.test', 6))])
+  assert.deepEqual(countsOf(withFlows(report(flow('a.test', 6)), flows, 'two', NOW)), [['a.test', 6]])
+  assert.deepEqual(addFlows(flows, saved('two', 0, flow('a.test', 6))), [saved('two', 0, flow('a.test', 6))])
 })
 
-test('a sandbox that is paused all day keeps a bounded list that misses nothing', () => {
+test('a sandbox that is paused very often has a bounded list without losing counts', () => {
   let flows: SavedFlows[] = []
-  for (let n = 0; n < 500; n++) flows = addFlows(flows, kept(`body-${n}`, 0, flow('a.test', 1)))
+  for (let n = 0; n < 500; n++) flows = addFlows(flows, saved(`vmm-${n}`, 0, flow('a.test', 1)))
 
   assert.ok(flows.length <= 8)
-  assert.deepEqual(places(withFlows(report(), { flows }, 'none', NOW)), [['a.test', 500]])
+  assert.deepEqual(countsOf(withFlows(report(), flows, 'none', NOW)), [['a.test', 500]])
 })

@@ -1,59 +1,60 @@
 /**
- * The destinations a sandbox reached within a day, over the ends of its bodies: what a slot has seen goes with the slot.
- * Kept by body, so that one that is resumed in place, with its slot, is not counted twice.
+ * The destinations that a sandbox reached within the last day, across pauses: a slot's flows go with the slot. They are
+ * stored per VMM, so that one that is resumed from standby, with its slot, is not counted twice.
  */
 import type { EgressFlow, HostVmNetworkReport } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
-import type { VmmRecord } from '../vmm/vmm.ts'
-import type { VmRecord } from './registry.ts'
-
-export type SavedFlows = { body: string; at: number; flows: EgressFlow[] }
+import type { VmmRecord } from '../vmm/record.ts'
+import type { SavedFlows } from './record.ts'
 
 const DAY_MS = 24 * 60 * 60_000
 const FLOWS_MAX = 1_000
-/** Of more bodies than this within a day the oldest share a place, and go together. */
-const BODIES_MAX = 8
-/** Of one body the most used: they are written with every record. */
-const KEPT_MAX = 200
+/** If a sandbox had more VMMs within a day, the oldest two are added up and expire together. */
+const VMMS_MAX = 8
+/** The most used flows of one VMM: they are part of the record and written with it. */
+const FLOWS_PER_VMM_MAX = 200
 
-/** Before its slot is released; whether there are any. Nothing fails for their sake. */
-export async function saveFlows(deps: Deps, record: VmRecord, body: VmmRecord): Promise<boolean> {
-  if (body.released || body.slotGone) return false
+/** To be read before the slot is released. Undefined if there are none, or on failure, which must not fail the caller. */
+export async function readFlows(
+  deps: Deps,
+  sandbox: string,
+  { id, slot, resources }: VmmRecord,
+): Promise<SavedFlows | undefined> {
+  if (resources !== 'held') return undefined
   try {
-    const flows = (await deps.network.slots.flows(body.slot)).slice(0, KEPT_MAX)
-    if (flows.length > 0) record.flows = addFlows(record.flows ?? [], { body: body.id, at: Date.now(), flows })
-    return flows.length > 0
+    const flows = (await deps.network.slots.flows(slot)).slice(0, FLOWS_PER_VMM_MAX)
+    return flows.length === 0 ? undefined : { vmm: id, at: Date.now(), flows }
   } catch (error) {
-    deps.log.warn({ err: error, sandbox: record.id }, 'could not read what a sandbox reached')
-    return false
+    deps.log.warn({ err: error, sandbox }, 'failed to read the destinations that a sandbox reached')
+    return undefined
   }
 }
 
-export function addFlows(kept: readonly SavedFlows[], more: SavedFlows): SavedFlows[] {
-  const recent = kept.filter(({ body, at }) => body !== more.body && more.at - at < DAY_MS)
+export function addFlows(saved: readonly SavedFlows[], more: SavedFlows): SavedFlows[] {
+  const recent = saved.filter(({ vmm, at }) => vmm !== more.vmm && more.at - at < DAY_MS)
   const all = [...recent, more]
-  if (all.length <= BODIES_MAX) return all
+  if (all.length <= VMMS_MAX) return all
   const [oldest, next, ...rest] = all as [SavedFlows, SavedFlows, ...SavedFlows[]]
-  return [{ ...next, flows: sum([...oldest.flows, ...next.flows]).slice(0, KEPT_MAX) }, ...rest]
+  return [{ ...next, flows: sum([...oldest.flows, ...next.flows]).slice(0, FLOWS_PER_VMM_MAX) }, ...rest]
 }
 
-/** What the slot has seen, and what those before it had. */
+/** The report of the current VMM's slot, with the flows of the VMMs before it. */
 export function withFlows(
   report: HostVmNetworkReport,
-  { flows: kept = [] }: Pick<VmRecord, 'flows'>,
-  body: string,
+  saved: readonly SavedFlows[],
+  vmm: string,
   now = Date.now(),
 ): HostVmNetworkReport {
-  const before = kept.filter((one) => one.body !== body && now - one.at < DAY_MS).flatMap((one) => one.flows)
+  const before = saved.filter((one) => one.vmm !== vmm && now - one.at < DAY_MS).flatMap((one) => one.flows)
   return before.length === 0 ? report : { ...report, flows: sum([...report.flows, ...before]) }
 }
 
-/** One of each destination, the most used first. */
+/** One flow per destination, the most used first. */
 function sum(flows: readonly EgressFlow[]): EgressFlow[] {
-  const byPlace = new Map<string, EgressFlow>()
+  const byDestination = new Map<string, EgressFlow>()
   for (const flow of flows) {
-    const place = `${flow.destination} ${flow.protocol} ${flow.port}`
-    byPlace.set(place, { ...flow, count: flow.count + (byPlace.get(place)?.count ?? 0) })
+    const key = `${flow.destination} ${flow.protocol} ${flow.port}`
+    byDestination.set(key, { ...flow, count: flow.count + (byDestination.get(key)?.count ?? 0) })
   }
-  return [...byPlace.values()].sort((one, other) => other.count - one.count).slice(0, FLOWS_MAX)
+  return [...byDestination.values()].sort((one, other) => other.count - one.count).slice(0, FLOWS_MAX)
 }

@@ -1,73 +1,124 @@
 /**
- * A fork: every child gets a generation of its own that names its source's objects. Nothing is copied, so ten children
- * cost ten manifests, and whoever is deleted first takes nothing from the others.
+ * Forks a sandbox: every child gets a manifest that names the objects of its source. Nothing is copied, so ten children
+ * cost ten manifests, and deleting one takes nothing from the others.
  *
- * A source that runs stands still for as long as its memory takes to write: memory and devices are saved, its disk is
- * frozen and a new layer put over it, and it goes on. What it says to the outside at that moment it says only once: a
- * child's first greeting ends every stream that was open in its memory (guest-api.ts).
+ * A running source is paused for as long as its memory takes to write: memory and devices are saved, its disk is frozen
+ * below a new one, and it continues. Messages that were under way in the guest at that moment are sent once, by the
+ * source: the first greeting to a child ends every stream that was open in its memory (guest-api.ts).
+ *
+ * Children exist from the moment they are requested, in state `creating`: a repeated request or a delete finds them.
  */
-import { rm } from 'node:fs/promises'
-import path from 'node:path'
 import { crashPoint } from '@warren/kit/crash-point'
+import type { HostVmForkBody, HostVmForked } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import { objectsOf } from '../snapshots/manifest.ts'
-import { addDisk } from '../standby/standby.ts'
-import { diskFile } from '../vmm/args.ts'
-import { type Draft, type Saved, saveVmm } from '../vmm/save.ts'
-import { type Vmm, workFolderOf } from '../vmm/vmm.ts'
-import type { VmRecord } from './registry.ts'
+import { freezeForFork, prepareNextDisk } from '../vmm/disk/live.ts'
+import { type Draft, type SavedVm, saveVmm } from '../vmm/save.ts'
+import type { Vmm } from '../vmm/vmm.ts'
+import { type Entries, type Entry, getLive, runOperation, wrongState } from './entries.ts'
+import { moveVm, nextRecord } from './move.ts'
+import type { VmRecord } from './record.ts'
 
-/** Every child's first. */
-export const FIRST_GENERATION = 1
+/** The generation that every child starts with. */
+const FIRST_GENERATION = 1
 
-/** Its objects are reserved in the same breath: a merge or a delete of the source may free them at any moment. */
-export function findForkSource(deps: Deps, record: VmRecord, generation: number | undefined): Draft {
-  const found =
-    generation === undefined ? deps.snapshots.findNewest(record.id) : deps.snapshots.find(record.id, generation)
-  if (!found) throw new HostError('snapshot_missing', `${record.id} has no generation ${generation ?? ''} to fork`)
+type Child = { id: string; fence: number }
+
+export async function forkVm(
+  deps: Deps,
+  entries: Entries,
+  entry: Entry,
+  request: HostVmForkBody,
+): Promise<HostVmForked> {
+  const missing = request.children.filter((child) => !entries.has(child))
+  for (const child of missing) entries.checkNew(child)
+  const underWay = request.children.flatMap((child) => entries.find(child.id)?.operation?.done ?? [])
+  if (missing.length === 0) {
+    await Promise.all(underWay)
+    return { generation: FIRST_GENERATION }
+  }
+  if (!request.live) {
+    await addChildren(deps, entries, missing, async () => reserveGeneration(deps, entry.id, request.generation))
+    return { generation: FIRST_GENERATION }
+  }
+  const { record } = entry
+  const { vmm } = getLive(entry)
+  if (record.state !== 'running' || entry.operation) throw wrongState(record, 'running')
+  const { id, diskMib } = record
+  let stopped_ms = 0
+  const source = runOperation(entry, 'fork', record.fence, async () => {
+    const captured = await captureLive(deps, { id, diskMib }, vmm)
+    stopped_ms = captured.stopped_ms
+    return captured
+  })
+  await addChildren(deps, entries, missing, () => source)
+  return { generation: FIRST_GENERATION, stopped_ms }
+}
+
+async function addChildren(deps: Deps, entries: Entries, children: Child[], open: () => Promise<Draft>): Promise<void> {
+  const added = children.map(({ id, fence }) => entries.add({ state: 'creating', id, fence }))
+  const source = open()
+  const results = await Promise.allSettled(
+    added.map((entry) =>
+      runOperation(entry, 'fork', entry.record.fence, async () => {
+        try {
+          await addChild(deps, entry, (await source).saved)
+          return { generation: FIRST_GENERATION }
+        } catch (error) {
+          entries.delete(entry.id)
+          throw error
+        }
+      }),
+    ),
+  )
+  // Only after every child has named the objects, or failed to.
+  await source.then((draft) => draft.reservation.release())
+  for (const result of results) if (result.status === 'rejected') throw result.reason
+}
+
+/** The child exists once both its generation and its record are on disk. */
+async function addChild(deps: Deps, entry: { id: string; readonly record: VmRecord }, source: SavedVm): Promise<void> {
+  const { id } = entry
+  await deps.snapshots.deleteAll(id) // Left over from an attempt that was killed between the two.
+  await deps.snapshots.add({ ...source, sandbox: id, generation: FIRST_GENERATION })
+  await crashPoint('host.fork.child-saved')
+  const change = { diskMib: source.disk_mib, generation: FIRST_GENERATION }
+  await deps.registry.write(nextRecord(entry.record, 'forkDone', change))
+  moveVm(entry, 'forkDone', change)
+}
+
+/** Synchronous: between lookup and reservation, a merge or a delete of the source could free the objects. */
+function reserveGeneration(deps: Deps, sandbox: string, generation: number | undefined): Draft {
+  const found = generation === undefined ? deps.snapshots.findNewest(sandbox) : deps.snapshots.find(sandbox, generation)
+  if (!found) throw new HostError('snapshot_missing', `${sandbox} has no generation ${generation ?? ''} to fork`)
   if (found.damage !== undefined) throw new HostError('snapshot_damaged', `generation ${found.generation} is damaged`)
   const reservation = deps.snapshots.reserve(objectsOf(found.manifest).map((object) => object.id))
   return { saved: found.manifest, reservation }
 }
 
-/** Before the child counts as there: its generation, then its record, both on disk. */
-export async function addChild(deps: Deps, source: Saved, child: { id: string; fence: number }): Promise<VmRecord> {
-  await deps.snapshots.deleteAll(child.id) // Of a try that was killed between the two.
-  await deps.snapshots.add({ ...source, sandbox: child.id, generation: FIRST_GENERATION })
-  await crashPoint('host.fork.child-saved')
-  const record: VmRecord = {
-    ...child,
-    state: 'paused',
-    ip: '',
-    disk_mib: source.disk_mib,
-    generation: FIRST_GENERATION,
-    unborn: true,
-  }
-  await deps.registry.write(record)
-  return record
-}
-
-export async function captureLive(deps: Deps, record: VmRecord, body: Vmm): Promise<Draft & { stopped_ms: number }> {
-  const next = (await body.newestDisk()) + 1
-  await rm(path.join(workFolderOf(deps, body.record.id), diskFile(next)), { force: true }) // Of a try that failed.
-  await addDisk(deps, body, next, record.disk_mib)
+async function captureLive(
+  deps: Deps,
+  vm: { id: string; diskMib: number },
+  vmm: Vmm,
+): Promise<Draft & { stopped_ms: number }> {
+  await prepareNextDisk(deps, vmm, vm.diskMib)
 
   let stoppedAt = 0
   let stopped_ms = 0
-  let standing = true
-  const goOn = async (disk: number) => {
-    await body.freezeDisk(disk)
-    await body.resumeCpus()
-    standing = false
+  let paused = true
+  const resume = async () => {
+    await freezeForFork(vmm)
+    await vmm.resumeCpus()
+    paused = false
     stopped_ms = Math.round((performance.now() - stoppedAt) * 10) / 10
   }
   try {
     stoppedAt = performance.now()
-    await body.pauseCpus()
+    await vmm.pauseCpus()
     await crashPoint('host.fork.stopped')
-    return { ...(await saveVmm(deps, record, body, goOn)), stopped_ms }
+    return { ...(await saveVmm(deps, vm, vmm, resume)), stopped_ms }
   } finally {
-    if (standing) await body.resumeCpus()
+    if (paused) await vmm.resumeCpus()
   }
 }

@@ -1,61 +1,129 @@
 /**
- * Order of events in a pause:
+ * Pauses a sandbox. Order of events:
  *
- *   1. the way to the guest is closed: what ran for a caller ends as if the caller had gone
- *   2. `stop`: memory, processors and disk are one instant
- *   3. memory, device state and disk into the store, on disk and checksummed (save.ts)
- *   4. the manifest, renamed into place: from here on it is paused, whatever happens
- *   5. the record; then the body stands by for a while (standby.ts) or ends, and with it slot, cgroup and memory
+ *   1. The channel to the guest is closed: what runs for a caller ends as if the caller had disconnected.
+ *   2. The CPUs stop: memory, CPUs and disk are one instant from here on.
+ *   3. Memory, device state and disk are written to the store, on disk and checksummed (vmm/save.ts).
+ *   4. The manifest is renamed into place. From here on the sandbox is paused, whatever happens.
+ *   5. The record is written. Then the VMM is put on standby for a while (standby/), or stopped, which releases its
+ *      slot, cgroup and memory.
  *
- * Whatever fails before 4 lets the body go on as if nothing had been. A host agent that dies between 4 and 5 finds the
- * generation at its next start and ends the body then (adopt.ts).
+ * If anything fails before step 4, the guest continues as if the pause had not been requested. A host agent that dies
+ * between steps 4 and 5 finds the generation at its next start and stops the VMM then (adopt.ts).
  */
 import { crashPoint } from '@warren/kit/crash-point'
 import { errorText } from '@warren/kit/text'
-import type { HostVmPaused } from '@warren/protocol'
+import type { HostVmPauseBody, HostVmPaused } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
-import { type Saved, saveVmm } from '../vmm/save.ts'
+import type { Manifest } from '../snapshots/manifest.ts'
+import { type SavedVm, saveVmm } from '../vmm/save.ts'
 import type { Vmm } from '../vmm/vmm.ts'
-import type { VmRecord } from './registry.ts'
+import { type Entry, findPreviousResponse, getLive, runOperation } from './entries.ts'
+import { moveVm } from './move.ts'
+import { type PausedVm, toStored } from './record.ts'
+import { saveCounts, saveFlows } from './usage.ts'
 
-/** Step 5 is the caller's. `memory`: the object the memory was saved as. */
-export async function pauseVm(
+export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: HostVmPauseBody): Promise<HostVmPaused> {
+  const previous = findPreviousResponse<HostVmPaused>(entry, 'pause', fence)
+  if (previous) return previous
+  const newest = deps.snapshots.findNewest(entry.id)
+  if (entry.record.state === 'paused' && newest) return repeatPause(deps, entry, entry.record, fence, newest.manifest)
+  const { vmm, signals } = getLive(entry)
+  const { diskMib } = moveVm(entry, 'pause', { fence })
+  return runOperation(entry, 'pause', fence, async () => {
+    try {
+      for (const connection of entry.connections) connection.destroy()
+      const { saved, response } = await commitGeneration(deps, { id: entry.id, diskMib }, vmm, limit_ms)
+      await saveCounts(deps, entry, vmm.record)
+      const counts = toStored(entry.record)?.counts
+      if (counts) response.counts = counts
+      vmm.stopping = true
+      entry.live = undefined
+      signals.abort()
+      const paused = moveVm(entry, 'pauseDone', { fence, response })
+      // It is paused even if this fails: the next start recognises it by its generation.
+      await deps.registry
+        .write(paused)
+        .catch((error) =>
+          deps.log.error({ err: error, sandbox: entry.id }, 'failed to write the record of a paused sandbox'),
+        )
+      await crashPoint('host.pause.recorded')
+      // In the background: only a resume or a delete waits for it.
+      entry.standbyReady = moveToStandby(deps, entry, paused, vmm, saved)
+      return response
+    } catch (error) {
+      if (entry.record.state === 'pausing') moveVm(entry, 'pauseFailed', {})
+      throw error
+    }
+  })
+}
+
+/** Steps 1 to 4. */
+async function commitGeneration(
   deps: Deps,
-  record: VmRecord,
-  body: Vmm,
+  vm: { id: string; diskMib: number },
+  vmm: Vmm,
   limitMs: number,
-): Promise<{ paused: HostVmPaused; memory: string }> {
+): Promise<{ saved: SavedVm; response: HostVmPaused }> {
   const startedAt = performance.now()
-  const generation = deps.snapshots.nextGeneration(record.id)
-  let saved: Saved
+  const generation = deps.snapshots.nextGeneration(vm.id)
+  let saved: SavedVm
   try {
-    await body.closeChannel()
+    await vmm.closeChannel()
     await crashPoint('host.pause.closed')
-    await body.pauseCpus()
+    await vmm.pauseCpus()
     await crashPoint('host.pause.stopped')
-    const draft = await saveVmm(deps, record, body)
+    const draft = await saveVmm(deps, vm, vmm)
     saved = draft.saved
     try {
       await crashPoint('host.pause.saved')
       if (performance.now() - startedAt > limitMs) throw new Error(`it took longer than ${limitMs} ms`)
-      await deps.snapshots.add({ ...saved, sandbox: record.id, generation })
+      await deps.snapshots.add({ ...saved, sandbox: vm.id, generation })
     } finally {
       await draft.reservation.release()
     }
   } catch (error) {
-    // A body that cannot go on is dead, and its watcher says so.
-    await body.resumeCpus().catch((cause) => deps.log.error({ err: cause, sandbox: record.id }, 'could not go on'))
+    // A VMM whose CPUs cannot be resumed has exited, which watch.ts reports.
+    await vmm
+      .resumeCpus()
+      .catch((cause) => deps.log.error({ err: cause, sandbox: vm.id }, 'failed to resume a VM after a failed pause'))
     throw new HostError('pause_failed', `nothing was saved: ${errorText(error)}`, { cause: error })
   }
   await crashPoint('host.pause.committed')
-  // It is paused, whatever becomes of older ones.
+  // A failure here changes nothing: the new generation is committed.
   await deps.snapshots
-    .deleteOld(record.id)
-    .catch((error) => deps.log.error({ err: error, sandbox: record.id }, 'could not remove an old generation'))
-  deps.compactor.add(record.id)
+    .deleteOld(vm.id)
+    .catch((error) => deps.log.error({ err: error, sandbox: vm.id }, 'failed to delete an old generation'))
+  deps.compactor.add(vm.id)
   const written_bytes = saved.memory.bytes + saved.state.bytes + (saved.disk.at(-1)?.bytes ?? 0)
   const took_ms = Math.round((performance.now() - startedAt) * 10) / 10
-  const paused = { generation, took_ms, dirty_bytes: saved.memory.dirty_bytes, written_bytes }
-  return { paused, memory: saved.memory.id }
+  return { saved, response: { generation, took_ms, dirty_bytes: saved.memory.dirty_bytes, written_bytes } }
+}
+
+async function moveToStandby(deps: Deps, entry: Entry, paused: PausedVm, vmm: Vmm, saved: SavedVm): Promise<void> {
+  if (await saveFlows(deps, entry, vmm.record)) {
+    void deps.registry
+      .write(entry.record)
+      .catch((error) =>
+        deps.log.warn({ err: error, sandbox: entry.id }, 'failed to write the destinations that a sandbox reached'),
+      )
+  }
+  const { id: sandbox, ip, diskMib, generation } = paused
+  const dirtyBytes = saved.memory.dirty_bytes
+  await deps.standby.add(saved.memory.id, vmm, { sandbox, generation, ip, dirtyBytes, diskMib })
+}
+
+/** The sandbox was paused by an earlier operation whose caller did not live to receive the response. */
+async function repeatPause(
+  deps: Deps,
+  entry: Entry,
+  { counts }: PausedVm,
+  fence: number,
+  { generation, memory, state }: Manifest,
+): Promise<HostVmPaused> {
+  const written_bytes = memory.bytes + state.bytes
+  const response = { generation, took_ms: 0, dirty_bytes: memory.dirty_bytes, written_bytes, ...(counts && { counts }) }
+  await deps.registry.write(moveVm(entry, 'pauseRepeated', { fence, response }))
+  return response
 }

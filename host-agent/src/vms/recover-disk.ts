@@ -1,44 +1,34 @@
 /**
- * What is left of a machine that died and was never paused: its disk, as after a power cut. The layers its body had
- * written become objects; the resume boots from them with a kernel and empty memory.
+ * Recovers the disk of a VM that died without ever being saved, in the state of a power failure. The disks that its VMM
+ * wrote become objects of the store, and the resume boots a kernel with empty memory on top of them.
  */
-import { readdir } from 'node:fs/promises'
 import path from 'node:path'
-import { findBase } from '../bases/base.ts'
+import { getBase } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import { diskFile } from '../vmm/args.ts'
-import { diskObject } from '../vmm/save.ts'
-import type { VmmPlan } from '../vmm/start.ts'
-import { workFolderOf } from '../vmm/vmm.ts'
-import type { VmRecord } from './registry.ts'
+import { diskObject } from '../vmm/disk/chain.ts'
+import { listDisks } from '../vmm/disk/live.ts'
+import { workFolderOf } from '../vmm/folders.ts'
+import type { DeadVm, PausedVm } from './record.ts'
+import type { SourcePlan } from './restore.ts'
 
-export async function recoverDisk(
-  deps: Deps,
-  record: VmRecord,
-): Promise<{ plan: Omit<VmmPlan, 'id' | 'home' | 'lasting'> }> {
-  const { body } = record
-  if (!body) throw new HostError('snapshot_missing', `nothing of ${record.id} is left to start from`)
-  const base = await findBase(deps, body)
-  const layers = [...body.layers]
-  // All of them, also those that a generation has: that one is not what we start from.
-  for (const n of await listDisks(workFolderOf(deps, body.id))) {
-    const file = path.join(workFolderOf(deps, body.id), diskFile(n))
-    const object = diskObject(body.id, n)
-    // Held by the dead body, as its other layers are, until the record lets go of it.
-    deps.snapshots.retain(body.id, [object])
-    await deps.snapshots.importFile(file, object, { uid: body.uid, maxBytes: Number.POSITIVE_INFINITY })
+export async function recoverDisk(deps: Deps, record: PausedVm | DeadVm): Promise<SourcePlan> {
+  if (record.state !== 'dead') throw new HostError('snapshot_missing', `no generation of ${record.id} can be read`)
+  const { vmm } = record
+  const base = await getBase(deps, vmm)
+  const layers = [...vmm.disk.layers]
+  // All disks in the folder, also those that are part of a generation: no generation is the starting point here.
+  for (const disk of await listDisks(deps, vmm)) {
+    const file = path.join(workFolderOf(deps, vmm.id), diskFile(disk))
+    const object = diskObject(vmm.id, disk)
+    // Retained for the dead VMM, like its layers, until the record no longer names it.
+    deps.snapshots.retain(vmm.id, [object])
+    await deps.snapshots.importFile(file, object, { uid: vmm.uid, maxBytes: Number.POSITIVE_INFINITY })
     layers.push(object)
   }
-  if (layers.length === body.layers.length) {
+  if (layers.length === vmm.disk.layers.length) {
     throw new HostError('snapshot_missing', `the disk of ${record.id} is gone`)
   }
-  return { plan: { base, boot: true, layers, diskMib: record.disk_mib } }
-}
-
-/** The oldest first. The first ones are gone where the body's layers were put in order (standby.ts). */
-async function listDisks(work: string): Promise<number[]> {
-  const names = await readdir(work).catch(() => [])
-  const numbers = names.flatMap((name) => /^disk-(\d+)\.qcow2$/.exec(name)?.[1] ?? []).map(Number)
-  return numbers.sort((one, other) => one - other)
+  return { base, start: { from: 'disk' }, layers, diskMib: record.diskMib }
 }

@@ -1,43 +1,39 @@
-/** A body that runs is listened to, and missed when it dies. */
+/** Watches a VMM that runs: records the signals of its guest, and marks the sandbox dead when QEMU exits. */
 import type { Deps } from '../deps.ts'
 import { listenToSignals } from '../guest/listen-to-signals.ts'
-import { releaseVmm, type Vmm } from '../vmm/vmm.ts'
-import { saveCounts } from './counts.ts'
+import { releaseVmm } from '../vmm/release.ts'
+import type { Vmm } from '../vmm/vmm.ts'
 import type { Entry } from './entries.ts'
-import { saveFlows } from './flows.ts'
+import { moveVm, vmCan } from './move.ts'
+import { saveUsage } from './usage.ts'
 
-export function watch(deps: Deps, entry: Entry, body: Vmm): void {
-  entry.body = body
-  const quiet = new AbortController()
-  entry.quiet = quiet
+export function watchVm(deps: Deps, entry: Entry, vmm: Vmm, networkRevision?: number): void {
+  const signals = new AbortController()
+  entry.live = { vmm, signals, networkRevision }
   void listenToSignals(
-    () => body.channel(),
+    () => vmm.channel(),
     async (signal) => {
-      entry.record.signal = signal
-      await deps.registry.write(entry.record)
+      await deps.registry.write(moveVm(entry, 'signal', { signal }))
     },
-    quiet.signal,
+    signals.signal,
   )
-  void body.qmp.closed.then(() => quiet.abort())
-  void body.untilDead(deps).then((reason) => (body.ending ? undefined : markDead(deps, entry, body, reason)))
+  void vmm.qmp.closed.then(() => signals.abort())
+  void vmm.untilExit(deps).then((reason) => (vmm.stopping ? undefined : markDead(deps, entry, vmm, reason)))
 }
 
-/** Its process is ended for certain before it counts as dead: its disk may be started from then. */
-async function markDead(deps: Deps, entry: Entry, body: Vmm, reason: string): Promise<void> {
-  const { record } = entry
-  deps.log.warn({ sandbox: record.id, reason }, 'a sandbox died')
-  // Nothing answers them any more, and the address may be somebody else's soon.
+/** The process is killed for certain before the sandbox counts as dead, because its disk may be booted from then on. */
+async function markDead(deps: Deps, entry: Entry, vmm: Vmm, reason: string): Promise<void> {
+  deps.log.warn({ sandbox: entry.id, reason }, 'the VM of a sandbox exited')
+  // There is nothing at the other end any more, and the address may belong to another sandbox soon.
   for (const connection of entry.connections) connection.destroy()
   try {
-    await saveCounts(deps, record, body.record)
-    await saveFlows(deps, record, body.record)
-    await releaseVmm(deps, body.record, body)
-    delete entry.revision
-    if (entry.body !== body) return
-    delete entry.body
-    Object.assign(record, { state: 'dead', reason })
-    await deps.registry.write(record)
+    await saveUsage(deps, entry, vmm.record)
+    await releaseVmm(deps, vmm.record, vmm)
+    // A pause that was committed, or a delete, came first.
+    if (entry.live?.vmm !== vmm || !vmCan('die', entry.record.state)) return
+    entry.live = undefined
+    await deps.registry.write(moveVm(entry, 'die', { reason }))
   } catch (error) {
-    deps.log.error({ err: error, sandbox: record.id }, 'the end of a sandbox could not be seen to')
+    deps.log.error({ err: error, sandbox: entry.id }, 'cleanup after a VM exit failed')
   }
 }

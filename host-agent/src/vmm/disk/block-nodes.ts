@@ -1,26 +1,26 @@
 /**
- * The layers of disk that a running QEMU has open. Only the newest is written to; each has the name of its number
- * (args.ts), and its file, too.
+ * The QMP commands that change the disk chain of a running QEMU. In QEMU each file of the chain is a block node. The
+ * disks of the VMM are named after their number (args.ts): node `d3` is the file `disk-3.qcow2`.
  */
 import { diskFile, diskNode, inWork } from '../args.ts'
 import type { Qmp } from '../qmp.ts'
 
-/** The number of the disk it writes to. */
+/** The number of the disk that QEMU writes to. */
 export async function queryActiveDisk(qmp: Qmp): Promise<number> {
   const devices = await qmp.run<{ inserted?: { 'node-name'?: string } }[]>('query-block')
   for (const { inserted } of devices) {
-    const [, n] = /^d(\d{1,6})$/.exec(inserted?.['node-name'] ?? '') ?? []
-    if (n !== undefined) return Number(n)
+    const [, number] = /^d(\d{1,6})$/.exec(inserted?.['node-name'] ?? '') ?? []
+    if (number !== undefined) return Number(number)
   }
-  throw new Error('QEMU does not say which disk it writes to')
+  throw new Error('query-block names no disk of the form d<number>')
 }
 
-/** Disk n becomes a layer that nobody writes to any more; what is written from now on goes to the next. */
-export async function freezeDisk(qmp: Qmp, n: number): Promise<void> {
-  const [frozen, next] = [diskNode(n), diskNode(n + 1)]
-  await qmp.run('blockdev-add', fileNode(n + 1))
+/** Makes `disk` read-only and puts the next one, whose file exists already, on top. If it fails, nothing has changed. */
+export async function freezeDisk(qmp: Qmp, disk: number): Promise<void> {
+  const [frozen, next] = [diskNode(disk), diskNode(disk + 1)]
+  await qmp.run('blockdev-add', fileNode(disk + 1))
   try {
-    await qmp.run('blockdev-add', { ...layerNode(n + 1), backing: null })
+    await qmp.run('blockdev-add', { ...diskLayerNode(disk + 1), backing: null })
     try {
       await qmp.run('blockdev-snapshot', { node: frozen, overlay: next })
     } catch (error) {
@@ -28,61 +28,67 @@ export async function freezeDisk(qmp: Qmp, n: number): Promise<void> {
       throw error
     }
   } catch (error) {
-    await qmp.run('blockdev-del', { 'node-name': fileOf(next) })
+    await qmp.run('blockdev-del', { 'node-name': fileNodeName(next) })
     throw error
   }
 }
 
-/** Puts disk n over other layers that say the same as those under it, oldest first, and closes what it lay over. */
-export async function replaceBacking(qmp: Qmp, n: number, files: readonly string[]): Promise<void> {
-  const before = await listLayers(qmp)
-  const names = files.map((_, i) => `u${n}-${i}`)
+/**
+ * Puts `disk` on top of `files` (in the work folder, oldest first), which have the same content as what is below it
+ * now, and closes the nodes that were below it.
+ */
+export async function replaceBacking(qmp: Qmp, disk: number, files: readonly string[]): Promise<void> {
+  const before = await listNodes(qmp)
+  const names = files.map((_, i) => `u${disk}-${i}`)
   for (const [i, name] of files.entries()) {
     const backing = names[i - 1] ?? 'base'
     const file = { driver: 'file', filename: inWork(name), locking: 'off' }
     await qmp.run('blockdev-add', { driver: 'qcow2', 'node-name': names[i], 'read-only': true, backing, file })
   }
-  await qmp.run('blockdev-reopen', { options: [{ ...layerNode(n), backing: names.at(-1) }] })
-  const newest = diskNode(n)
-  const gone = before.filter((name) => name !== newest && name !== fileOf(newest))
-  // Each is in use until what lies over it is closed.
-  for (const name of gone) await qmp.run('blockdev-del', { 'node-name': name })
+  await qmp.run('blockdev-reopen', { options: [{ ...diskLayerNode(disk), backing: names.at(-1) }] })
+  const active = diskNode(disk)
+  const replaced = before.filter((name) => name !== active && name !== fileNodeName(active))
+  // Newest first: a node is in use until the one above it is closed.
+  for (const name of replaced) await qmp.run('blockdev-del', { 'node-name': name })
 }
 
-/** All but the base and its image, the newest first, each before its file. */
-async function listLayers(qmp: Qmp): Promise<string[]> {
+/** All nodes but those of the base and its image, newest first, each before the node of its file. */
+async function listNodes(qmp: Qmp): Promise<string[]> {
   const nodes = await qmp.run<{ 'node-name'?: string }[]>('query-named-block-nodes', { flat: true })
   const names = nodes.map((node) => node['node-name'] ?? '')
-  return names.filter((name) => LAYER.test(name)).sort((one, other) => rank(other) - rank(one))
+  return names.filter((name) => NODE.test(name)).sort((one, other) => heightOf(other) - heightOf(one))
 }
 
-const LAYER = /^(?:d(\d+)(-file)?|u\d+-(\d+)|layer(\d+))$/
+/** `d3` and `d3-file`: a disk; `u3-0`: a layer from `replaceBacking`; `layer0`: a layer from the command line. */
+const NODE = /^(?:d(\d+)(-file)?|u\d+-(\d+)|layer(\d+))$/
+/** More than a chain has layers, so that every disk is above every layer. */
+const DISKS_ABOVE = 1_000_000
 
-/** Its own disks lie over layers it was put over, and those, or the ones it was started with, over the base. */
-function rank(name: string): number {
-  const [, disk, file, under, layer] = LAYER.exec(name) ?? []
-  if (disk === undefined) return Number(under ?? layer)
-  return 1_000_000 + Number(disk) - (file === undefined ? 0 : 0.5)
+/** Greater for a node that is higher in the chain. */
+function heightOf(name: string): number {
+  const [, disk, file, replacement, layer] = NODE.exec(name) ?? []
+  if (disk === undefined) return Number(replacement ?? layer)
+  return DISKS_ABOVE + Number(disk) - (file === undefined ? 0 : 0.5)
 }
 
-const layerNode = (n: number) => ({
+const diskLayerNode = (disk: number) => ({
   driver: 'qcow2',
-  'node-name': diskNode(n),
+  'node-name': diskNode(disk),
   discard: 'unmap',
-  file: fileOf(diskNode(n)),
+  file: fileNodeName(diskNode(disk)),
 })
 
 /**
- * A node of its own: one that is part of its layer's is opened for writing once more when the layer is frozen after it
- * was put over another (QEMU 7.2), which a file that is root's by then does not allow.
+ * The file is a separate node. QEMU 7.2 opens a file that is part of its layer's node for writing once more when the
+ * layer is frozen after `replaceBacking`. By then the file belongs to root and the open would fail.
  */
-const fileNode = (n: number) => ({
+const fileNode = (disk: number) => ({
   driver: 'file',
-  'node-name': fileOf(diskNode(n)),
-  filename: inWork(diskFile(n)),
+  'node-name': fileNodeName(diskNode(disk)),
+  filename: inWork(diskFile(disk)),
   locking: 'off',
   discard: 'unmap',
   'auto-read-only': true,
 })
 
-const fileOf = (node: string): string => `${node}-file`
+const fileNodeName = (node: string): string => `${node}-file`

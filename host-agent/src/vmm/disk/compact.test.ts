@@ -17,7 +17,7 @@ import { createOverlay } from './qcow2/overlay.ts'
 
 const SANDBOX = `sb-${'0'.repeat(26)}`
 
-test('layers of like size are merged, a large one below small ones is left alone', () => {
+test('layers of similar size are merged, a large one below small ones is not', () => {
   assert.equal(chooseMerge([]), 0)
   assert.equal(chooseMerge([5]), 1)
   assert.equal(chooseMerge([1, 1]), 0)
@@ -26,7 +26,7 @@ test('layers of like size are merged, a large one below small ones is left alone
   assert.equal(chooseMerge([100, 40, 20, 20]), 0)
 })
 
-test('whatever is written, the chain stays short and no byte is rewritten often', () => {
+test('for any sizes, the chain stays short and no byte is rewritten often', () => {
   fc.assert(
     fc.property(fc.array(fc.integer({ min: 1, max: 1000 }), { maxLength: 300 }), (pauses) => {
       let chain: number[] = []
@@ -46,7 +46,7 @@ test('whatever is written, the chain stays short and no byte is rewritten often'
   )
 })
 
-/** Two pauses' worth of disk in a store, and the compactor of a host agent that has nothing else. */
+/** A store with a generation of two disk layers, and a compactor for it. */
 async function makeSaved(t: TestContext) {
   const below = path.join(await makeFolder(t), 'below.raw')
   await writeFile(below, '')
@@ -77,7 +77,9 @@ async function makeSaved(t: TestContext) {
 
 const noQemu = spawnSync('qemu-io', ['--version']).status !== 0
 
-test('two small layers become one, and the old ones go', { skip: noQemu && 'no qemu-io here' }, async (t) => {
+test('two small layers are merged into one, and the old ones are deleted', {
+  skip: noQemu && 'no qemu-io here',
+}, async (t) => {
   const { store, merge, warnings } = await makeSaved(t)
 
   const [merged, ...rest] = await merge()
@@ -87,7 +89,7 @@ test('two small layers become one, and the old ones go', { skip: noQemu && 'no q
   assert.equal(existsSync(store.fileOf('one')), false)
 })
 
-test('a layer that lost a bit is not made good by a merge', { skip: noQemu && 'no qemu-io here' }, async (t) => {
+test('a damaged layer is not merged', { skip: noQemu && 'no qemu-io here' }, async (t) => {
   const { store, merge, warnings } = await makeSaved(t)
   const file = store.fileOf('one')
   const bytes = await readFile(file)

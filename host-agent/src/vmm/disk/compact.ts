@@ -1,11 +1,13 @@
 /**
- * Every resume puts a fresh layer of disk over what was saved, so every pause makes the chain longer by one. In the
- * background the newest layers are merged into one as long as each is at most twice as large as all above it together:
- * sizes then grow downwards at least threefold, the chain stays a handful long whatever was written, and a byte is
- * rewritten only a few times in its life.
+ * Merges disk layers of paused sandboxes in the background. Every resume puts an empty disk on top of what was saved, so
+ * every pause makes the chain longer by one.
  *
- * A generation's meaning never changes: its manifest is replaced by one that says the same with fewer objects. A body
- * that runs on the old ones keeps them open; its next pause takes up the new ones (pause.ts).
+ * The newest layers are merged as long as each is at most twice as large as all layers above it together. Sizes then
+ * grow at least threefold from each layer to the one below, so a chain has a handful of layers whatever was written, and
+ * a byte is rewritten only a few times.
+ *
+ * The content of a generation never changes: its manifest is replaced by one that describes the same disk with fewer
+ * objects. A VMM that runs on the old objects keeps them open; its next pause uses the new ones (chain.ts).
  */
 import { randomBytes } from 'node:crypto'
 import type { Deps } from '../../deps.ts'
@@ -25,13 +27,13 @@ export function createCompactor(getDeps: () => Deps) {
       try {
         while (await compactOnce(deps, id)) if (deps.stopping.aborted) return
       } catch (error) {
-        deps.log.warn({ err: error, sandbox: id }, 'could not merge layers of a disk; it works as it is')
+        deps.log.warn({ err: error, sandbox: id }, 'failed to merge disk layers; the longer chain stays in use')
       }
     }
   }
 
   return {
-    /** Nobody waits for it. */
+    /** Returns at once; the merge runs in the background. */
     add(id: string): void {
       waiting.add(id)
       working ??= work().finally(() => {
@@ -44,7 +46,7 @@ export function createCompactor(getDeps: () => Deps) {
   }
 }
 
-/** From which layer on the newest ones are worth merging; their number when none are. */
+/** The index of the first layer to merge with all newer ones; the number of layers if a merge is not worth it. */
 export function chooseMerge(sizes: readonly number[]): number {
   let from = sizes.length - 1
   for (let above = sizes[from] ?? 0; from > 0 && sizes[from - 1]! <= 2 * above; from--) above += sizes[from - 1]!
@@ -70,7 +72,7 @@ async function compactOnce(deps: Deps, id: string): Promise<boolean> {
 
 async function merge(deps: Deps, layers: StoredObject[], id: string): Promise<StoredObject> {
   const checked = layers.map((layer) => ({ file: deps.snapshots.fileOf(layer.id), checksums: layer }))
-  // What backs it is said on QEMU's command line; the name inside is for people.
+  // QEMU takes its backing files from the command line; the name in the header is only information.
   const job = { layers: checked, out: deps.snapshots.fileOf(id), backing: 'below' }
   return { id, ...(await deps.workers.run('mergeAndVerify', job)) }
 }

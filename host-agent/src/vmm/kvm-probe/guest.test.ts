@@ -14,8 +14,8 @@ import {
 
 const B = stageCode('B')
 
-test('the code of stage B is what an assembler makes of it', () => {
-  // `as` on the text of platform 4.9, then `objcopy -O binary`.
+test('the code of stage B is what an assembler produces', () => {
+  // `as` on the instructions in the comments of guest.ts, then `objcopy -O binary`.
   const assembled =
     '0f20d8 0f22d8 0f20e0 480d00060000 0f22e0 0f20c0 4883e0fb 4883c802 0f22c0 b9800000c0 0f32 0f30 31c0 0fa2 ' +
     '66480f6ec3 660fefc0 66480f7ec3 b940420f00 488d5b01 ffc9 75f8 89d8 66ba1000 ef f4'
@@ -32,18 +32,18 @@ test('the loop of stage B jumps back to its first instruction', () => {
   assert.equal(target, loopStart)
 })
 
-test('the loop of stage B counts to the number that is expected of it', () => {
+test('the loop of stage B counts to its expected number', () => {
   const loopStart = B.indexOf(Buffer.from('488d5b01', 'hex'))
 
   assert.equal(B[loopStart - 5], 0xb9) // mov $imm32,%ecx
   assert.equal(B.readUInt32LE(loopStart - 4), STAGE_VALUE.B)
 })
 
-test('stage A puts the number that is expected of it on port 0x10', () => {
+test('stage A writes its expected number to port 0x10', () => {
   assert.deepEqual([...stageCode('A')], [0xb0, STAGE_VALUE.A, 0xe6, 0x10, 0xf4])
 })
 
-test('the code stands where execution starts, and page tables do not cover it', () => {
+test('the code is where execution starts, and page tables do not overlap it', () => {
   const memory = guestMemory('B')
 
   assert.equal(memory.length, GUEST_MEMORY_BYTES)
@@ -51,7 +51,7 @@ test('the code stands where execution starts, and page tables do not cover it', 
   assert.equal(startRegs().readBigUInt64LE(REGS_BYTES - 16), BigInt(CODE_ADDRESS))
 })
 
-test('a walk as the CPU does it maps the 2 MiB onto themselves and nothing else', () => {
+test('a page table walk maps the 2 MiB to themselves and nothing else', () => {
   const cr3 = Number(startSregs('B', Buffer.alloc(SREGS_BYTES)).readBigUInt64LE(240))
 
   assert.equal(translate(cr3, CODE_ADDRESS), CODE_ADDRESS)
@@ -71,7 +71,7 @@ test('stage B starts in 64-bit mode: paging, PAE, long mode active, a long code 
   assert.deepEqual([...sregs.subarray(14, 21)], [0xb, 1, 0, 0, 1, 1, 1])
 })
 
-test('stage A only moves the code segment to 0 and keeps the rest of the reset state', () => {
+test('stage A only moves the code segment to 0 and leaves the rest of the reset state', () => {
   const reset = Buffer.alloc(SREGS_BYTES, 0xab)
 
   const sregs = startSregs('A', reset)

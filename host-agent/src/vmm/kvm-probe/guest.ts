@@ -1,14 +1,14 @@
 /**
- * The two guests of the KVM probe, as bytes (platform 4.9).
+ * The two guests of the KVM probe, as machine code.
  *
- * Stage A is real mode, which even a KVM without hardware behind it (PVM) emulates well enough. Stage B is what a stock
- * kernel does in its first moments: 64-bit ring 0 with paging, control registers, an MSR, cpuid, SSE, and a loop of a
- * length that an emulator cannot finish in time. Each ends by writing a number to a port.
+ * Stage A is real mode, which even a KVM without hardware support (PVM) emulates well enough. Stage B does what a stock
+ * kernel does first: 64-bit ring 0 with paging, control registers, an MSR, cpuid, SSE, and a loop that is too long for an
+ * emulator to finish in time. Each stage ends by writing a number to a port.
  */
 export const STAGES = ['A', 'B'] as const
 export type Stage = (typeof STAGES)[number]
 
-/** One page of the size the page directory maps below. */
+/** One large page, as mapped by the page directory below. */
 export const GUEST_MEMORY_BYTES = 2 * 1024 ** 2
 export const CODE_ADDRESS = 0x1000
 const PML4_ADDRESS = 0x2000
@@ -59,7 +59,7 @@ export const stageCode = (stage: Stage): Buffer => Buffer.from(STAGE_CODE[stage]
 const PRESENT_WRITABLE = 0x3
 const PRESENT_WRITABLE_LARGE = 0x83
 
-/** The whole memory of the guest: code, and page tables that map the 2 MiB onto themselves (stage A ignores them). */
+/** The guest's memory: code, and page tables that map the 2 MiB to themselves (stage A does not use them). */
 export function guestMemory(stage: Stage): Buffer {
   const memory = Buffer.alloc(GUEST_MEMORY_BYTES)
   stageCode(stage).copy(memory, CODE_ADDRESS)

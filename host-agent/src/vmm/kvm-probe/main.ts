@@ -1,8 +1,8 @@
 /**
- * One stage of the KVM probe, in a process of its own: `node main.ts A|B` prints one StageReport as JSON.
+ * One stage of the KVM probe, in a separate process: `node main.ts A|B` prints one StageReport as JSON.
  *
- * It calls ioctl and mmap by FFI, where a mistake kills the process. So nobody imports this file: probe.ts starts it,
- * and kills it when its time is up. Descriptors and mappings are left to the end of the process.
+ * It calls ioctl and mmap by FFI, where a mistake kills the process. So this file is never imported: probe.ts starts it
+ * and kills it after a time limit. Descriptors and mappings are released when the process exits.
  */
 import { openSync } from 'node:fs'
 import { getSystemErrorName } from 'node:util'
@@ -35,13 +35,13 @@ const KVM = {
   SET_CPUID2: 0x4008ae90,
 } as const
 const API_VERSION = 12
-/** Intel keeps three pages of its own there, out of reach of our 2 MiB. */
+/** KVM on Intel uses three pages there; they must be outside the guest's 2 MiB. */
 const TSS_ADDRESS = 0xfffbd000
 const CPUID_ENTRIES_MAX = 256
 const CPUID_ENTRY_BYTES = 40
 const EXIT_IO = 2
 const EXIT_INTERNAL_ERROR = 17
-/** Past the parent's limit: it only matters when the parent is dead and the guest never leaves KVM_RUN. */
+/** Longer than the parent's limit: it only matters if the parent died and the guest never leaves KVM_RUN. */
 const ALARM_SECONDS = 10
 
 const libc = koffi.load(null)
@@ -50,7 +50,7 @@ const mmap = libc.func('void *mmap(void *address, size_t length, int prot, int f
 const ioctlWithValue = libc.func('int ioctl(int fd, ulong request, ulong value)')
 const ioctlWithData = libc.func('int ioctl(int fd, ulong request, void *data)')
 
-/** A system call that was refused ends the stage; which one, and why, is the report. */
+/** A refused system call ends the stage. The report says which one, and why. */
 class Refused extends Error {
   readonly report: StageReport
   constructor(call: string, code: string) {
@@ -92,14 +92,14 @@ function runStage(stage: Stage): StageReport {
   ioctl(vcpu, 'SET_SREGS', startSregs(stage, reset))
   ioctl(vcpu, 'SET_REGS', startRegs())
 
-  // CPU time, not the clock: on a loaded machine the vCPU may wait long for its turn without being slow.
+  // CPU time, not wall-clock time: on a loaded machine the vCPU may wait long without being slow.
   const before = process.threadCpuUsage()
   enterGuest(vcpu)
   const used = process.threadCpuUsage(before)
   return readExit(state.bytes, vcpu, (used.user + used.system) / 1000)
 }
 
-/** A signal to this process interrupts the guest, which then goes on where it was. */
+/** A signal to this process interrupts the guest, which is then entered again. */
 function enterGuest(vcpu: number): void {
   while (ioctlWithValue(vcpu, KVM.RUN, 0) < 0) {
     const code = errnoName()
@@ -107,7 +107,7 @@ function enterGuest(vcpu: number): void {
   }
 }
 
-/** struct kvm_run: exit_reason at 8, then at 32 what belongs to that reason. */
+/** struct kvm_run: exit_reason at offset 8, the details of that reason at 32. */
 function readExit(state: Buffer, vcpu: number, cpuMs: number): StageReport {
   const exitReason = state.readUInt32LE(8)
   if (exitReason === EXIT_IO) {
@@ -141,7 +141,7 @@ function errnoName(): string {
   return getSystemErrorName(-koffi.errno())
 }
 
-/** Memory that stays where it is, unlike a Buffer's: private and anonymous, or the kernel's view of a vCPU. */
+/** Memory with a fixed address, unlike that of a Buffer: private and anonymous, or the kernel's view of a vCPU. */
 function map(length: number, fd: number): { address: bigint; bytes: Buffer } {
   const PROT_READ_WRITE = 3
   const MAP_SHARED = 0x1
@@ -152,7 +152,7 @@ function map(length: number, fd: number): { address: bigint; bytes: Buffer } {
   return { address, bytes: Buffer.from(koffi.view(address, length)) }
 }
 
-/** struct kvm_userspace_memory_region: slot, flags, guest address, size, our address. */
+/** struct kvm_userspace_memory_region: slot, flags, guest address, size, host address. */
 function memoryRegion(address: bigint): Buffer {
   const region = Buffer.alloc(32)
   region.writeBigUInt64LE(BigInt(GUEST_MEMORY_BYTES), 16)
@@ -160,7 +160,7 @@ function memoryRegion(address: bigint): Buffer {
   return region
 }
 
-/** struct kvm_cpuid2: a count, which the kernel corrects, and the entries. Without them the guest has no long mode. */
+/** struct kvm_cpuid2: a count, which the kernel updates, and the entries. Without them the guest has no long mode. */
 function supportedCpuid(kvm: number): Buffer {
   const cpuid = Buffer.alloc(8 + CPUID_ENTRIES_MAX * CPUID_ENTRY_BYTES)
   cpuid.writeUInt32LE(CPUID_ENTRIES_MAX, 0)

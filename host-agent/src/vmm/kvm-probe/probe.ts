@@ -1,9 +1,9 @@
 /**
- * Does /dev/kvm really run a stock 64-bit guest? (platform 4.9)
+ * Checks whether /dev/kvm really runs a stock 64-bit guest.
  *
- * That the device is there proves nothing: PVM, for one, offers it and runs only kernels made for it. So the probe runs
- * two tiny guests, each in a child process that is killed when its time is up. Stage B decides; stage A comes first, to
- * tell a KVM that runs nothing from one that does not run what we need.
+ * That the device exists proves nothing: PVM, for example, offers it and runs only kernels made for PVM. So the probe runs
+ * two tiny guests (guest.ts), each in a child process (main.ts) that is killed after a time limit. Stage B decides. Stage
+ * A comes first, to tell a KVM that runs nothing from one that does not run what a sandbox needs.
  */
 import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
@@ -12,26 +12,26 @@ import { RESULT_PORT, STAGE_VALUE, STAGES, type Stage } from './guest.ts'
 
 export type KvmProbe = { usable: true } | { usable: false; reason: string }
 
-/** `guestCpuMaxMs`: what tells an emulated guest from a real one; an emulated machine on trial is allowed more. */
+/** `guestCpuMaxMs`: a guest that takes longer counts as emulated. Tests in an emulated machine allow more. */
 export type ProbeOptions = { stageLimitMs?: number; guestCpuMaxMs?: number; signal?: AbortSignal }
 
-/** What the child says about its stage. */
+/** The output of the child process. */
 export type StageReport =
   | { end: 'io'; port: number; value: number; cpuMs: number }
   | { end: 'exit'; exitReason: number; suberror?: number; rip: number }
   | { end: 'refused'; call: string; code: string }
   | { end: 'version'; version: number }
 
-/** Nearly all of it is for Node to start on a busy machine: the guest itself needs a few milliseconds. */
+/** Mostly for Node to start on a busy machine; the guest itself needs a few milliseconds. */
 const STAGE_LIMIT_MS = 3_000
-/** A CPU makes the million turns of stage B in about one millisecond; PVM's emulator was seen to take 1400. */
+/** A CPU runs the million iterations of stage B in about 1 ms; PVM's emulator took 1400 ms. */
 const GUEST_CPU_MAX_MS = 200
 
 const CHILD = fileURLToPath(new URL('./main.ts', import.meta.url))
 
 const STAGE_GUEST = { A: 'a real-mode guest', B: 'a 64-bit guest' } as const satisfies Record<Stage, string>
 
-/** The exits of linux/kvm.h that a guest may end with when it does not run. */
+/** Exit reasons of linux/kvm.h that a guest may end with when it does not run. */
 const EXIT_NAMES: Record<number, string> = {
   0: 'unknown',
   1: 'exception',
@@ -47,28 +47,28 @@ export async function probeKvm(options: ProbeOptions = {}): Promise<KvmProbe> {
   if (!existsSync('/dev/kvm')) return { usable: false, reason: 'no /dev/kvm' }
   if (process.arch !== 'x64') return { usable: false, reason: `guests are x86-64 and this machine is ${process.arch}` }
   for (const stage of STAGES) {
-    const verdict = await tryStage(stage, { timeoutMs: stageLimitMs, signal }, guestCpuMaxMs)
-    if (verdict !== 'passed') return { usable: false, reason: verdict }
+    const result = await runStage(stage, { timeoutMs: stageLimitMs, signal }, guestCpuMaxMs)
+    if (result !== 'passed') return { usable: false, reason: result }
   }
   return { usable: true }
 }
 
-/** 'passed', or why not. */
-async function tryStage(stage: Stage, options: RunCommandOptions, guestCpuMaxMs?: number): Promise<string> {
+/** 'passed', or the reason why not. */
+async function runStage(stage: Stage, options: RunCommandOptions, guestCpuMaxMs?: number): Promise<string> {
   try {
     const { stdout } = await runCommandOrThrow(process.execPath, [CHILD, stage], options)
-    return judgeStage(stage, JSON.parse(stdout), guestCpuMaxMs)
+    return evaluateStage(stage, JSON.parse(stdout), guestCpuMaxMs)
   } catch (error) {
     if (options.signal?.aborted) throw error
     return `stage ${stage}: ${(error as Error).message}`
   }
 }
 
-/** 'passed' only for a stage that ended as it does on a CPU; anything else is the reason why KVM is not usable. */
-export function judgeStage(stage: Stage, report: StageReport, guestCpuMaxMs = GUEST_CPU_MAX_MS): string {
+/** 'passed' if the stage ended as it does on a CPU; otherwise the reason why KVM is not usable. */
+export function evaluateStage(stage: Stage, report: StageReport, guestCpuMaxMs = GUEST_CPU_MAX_MS): string {
   switch (report.end) {
     case 'io':
-      return judgeNumber(stage, report, guestCpuMaxMs)
+      return evaluateResult(stage, report, guestCpuMaxMs)
     case 'exit': {
       const exit = `exit reason ${report.exitReason} (${EXIT_NAMES[report.exitReason] ?? 'unexpected'})`
       const suberror = report.suberror === undefined ? '' : `, suberror ${report.suberror}`
@@ -83,7 +83,7 @@ export function judgeStage(stage: Stage, report: StageReport, guestCpuMaxMs = GU
   }
 }
 
-function judgeNumber(
+function evaluateResult(
   stage: Stage,
   { port, value, cpuMs }: Extract<StageReport, { end: 'io' }>,
   guestCpuMaxMs: number,

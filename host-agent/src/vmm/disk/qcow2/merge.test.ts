@@ -16,10 +16,10 @@ const base = path.join(folder, 'base.raw')
 await writeFile(base, Buffer.alloc(4 * 1024 * 1024, 'base'))
 await truncate(base, SIZE_MIB * 1024 * 1024)
 
-let made = 0
-const newFile = () => path.join(folder, `${made++}.qcow2`)
+let count = 0
+const newFile = () => path.join(folder, `${count++}.qcow2`)
 
-/** A layer over `below`, after these commands of qemu-io. */
+/** A layer on top of `below`, written by these qemu-io commands. */
 async function makeLayer(below: string, commands: string[], sizeMib = SIZE_MIB): Promise<string> {
   const file = newFile()
   await createOverlay(file, { sizeMib, backing: { file: below, format: below === base ? 'raw' : 'qcow2' } })
@@ -28,7 +28,7 @@ async function makeLayer(below: string, commands: string[], sizeMib = SIZE_MIB):
   return file
 }
 
-/** The merged layers say the same as the chain did, cluster by cluster, and QEMU finds nothing wrong with them. */
+/** The merged layer has the same content as the chain, and `qemu-img check` finds no fault in it. */
 async function assertSame(chain: string[]): Promise<void> {
   const merged = newFile()
   const sums = mergeLayers({ files: chain, out: merged, backing: base })
@@ -40,7 +40,7 @@ async function assertSame(chain: string[]): Promise<void> {
   assert.equal(sums.crcs.length, Math.ceil(sums.bytes / 1024 / 1024))
 }
 
-test('of each cluster the newest word counts, zeros included', { skip }, async () => {
+test('the newest content of each cluster is used, zeros included', { skip }, async () => {
   const first = await makeLayer(base, ['write -P 1 0 1M', 'write -P 1 600M 1M', 'write -P 1 1090M 64k'])
   const second = await makeLayer(first, ['write -P 2 64k 64k', 'write -z 128k 64k', 'discard 2M 1M'])
   const third = await makeLayer(second, ['write -P 3 601M 1M', 'discard 600M 128k', 'write -P 3 3k 1k'])
@@ -48,16 +48,16 @@ test('of each cluster the newest word counts, zeros included', { skip }, async (
   await assertSame([first, second, third])
 })
 
-test('a layer that says nothing changes nothing, and a disk that grew stays grown', { skip }, async () => {
+test('an empty layer changes nothing, and a disk that grew stays grown', { skip }, async () => {
   const first = await makeLayer(base, ['write -P 1 0 64k'])
-  const silent = await makeLayer(first, [])
-  const grown = await makeLayer(silent, ['write -P 2 2000M 1M'], 2_048)
+  const empty = await makeLayer(first, [])
+  const grown = await makeLayer(empty, ['write -P 2 2000M 1M'], 2_048)
 
-  await assertSame([first, silent])
-  await assertSame([first, silent, grown])
+  await assertSame([first, empty])
+  await assertSame([first, empty, grown])
 })
 
-test('whatever was written in whatever order', { skip }, async () => {
+test('any writes in any order give the same content', { skip }, async () => {
   const command = fc
     .tuple(
       fc.constantFrom('write -P 7', 'write -P 9', 'write -z', 'discard'),
@@ -77,11 +77,11 @@ test('whatever was written in whatever order', { skip }, async () => {
   )
 })
 
-test('what is not a layer of ours is refused', { skip }, async () => {
+test('a file that is not such a layer is refused', { skip }, async () => {
   const small = newFile()
   await runCommandOrThrow('qemu-img', ['create', '-q', '-f', 'qcow2', '-o', 'cluster_size=4096', small, '10M'])
   const out = newFile()
 
   assert.throws(() => mergeLayers({ files: [base], out, backing: base }), /not a qcow2 file/)
-  assert.throws(() => mergeLayers({ files: [small], out, backing: base }), /not of 64 KiB/)
+  assert.throws(() => mergeLayers({ files: [small], out, backing: base }), /not 64 KiB/)
 })

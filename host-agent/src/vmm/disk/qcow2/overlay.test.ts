@@ -13,7 +13,9 @@ await writeFile(base, 'the base says hello')
 await truncate(base, 1024 * 1024)
 const hasQemuImg = (await runCommand('sh', ['-c', 'command -v qemu-img'])).exitCode === 0
 
-test('the overlay is what qemu-img would make of it', { skip: !hasQemuImg && 'no qemu-img here' }, async () => {
+test('qemu-img accepts the overlay, with the right size and backing file', {
+  skip: !hasQemuImg && 'no qemu-img here',
+}, async () => {
   for (const sizeMib of [1, 10_240, 61_440]) {
     const file = path.join(folder, `o${sizeMib}.qcow2`)
     await createOverlay(file, { sizeMib, backing: { file: base, format: 'raw' } })
@@ -27,7 +29,9 @@ test('the overlay is what qemu-img would make of it', { skip: !hasQemuImg && 'no
   }
 })
 
-test('it shows the base and takes writes of its own', { skip: !hasQemuImg && 'no qemu-img here' }, async () => {
+test('an overlay reads from its backing file and takes writes', {
+  skip: !hasQemuImg && 'no qemu-img here',
+}, async () => {
   const file = path.join(folder, 'rw.qcow2')
   await createOverlay(file, { sizeMib: 64, backing: { file: base, format: 'raw' } })
   const io = (...commands: string[]) => runCommand('qemu-io', [...commands.flatMap((one) => ['-c', one]), file])
@@ -41,14 +45,17 @@ test('it shows the base and takes writes of its own', { skip: !hasQemuImg && 'no
   assert.equal(check.exitCode, 0, check.stdout)
 })
 
-test('a fresh overlay takes up next to nothing', async () => {
+test('a new overlay takes up at most 256 KiB', async () => {
   const file = path.join(folder, 'sparse.qcow2')
   await createOverlay(file, { sizeMib: 10_240, backing: { file: base, format: 'raw' } })
 
   assert.ok((await stat(file)).blocks * 512 <= 256 * 1024)
 })
 
-test('what does not fit is refused, not written wrongly', () => {
-  assert.throws(() => renderOverlay({ sizeMib: 8 * 1024 * 1024, backing: { file: 'x', format: 'raw' } }), /larger L1/)
+test('a size or name that does not fit is refused', () => {
+  assert.throws(
+    () => renderOverlay({ sizeMib: 8 * 1024 * 1024, backing: { file: 'x', format: 'raw' } }),
+    /larger L1 table/,
+  )
   assert.throws(() => renderOverlay({ sizeMib: 1, backing: { file: 'x'.repeat(2000), format: 'raw' } }), /too long/)
 })

@@ -1,0 +1,139 @@
+/**
+ * Finds a base or builds it. Order of events in a build:
+ *
+ *   1. A folder beside the final one; a disk on top of the image.
+ *   2. A cold boot with the memory in a file. The guest's file system grows to the size of its disk, and the code paths
+ *      that every sandbox uses first run once, so that clones find them warm.
+ *   3. The CPUs stop, the device state is saved, QEMU quits.
+ *   4. A clone of it has to respond (prove.ts).
+ *   5. The files become read-only and get checksums. The manifest is written, and the folder is renamed into place.
+ *
+ * A boot that hangs, panics or cannot be cloned is tried again.
+ */
+import { createHash, randomUUID } from 'node:crypto'
+import { existsSync } from 'node:fs'
+import { chmod, chown, constants, copyFile, link, mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
+import path from 'node:path'
+import { crashPoint } from '@warren/kit/crash-point'
+import { syncFolder } from '@warren/kit/files'
+import { errorText } from '@warren/kit/text'
+import { Undo } from '@warren/kit/undo'
+import type { Deps } from '../deps.ts'
+import type { Image } from '../images/index.ts'
+import { renderArgs, type Shape } from '../vmm/args.ts'
+import { BASE_DISK_MIB, type Base, damagedKey, filesIn, locateBase, readBase } from './base.ts'
+import { bootAndSave } from './boot.ts'
+import { findDamage, writeChecksums } from './check.ts'
+import { proveBase } from './prove.ts'
+
+const ATTEMPTS = 3
+
+type Wanted = { image: Image; shape: Shape; diskMib: number; inputs: ReturnType<typeof describeInputs> }
+
+const building = new Map<string, Promise<Base>>()
+
+/** Concurrent callers share one build. */
+export async function ensureBase(deps: Deps, image: Image, shape: Shape, diskMib: number): Promise<Base> {
+  const baseDiskMib = Math.min(diskMib, BASE_DISK_MIB)
+  const inputs = describeInputs(deps, image, shape, baseDiskMib)
+  const key = createHash('sha256').update(JSON.stringify(inputs)).digest('hex').slice(0, 32)
+  let work = building.get(key)
+  if (!work) {
+    work = findOrBuild(deps, key, { image, shape, diskMib: baseDiskMib, inputs }).finally(() => building.delete(key))
+    building.set(key, work)
+  }
+  return work
+}
+
+async function findOrBuild(deps: Deps, key: string, wanted: Wanted): Promise<Base> {
+  const known = await readBase(deps, key)
+  const damage = known && (await findDamage(deps, known))
+  if (known && damage === undefined) return known
+  const { folder } = locateBase(deps, key)
+  if (existsSync(folder)) {
+    deps.log.error({ base: key, damage }, 'a base is damaged: set aside, building it again')
+    const aside = locateBase(deps, damagedKey(key)).folder
+    await rm(aside, { recursive: true, force: true })
+    await rename(folder, aside)
+  }
+  const base = { ...locateBase(deps, key), id: randomUUID(), shape: wanted.shape, diskMib: wanted.diskMib }
+  return build(deps, base, wanted.image, wanted.inputs)
+}
+
+/** Everything a clone must share with its base. The command line stands for the devices and their order. */
+function describeInputs(deps: Deps, image: Image, shape: Shape, diskMib: number) {
+  const { machine, kernel, initramfs } = deps
+  const line = renderArgs({ start: 'state', machine, shape, socketDir: '', mtu: deps.network.host.mtu, layers: 0 })
+  return { machine, kernel: kernel.digest, initramfs: initramfs.digest, image: image.digest, shape, diskMib, line }
+}
+
+async function build(deps: Deps, base: Base, image: Image, inputs: object): Promise<Base> {
+  const startedAt = Date.now()
+  let last: unknown
+  for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
+    try {
+      await deps.buildLimiter(() => buildOnce(deps, base, image, inputs))
+      const ms = Date.now() - startedAt
+      deps.log.info({ base: base.key, image: image.name, shape: base.shape, ms }, 'built a base')
+      return base
+    } catch (error) {
+      last = error
+      deps.stopping.throwIfAborted()
+      deps.log.warn({ err: error, image: image.name, attempt }, 'failed to build a base')
+    }
+  }
+  throw new Error(`failed to boot ${image.name} in ${ATTEMPTS} attempts: ${errorText(last)}`, { cause: last })
+}
+
+async function buildOnce(deps: Deps, base: Base, image: Image, inputs: object): Promise<void> {
+  const folder = `${base.folder}.new`
+  const fresh = { ...base, folder, files: filesIn(folder) }
+  const undo = new Undo()
+  undo.add('folder', () => rm(folder, { recursive: true, force: true }))
+  try {
+    await rm(folder, { recursive: true, force: true })
+    await mkdir(folder, { recursive: true, mode: 0o700 })
+    await linkOrCopy(image.path, fresh.files.image)
+    await bootAndSave(deps, fresh)
+    await crashPoint('host.base.saved')
+    await proveBase(deps, fresh)
+    await makeReadOnly(folder)
+    await writeChecksums(deps, fresh)
+    const manifest = { key: base.key, id: base.id, ...inputs }
+    await writeFile(path.join(folder, 'manifest.json'), `${JSON.stringify(manifest, null, 2)}\n`)
+    await syncFiles(folder)
+    await rename(folder, base.folder)
+    await syncFolder(path.dirname(folder))
+  } catch (error) {
+    await undo.run(deps.log)
+    throw error
+  }
+}
+
+/** A separate name for the image, so that sandboxes keep working when the image cache is emptied. */
+async function linkOrCopy(from: string, to: string): Promise<void> {
+  await link(from, to).catch(async (error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EXDEV') throw error
+    await copyFile(from, to, constants.COPYFILE_FICLONE)
+  })
+}
+
+async function makeReadOnly(folder: string): Promise<void> {
+  for (const name of await readdir(folder)) {
+    const file = path.join(folder, name)
+    if (name === 'root.ext4') continue // Shares its inode with the image store.
+    await chown(file, 0, 0)
+    await chmod(file, 0o444)
+  }
+}
+
+async function syncFiles(folder: string): Promise<void> {
+  for (const name of [...(await readdir(folder)), '.']) {
+    const handle = await open(path.join(folder, name), 'r')
+    try {
+      await handle.sync()
+    } finally {
+      await handle.close()
+    }
+  }
+}

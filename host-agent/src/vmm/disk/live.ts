@@ -1,0 +1,100 @@
+/**
+ * The disk chain of a VMM that exists: makes QEMU and the files in its work folder follow the pure functions of
+ * chain.ts. The chain in the VMM's record changes only after QEMU has done its part.
+ */
+import { chmod, link, readdir, rm } from 'node:fs/promises'
+import path from 'node:path'
+import { GuestGrowResponse } from '@warren/protocol'
+import type { Deps } from '../../deps.ts'
+import { callGuest } from '../../guest/call-guest.ts'
+import { diskFile, diskNode } from '../args.ts'
+import { workFolderOf } from '../folders.ts'
+import type { VmmRecord } from '../record.ts'
+import type { Vmm } from '../vmm.ts'
+import { freezeDisk, replaceBacking } from './block-nodes.ts'
+import { freezeActive, freezeSaved, replaceLayers } from './chain.ts'
+import { createOverlay } from './qcow2/overlay.ts'
+
+/** Every disk file that QEMU has open makes its disk operations slower. */
+const STANDBY_FREEZES_MAX = 8
+
+/** Creates the file of the next disk, empty, so that freezing the active one takes no longer than QEMU needs. */
+export async function prepareNextDisk(deps: Deps, { record }: Vmm, diskMib: number): Promise<void> {
+  const work = workFolderOf(deps, record.id)
+  const { active } = record.disk
+  const next = path.join(work, diskFile(active + 1))
+  await rm(next, { force: true }) // Left over from a failed attempt; nothing was ever written to it.
+  const backing = { file: path.join(work, diskFile(active)), format: 'qcow2' as const }
+  await createOverlay(next, { sizeMib: diskMib, backing, owner: record.uid })
+}
+
+/** The active disk is frozen and the prepared one becomes active. For a live fork. */
+export async function freezeForFork({ qmp, record }: Vmm): Promise<void> {
+  await freezeDisk(qmp, record.disk.active)
+  record.disk = freezeActive(record.disk)
+}
+
+/**
+ * Makes the chain of a paused VMM usable again. The active disk belongs to the generation that was just saved and is
+ * never written again, so it is frozen below a new one. Every few times the chain is shortened as well.
+ */
+export async function freezeForStandby(
+  deps: Deps,
+  vmm: Vmm,
+  { sandbox, generation, diskMib }: { sandbox: string; generation: number; diskMib: number },
+): Promise<void> {
+  const { qmp, record } = vmm
+  await prepareNextDisk(deps, vmm, diskMib)
+  await freezeDisk(qmp, record.disk.active)
+  record.disk = freezeSaved(record.disk, generation)
+  if (record.disk.standbyFreezes >= STANDBY_FREEZES_MAX) await shortenChain(deps, sandbox, vmm)
+}
+
+/**
+ * Replaces everything below the active disk, which is still empty, by the layers of the newest generation. They have the
+ * same content in fewer files, since they are merged in the background (compact.ts).
+ */
+async function shortenChain(deps: Deps, sandbox: string, { qmp, record }: Vmm): Promise<void> {
+  const { active, layers: oldLayers } = record.disk
+  const layers = deps.snapshots.findNewest(sandbox)?.manifest.disk.map((layer) => layer.id)
+  if (!layers) throw new Error('the generation that was just saved is gone')
+  // Retained in the same tick as they were looked up: a merge may replace them at any moment.
+  deps.snapshots.retain(record.id, layers)
+  const work = workFolderOf(deps, record.id)
+  const files = layers.map((_, i) => `under-${active}-${i}.qcow2`)
+  for (const [i, layer] of layers.entries()) {
+    const file = deps.snapshots.fileOf(layer)
+    // A merged layer is readable by root only. Opening it up is safe: only root can enter the folder it is in.
+    await chmod(file, 0o444)
+    await link(file, path.join(work, files[i]!))
+  }
+  await replaceBacking(qmp, active, files)
+  const inUse = new Set([...files, diskFile(active)])
+  for (const name of await readdir(work)) {
+    if (/^(disk|under)-/.test(name) && !inUse.has(name)) await rm(path.join(work, name))
+  }
+  await deps.snapshots.release(
+    record.id,
+    oldLayers.filter((layer) => !layers.includes(layer)),
+  )
+  record.disk = replaceLayers(record.disk, layers)
+}
+
+/** Grows a running VM's disk and the file system on it. A base has one disk size, so larger disks start this way. */
+export async function growDisk(vmm: Vmm, diskMib: number, signal: AbortSignal): Promise<void> {
+  const bytes = diskMib * 1024 * 1024
+  await vmm.qmp.run('block_resize', { 'node-name': diskNode(vmm.record.disk.active), size: bytes })
+  const { session } = await vmm.channel(signal)
+  const request = { method: 'POST', path: '/grow', body: { device_bytes: bytes }, response: GuestGrowResponse } as const
+  await callGuest(session, request, signal)
+}
+
+/**
+ * The numbers of the disks in a VMM's folder, oldest first. For a VMM without a process: the record may be older than
+ * the last freeze. The first ones are missing if the chain was shortened.
+ */
+export async function listDisks(deps: Deps, { id }: VmmRecord): Promise<number[]> {
+  const names = await readdir(workFolderOf(deps, id)).catch(() => [])
+  const numbers = names.flatMap((name) => /^disk-(\d+)\.qcow2$/.exec(name)?.[1] ?? []).map(Number)
+  return numbers.sort((one, other) => one - other)
+}

@@ -1,0 +1,39 @@
+/**
+ * Deletes a sandbox with everything that was saved of it. A create or resume under way is aborted; a pause is waited for,
+ * because it cannot be left half done. Deleting a sandbox that is not here succeeds.
+ *
+ * Order of events: the VMM stops; the record goes, and with it the sandbox; the generations go. A host agent that dies in
+ * between removes the rest at its next start, since no record names it (adopt.ts).
+ */
+import { crashPoint } from '@warren/kit/crash-point'
+import type { Deps } from '../deps.ts'
+import { HostError } from '../host-error.ts'
+import { stopVmm } from '../vmm/release.ts'
+import { checkFence, type Entries } from './entries.ts'
+import { moveVm } from './move.ts'
+import { findVmmRecord } from './record.ts'
+
+export async function deleteVm(deps: Deps, entries: Entries, id: string, fence: number): Promise<void> {
+  const entry = entries.find(id)
+  if (entry) checkFence(entry.record, fence)
+  entries.addTombstone(id, fence)
+  if (!entry) return
+  moveVm(entry, 'delete', { fence })
+  if (entry.operation) {
+    entry.operation.abort.abort(new HostError('fence_lost', `${id} was deleted`))
+    await entry.operation.done.catch(() => {}) // Reported to the caller of that operation.
+  }
+  for (const connection of entry.connections) connection.destroy()
+  // The operation failed and removed the sandbox itself.
+  if (entries.find(id) !== entry) return
+  await entry.standbyReady
+  const memory = deps.snapshots.findNewest(id)?.manifest.memory.id
+  if (memory !== undefined && entry.record.state === 'paused') await deps.standby.drop(memory)
+  const vmm = findVmmRecord(entry.record)
+  if (vmm) await stopVmm(deps, vmm, entry.live?.vmm)
+  await crashPoint('host.delete.ended')
+  await deps.registry.delete(id)
+  await crashPoint('host.delete.unrecorded')
+  await deps.snapshots.deleteAll(id)
+  entries.delete(id)
+}
