@@ -8,7 +8,7 @@ import type { FastifyError } from 'fastify'
 import { isDatabaseUnreachable, isUnstorableText } from '../db/connect.ts'
 import { validationFields } from './validation.ts'
 
-export type Rendered = {
+export type RenderedError = {
   status: number
   body: FailEnvelope | ErrorEnvelope
   retryAfterSeconds?: number | undefined
@@ -16,7 +16,7 @@ export type Rendered = {
   unexpected: boolean
 }
 
-export function renderError(error: unknown): Rendered {
+export function renderError(error: unknown): RenderedError {
   if (error instanceof Failure) {
     return fail(error.status, error.data, { retryAfterSeconds: error.retryAfterSeconds })
   }
@@ -47,7 +47,7 @@ export const isBodyTooLarge = (error: unknown): boolean =>
   (error as Partial<FastifyError>).code === 'FST_ERR_CTP_BODY_TOO_LARGE'
 
 /** Renders what Fastify itself rejects: all of it is the client's fault and has the same status, 400. */
-function renderFrameworkError(error: unknown): Rendered {
+function renderFrameworkError(error: unknown): RenderedError {
   const { code, statusCode, message } = error as Partial<FastifyError>
   if (isBodyTooLarge(error)) return fail(400, invalid({ body: 'is larger than this route takes' }))
   if (code === 'FST_ERR_BAD_URL') return fail(400, invalid({ url: 'is not a valid path' }))
@@ -64,4 +64,4 @@ const fail = (
   status: number,
   data: Record<string, string>,
   extra: { retryAfterSeconds?: number | undefined } = {},
-): Rendered => ({ status, body: { status: 'fail', data }, unexpected: false, ...extra })
+): RenderedError => ({ status, body: { status: 'fail', data }, unexpected: false, ...extra })

@@ -40,8 +40,10 @@ declare module 'fastify' {
   }
 }
 
-/** Longer than the idle timeout of common load balancers, so that they close idle connections first and never reuse
- *  one that is just being closed here. */
+/**
+ * Longer than the idle timeout of common load balancers: they close idle connections first and therefore never reuse one
+ * that is being closed here.
+ */
 const KEEP_ALIVE_MS = 75_000
 
 export function createServer(deps: Deps): App {
