@@ -130,15 +130,15 @@ export function processPath(processId: string): string {
   return `/${processId}`
 }
 
-async function requestProcess<Response extends TSchema>(
+async function requestProcess<Schema extends TSchema>(
   deps: Deps,
   sandbox: SandboxRow,
   request: GuestRequest & { body?: object },
-  response: Response,
+  schema: Schema,
   limit: { ms: number; signal?: AbortSignal } = { ms: RESPONSE_TIMEOUT_MS },
-): Promise<Static<Response>> {
+): Promise<Static<Schema>> {
   const running = await ensureRunning(deps, sandbox, limit.signal ?? NEVER, checkRunningOrConflict)
   const deadline = AbortSignal.timeout(limit.ms)
   const signal = limit.signal ? AbortSignal.any([deadline, limit.signal]) : deadline
-  return withGuestUnrecorded(deps, running, () => requestGuest(deps, running, request, response, signal), limit.signal)
+  return withGuestUnrecorded(deps, running, () => requestGuest(deps, running, request, schema, signal), limit.signal)
 }

@@ -1,6 +1,7 @@
 /**
- * A file into a guest: bytes pass through at the pace of the slower end and nothing is held. The guest writes beside
- * the target and renames at the end of the body, so an upload that is cut must never look ended: it resets the stream.
+ * Uploads a file into a guest. Bytes are forwarded at the pace of the slower side, and nothing is buffered here. The
+ * guest writes a temporary file and renames it at the end of the body, so an interrupted upload must never look
+ * complete: it resets the stream.
  */
 import { pipeline } from 'node:stream/promises'
 import { badField } from '@warren/kit/failure'

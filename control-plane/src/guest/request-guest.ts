@@ -13,22 +13,22 @@ import { checkGuestResponse } from './failures.ts'
 /** The largest response is the list of all processes with their arguments. */
 const RESPONSE_MAX_BYTES = 8 * 1024 * 1024
 
-export async function requestGuest<Response extends TSchema>(
+export async function requestGuest<Schema extends TSchema>(
   deps: Deps,
   sandbox: Pick<SandboxRow, 'id' | 'host_id'>,
   request: GuestRequest & { body?: object | Uint8Array },
-  response: Response,
+  schema: Schema,
   signal: AbortSignal,
-): Promise<Static<Response>> {
+): Promise<Static<Schema>> {
   const host = await deps.hosts.get(sandbox.host_id)
   const stream = host.openGuest(sandbox.id, request, signal)
   try {
     if (request.method === 'POST') stream.end(encode(request.body))
     await checkGuestResponse(stream, await waitForHeaders(stream, signal), signal)
     const value = parseJson(await readBody(stream, RESPONSE_MAX_BYTES, signal))
-    if (!Value.Check(response, value))
+    if (!Value.Check(schema, value))
       throw new Error(`the response of the guest to ${request.route} does not match its schema`)
-    return value as Static<Response>
+    return value as Static<Schema>
   } finally {
     resetStream(stream)
   }

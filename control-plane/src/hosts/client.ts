@@ -26,13 +26,13 @@ import { createHostSession, resetStream } from './session.ts'
 const RESPONSE_MAX_BYTES = 16 * 1024 * 1024
 /** The state is in the agent's memory, so a slower response is treated as no heartbeat. */
 const STATE_TIMEOUT_MS = 2_000
-/** Stops a QEMU process and removes its resources. */
+/** Time to stop a QEMU process and remove its resources. */
 const DELETE_TIMEOUT_MS = 20_000
 /** The host has its own timeout, `limit_ms`; this is for a host that hangs. */
 const GRACE_MS = 1_000
-/** A copy by reference; a running source is saved first. */
+/** Time for a copy by reference; a running source is saved first. */
 const FORK_TIMEOUT_MS = 20_000
-/** One kernel transaction; about 50 ms for a thousand rules. */
+/** Time for one kernel transaction; a thousand rules take about 50 ms. */
 const NETWORK_TIMEOUT_MS = 5_000
 
 /** The host waits up to 5 s for a port to accept. */
@@ -53,13 +53,13 @@ export type HostClient = ReturnType<typeof createHostClient>
 export function createHostClient(address: string) {
   const session = createHostSession(address)
 
-  async function request<Response extends TSchema>(
+  async function request<Schema extends TSchema>(
     method: string,
     path: string,
-    response: Response,
+    schema: Schema,
     limit: { ms: number; signal?: AbortSignal | undefined },
     body?: unknown,
-  ): Promise<Static<Response>> {
+  ): Promise<Static<Schema>> {
     const deadline = AbortSignal.timeout(limit.ms)
     const signal = limit.signal ? AbortSignal.any([limit.signal, deadline]) : deadline
     return asHostError(`${method} ${path}`, async () => {
@@ -68,9 +68,9 @@ export function createHostClient(address: string) {
       const headers = await waitForHeaders(stream, signal)
       const value = parseJson(await readBody(stream, RESPONSE_MAX_BYTES, signal))
       if (headers[':status'] !== 200) throw toHostError(value, headers[':status'])
-      if (!Value.Check(response, value))
+      if (!Value.Check(schema, value))
         throw new HostError('internal', `${method} ${path}: the response does not match its schema`)
-      return value as Static<Response>
+      return value as Static<Schema>
     })
   }
 
