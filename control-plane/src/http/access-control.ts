@@ -11,7 +11,7 @@ import { RateLimiter } from './rate-limit.ts'
 
 /**
  * Requests of a revoked access token may finish within this time before they are aborted. Together with the delay until
- * the revocation is noticed (access-tokens/streams.ts) it stays under the promised 5 s.
+ * the revocation is noticed (access-tokens/end-revoked.ts) it stays under the promised 5 s.
  */
 const REVOKED_TOKEN_GRACE_MS = 1_000
 

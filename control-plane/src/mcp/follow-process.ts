@@ -10,7 +10,7 @@ const TEXT_MAX_BYTES = 64 * 1024
 /** Output arrives in bursts; what follows within this time belongs to the same result. */
 const QUIET_MS = 100
 
-export type Followed = {
+export type FollowResult = {
   /** Both streams in order of arrival; bytes that are not UTF-8 are replaced. */
   output: string
   /** The `after` of the next call. */
@@ -27,11 +27,11 @@ export async function followProcess(
   processId: string,
   { after, waitMs }: { after: number; waitMs: number },
   signal: AbortSignal,
-): Promise<Followed> {
+): Promise<FollowResult> {
   const done = new AbortController()
   const frames = await openProcessOutput(deps, sandbox, processId, after, AbortSignal.any([signal, done.signal]))
   const decoder = new TextDecoder()
-  const followed: Followed = { output: '', seq: after, ended: false }
+  const result: FollowResult = { output: '', seq: after, ended: false }
   let bytes = 0
   let next = frames.next()
   try {
@@ -40,15 +40,15 @@ export async function followProcess(
       if (!step || step.done) break
       if (step.value.type !== 'data') {
         const { type: _, ...end } = step.value
-        return { ...followed, ...end, ended: true }
+        return { ...result, ...end, ended: true }
       }
       const data = Buffer.from(step.value.data_base64, 'base64')
       bytes += data.length
-      followed.output += decoder.decode(data, { stream: true })
-      followed.seq = step.value.seq
+      result.output += decoder.decode(data, { stream: true })
+      result.seq = step.value.seq
       next = frames.next()
     }
-    return followed
+    return result
   } finally {
     done.abort()
     next.catch(() => {}) // The pending read is aborted.

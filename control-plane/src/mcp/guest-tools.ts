@@ -36,7 +36,7 @@ export const GUEST_TOOLS: readonly Tool[] = [
     title: 'Read a file',
     description: 'Returns the first 1 MiB of a file, as text if it is valid UTF-8 and as base64 otherwise.',
     access: 'token',
-    reads: true,
+    readOnly: true,
     input: Type.Object({ sandbox_id, path }),
     async run(call, input) {
       const done = new AbortController()
@@ -54,7 +54,7 @@ export const GUEST_TOOLS: readonly Tool[] = [
     title: 'Write a file',
     description: 'Creates or replaces a file. Missing directories are created.',
     access: 'token',
-    destroys: true,
+    destructive: true,
     input: Type.Object({
       sandbox_id,
       path,
@@ -87,7 +87,7 @@ export const GUEST_TOOLS: readonly Tool[] = [
       'Returns output after sequence number `after`, waiting up to `wait_ms` if there is none yet. To read on, call it ' +
       'again with `after` set to the returned `seq`. When `ended` is true, there is no more output.',
     access: 'token',
-    reads: true,
+    readOnly: true,
     input: Type.Object({
       sandbox_id,
       process_id,
@@ -126,7 +126,7 @@ export const GUEST_TOOLS: readonly Tool[] = [
     title: 'Stop a process',
     description: 'Stops a process and everything it started: SIGTERM first, then SIGKILL after grace_ms.',
     access: 'token',
-    destroys: true,
+    destructive: true,
     input: Type.Object({ sandbox_id, process_id, ...ProcessDeleteQuery.properties }),
     async run(call, { sandbox_id: id, process_id: process, ...query }) {
       return deleteProcess(call.deps, await getSandbox(call, id), process, query)

@@ -42,7 +42,7 @@ export const SANDBOX_TOOLS: readonly Tool[] = [
     title: 'List sandboxes',
     description: 'Lists your sandboxes, newest first. Includes destroyed and failed ones unless a status is given.',
     access: 'user',
-    reads: true,
+    readOnly: true,
     input: SandboxListQuery,
     async run(call, input) {
       const { rows, total } = await listSandboxes(call.deps, call.caller.user.id, input)
@@ -55,7 +55,7 @@ export const SANDBOX_TOOLS: readonly Tool[] = [
     description:
       'Returns a sandbox with its current status. After pause, resume or fork, call it again until the status is reached.',
     access: 'token',
-    reads: true,
+    readOnly: true,
     input: OneSandbox,
     run: async (call, input) => view(call, await getSandbox(call, input.sandbox_id)),
   }),
@@ -99,7 +99,7 @@ export const SANDBOX_TOOLS: readonly Tool[] = [
     title: 'Destroy a sandbox',
     description: 'Destroys a sandbox and all its data permanently.',
     access: 'token',
-    destroys: true,
+    destructive: true,
     input: OneSandbox,
     async run(call, input) {
       const { id } = await getSandbox(call, input.sandbox_id)

@@ -31,8 +31,8 @@ export async function serveMcp(
       const server = new McpServer({ name: 'warren', version }, { instructions: INSTRUCTIONS })
       for (const [tool, inputSchema] of schemas) {
         if (caller.kind === 'token' && tool.access !== 'token') continue
-        const { name, title, description, reads = false, destroys = false } = tool
-        const annotations = { title, readOnlyHint: reads, destructiveHint: destroys }
+        const { name, title, description, readOnly = false, destructive = false } = tool
+        const annotations = { title, readOnlyHint: readOnly, destructiveHint: destructive }
         server.registerTool(name, { title, description, inputSchema, annotations }, (input, context) =>
           runTool(tool, { deps, caller, signal: AbortSignal.any([request.signal, context.mcpReq.signal]) }, input),
         )

@@ -12,11 +12,11 @@ export type Tool<Input extends TSchema = TSchema> = {
   name: string
   title: string
   description: string
-  /** As of the route with the same verb: `token` also for a sandbox's own access token. */
+  /** Same rule as the corresponding route: `token` also allows the access token of the sandbox. */
   access: 'user' | 'token'
   /** Hints for clients that ask the user for confirmation. */
-  reads?: boolean
-  destroys?: boolean
+  readOnly?: boolean
+  destructive?: boolean
   input: Input
   /** The result is sent as JSON. */
   run(call: ToolCall, input: Static<Input>): Promise<unknown>
