@@ -159,7 +159,7 @@ function listQemus(): number[] {
   })
 }
 
-/** As the host agent names what is its own: after its data directory. */
+/** The host agent names its resources after a hash of its data directory. */
 function readInstance(): string {
   return createHash('sha256').update(warren.instance.dataDir).digest('hex').slice(0, 8)
 }

@@ -158,7 +158,7 @@ async function push(guest: GuestAccess): Promise<void> {
 
 async function echo(tunnel: Duplex, bytes: Buffer): Promise<void> {
   let received = Buffer.alloc(0)
-  const whole = new Promise<void>((resolve, reject) => {
+  const complete = new Promise<void>((resolve, reject) => {
     const ended = () => reject(new Error('the tunnel ended'))
     const take = (chunk: Buffer) => {
       received = Buffer.concat([received, chunk])
@@ -169,7 +169,7 @@ async function echo(tunnel: Duplex, bytes: Buffer): Promise<void> {
     tunnel.on('data', take).on('close', ended).resume()
   })
   tunnel.write(bytes)
-  await whole
+  await complete
   if (!received.equals(bytes)) throw new Error('the echo has other bytes')
 }
 
