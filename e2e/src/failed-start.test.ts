@@ -19,6 +19,7 @@ import {
   startInstance,
   stop,
 } from './support/instance.ts'
+import { AS_ORDINARY_USER, cannotReadCheckout } from './support/ordinary-user.ts'
 
 const MAIN = path.join(ROOT, 'warren/src/main.ts')
 const isRoot = process.getuid?.() === 0
@@ -122,14 +123,16 @@ test('a data directory below a file gets a clear message', async (t) => {
   )
 })
 
-test('a data directory that is not writable gets a clear message', { skip: !isRoot && 'needs root' }, async (t) => {
+test('a data directory that is not writable gets a clear message', {
+  skip: isRoot ? cannotReadCheckout() : 'needs root',
+}, async (t) => {
   const dataDir = await createDataDir(t)
   await mkdir(dataDir)
   await chmod(path.dirname(dataDir), 0o755)
 
   // As an ordinary user, because root ignores file modes.
   const { code, output } = await startExpectingFailure(dataDir, {
-    command: [...asOrdinaryUser, process.execPath, MAIN, 'start'],
+    command: [...AS_ORDINARY_USER, process.execPath, MAIN, 'start'],
   })
 
   assert.equal(code, 1)
@@ -221,8 +224,6 @@ test('PostgreSQL variables in the environment do not affect the embedded server'
 
   assert.equal((await fetchPath(instance, '/v1/whoami')).status, 200)
 })
-
-const asOrdinaryUser = ['setpriv', '--reuid', '65534', '--regid', '65534', '--clear-groups']
 
 async function occupyPort(t: TestContext): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1')

@@ -1,6 +1,5 @@
 /** Warren started by a user who is not root. */
 import assert from 'node:assert/strict'
-import { execFileSync } from 'node:child_process'
 import { chown, mkdir, stat } from 'node:fs/promises'
 import path from 'node:path'
 import { test } from 'node:test'
@@ -13,9 +12,7 @@ import {
   startInstance,
   stop,
 } from './support/instance.ts'
-
-const ORDINARY_UID = 65_534
-const AS_ORDINARY_USER = ['setpriv', '--reuid', `${ORDINARY_UID}`, '--regid', `${ORDINARY_UID}`, '--clear-groups']
+import { AS_ORDINARY_USER, cannotReadCheckout, ORDINARY_UID } from './support/ordinary-user.ts'
 
 test('an ordinary user can start Warren', { skip: cannotReadCheckout() }, async (t) => {
   const dataDir = await createDataDir(t)
@@ -35,19 +32,3 @@ test('an ordinary user can start Warren', { skip: cannotReadCheckout() }, async 
   assert.equal(await stop(instance), 0)
   assert.deepEqual(listProcesses(dataDir), [])
 })
-
-function cannotReadCheckout(): string | false {
-  if (process.getuid?.() !== 0) return false
-  try {
-    execFileSync(
-      AS_ORDINARY_USER[0]!,
-      [...AS_ORDINARY_USER.slice(1), process.execPath, '-e', `fs.readdirSync('${ROOT}/warren/src')`],
-      {
-        stdio: 'ignore',
-      },
-    )
-    return false
-  } catch {
-    return `only root can read ${ROOT}`
-  }
-}
