@@ -2,7 +2,7 @@
 import type { Log } from '@warren/kit/log'
 import type { Cgroups } from './cgroups/cgroups.ts'
 import type { Config } from './config.ts'
-import type { ImageStore, Initramfs, Kernel } from './images/index.ts'
+import type { ImageStore, Initramfs, Kernel } from './images/store.ts'
 import type { Limiter } from './limiter.ts'
 import type { Network } from './net/open.ts'
 import type { Pool } from './pool/pool.ts'

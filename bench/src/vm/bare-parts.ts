@@ -2,7 +2,7 @@
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
-import { openImageStore, readCacheDir } from '../../../host-agent/src/images/index.ts'
+import { openImageStore, readCacheDir } from '../../../host-agent/src/images/store.ts'
 import type { Parts } from '../../../host-agent/src/testing/bare-vm.ts'
 import { detectMachine } from '../../../host-agent/src/vmm/machine.ts'
 import { ROOT } from '../child.ts'

@@ -1,4 +1,4 @@
-/** Reads apt's source files, in both of their formats (sources.list(5)). */
+/** Parses the source files of apt, in both formats of sources.list(5). */
 
 export type AptSource = { uris: string[]; suites: string[]; signedBy?: string }
 
@@ -14,7 +14,7 @@ function parseLines(text: string): AptSource[] {
     const match = LINE.exec(line.trim())
     if (!match) return []
     const [, options = '', uri, suite] = match
-    return [{ uris: [uri!], suites: [suite!], signedBy: /(?:^|\s)signed-by=(\S+)/i.exec(options)?.[1] }] // both in LINE
+    return [{ uris: [uri!], suites: [suite!], signedBy: /(?:^|\s)signed-by=(\S+)/i.exec(options)?.[1] }] // Both groups of LINE are required.
   })
 }
 
@@ -22,14 +22,14 @@ function parseStanzas(text: string): AptSource[] {
   const stanzas = withoutComments(text).split(/\n\s*\n/)
   return stanzas.flatMap((stanza) => {
     const fields = parseFields(stanza)
-    const isOn = (fields.get('enabled') ?? 'yes').toLowerCase() !== 'no'
-    if (!isOn || !words(fields.get('types')).includes('deb')) return []
+    const isEnabled = (fields.get('enabled') ?? 'yes').toLowerCase() !== 'no'
+    if (!isEnabled || !words(fields.get('types')).includes('deb')) return []
     const signedBy = fields.get('signed-by')
     return [
       {
         uris: words(fields.get('uris')),
         suites: words(fields.get('suites')),
-        // The key itself may stand there instead of a path.
+        // The field has either a path or the key itself.
         signedBy: signedBy?.startsWith('/') ? signedBy : undefined,
       },
     ]
@@ -47,7 +47,7 @@ function parseFields(stanza: string): Map<string, string> {
   const fields = joined.split('\n').map((line) => /^([\w-]+):\s*(.*)$/.exec(line.trim()))
   return new Map(
     fields.filter((field) => field !== null).map(([, name, value]) => [name!.toLowerCase(), value!.trim()]),
-  ) // both in the pattern
+  ) // Both groups of the pattern are required.
 }
 
 const words = (text = ''): string[] => text.split(/\s+/).filter((word) => word !== '')

@@ -1,20 +1,20 @@
 /**
- * Everything in the cache is made in the same way: under the lock of its key, in a folder of its own under building/,
- * and then moved to its place by one rename after all of it is on the disk. A process that is killed on the way leaves
- * that folder only, with its lock free, and `openFolders` or the next build of the same key removes it.
+ * Builds things in the cache. Everything there is built the same way: under the lock of its key, in a folder under
+ * building/, which is synced and then moved into place with one rename. If a process is killed meanwhile, only that
+ * folder is left, with its lock free; `prepareFolders` or the next build of the same key removes it.
  */
 import { mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { syncFolder, writeFileDurably } from '@warren/kit/files'
 import { errorText } from '@warren/kit/text'
-import { buildingFolder, FOLDERS, keyOfBuilding, pathOf, type Store } from './layout.ts'
+import { buildingFolder, FOLDERS, type ImageCache, keyOfBuilding, pathOf } from './layout.ts'
 import { lock, tryLock } from './lock.ts'
 
-/** For people: what is going on right now, one line. */
+/** Receives one line that says what the build is doing. */
 export type OnProgress = (text: string) => void
 
 export type Build = {
-  /** Empty at first, gone when the build ends. */
+  /** Empty at first, and deleted when the build ends. */
   folder: string
   progress: OnProgress
   signal: AbortSignal | undefined
@@ -23,43 +23,45 @@ export type Build = {
 export type BuildOptions = { onProgress?: OnProgress; signal?: AbortSignal }
 
 const PROGRESS_FILE = '.progress'
-/** The tree of a killed build may still be written to for a moment, until the kernel has ended its processes. */
-const REMOVE = { recursive: true, force: true, maxRetries: 5, retryDelay: 200 } as const
+/** With retries, because processes of a killed build may write into the folder until the kernel has ended them. */
+const REMOVE_OPTIONS = { recursive: true, force: true, maxRetries: 5, retryDelay: 200 } as const
 
 /**
- * `find` is asked again once the lock is ours: whoever held it may have made what we want. The state of the build is
- * in files, so that another process can tell it as well.
+ * Returns what `find` finds, or else builds it. `find` is called again once the lock is held, because another process may
+ * have built it meanwhile. Progress and failure are stored in files, so that other processes can show them.
  */
 export async function buildOnce<T>(
-  store: Store,
+  cache: ImageCache,
   key: string,
   options: BuildOptions,
   find: () => Promise<T | undefined>,
   make: (build: Build) => Promise<T>,
 ): Promise<T> {
-  const already = await find()
-  if (already !== undefined) return already
+  const existing = await find()
+  if (existing !== undefined) return existing
   const { onProgress = () => {}, signal } = options
-  const held = await lock(pathOf(store, 'locks', key), () => onProgress(`${key} is being built already`), signal)
-  const folder = buildingFolder(store, key)
+  const held = await lock(pathOf(cache, 'locks', key), () => onProgress(`${key} is being built already`), signal)
+  const folder = buildingFolder(cache, key)
   try {
-    const made = await find()
-    if (made !== undefined) return made
-    await rm(folder, REMOVE)
+    const builtMeanwhile = await find()
+    if (builtMeanwhile !== undefined) return builtMeanwhile
+    await rm(folder, REMOVE_OPTIONS)
     await mkdir(folder, { mode: 0o700 })
-    await rm(pathOf(store, 'failed', key), { force: true })
-    return await make({ folder, progress: tellProgress(folder, onProgress), signal })
+    await rm(pathOf(cache, 'failed', key), { force: true })
+    return await make({ folder, progress: storeProgress(folder, onProgress), signal })
   } catch (error) {
-    if (!signal?.aborted) await rememberFailure(store, key, error)
-    throw new Error(`could not build ${key}`, { cause: error })
+    if (!signal?.aborted) await storeFailure(cache, key, error)
+    throw new Error(`failed to build ${key}`, { cause: error })
   } finally {
-    // What cannot be removed now goes at the next start; the lock must not wait for that.
-    await rm(folder, REMOVE).catch((error) => store.log.warn({ err: error, key }, 'could not clean up after a build'))
+    // If this fails, the next start removes the folder. The lock is released in any case.
+    await rm(folder, REMOVE_OPTIONS).catch((error) =>
+      cache.log.warn({ err: error, key }, 'failed to clean up after a build'),
+    )
     await held.release()
   }
 }
 
-/** For building anew: what was there before does not count, what another process makes meanwhile does. */
+/** For a rebuild: wraps `find` to ignore the present result, but not one that another process builds meanwhile. */
 export async function findNewer<T extends { digest: string }>(
   find: () => Promise<T | undefined>,
 ): Promise<() => Promise<T | undefined>> {
@@ -70,8 +72,8 @@ export async function findNewer<T extends { digest: string }>(
   }
 }
 
-/** From building/ to its place. What is there already under a content's name is the same thing: it stays. */
-export async function place(from: string, to: string): Promise<void> {
+/** Moves a result out of building/. If the target exists, it has the same content, because it is named by its digest. */
+export async function moveIntoPlace(from: string, to: string): Promise<void> {
   await syncTree(from)
   try {
     await rename(from, to)
@@ -81,30 +83,30 @@ export async function place(from: string, to: string): Promise<void> {
   await syncFolder(path.dirname(to))
 }
 
-/** Makes the folders, and removes what killed builds left behind. */
-export async function openFolders(store: Store): Promise<void> {
-  // Closed to others: roots under construction hold set-user-id programs and device files.
-  for (const folder of FOLDERS) await mkdir(pathOf(store, folder), { recursive: true, mode: folderMode(folder) })
-  for (const key of (await readdir(pathOf(store, 'building'))).map(keyOfBuilding)) {
-    const free = await tryLock(pathOf(store, 'locks', key))
+/** Creates the folders of the cache and removes what killed builds left behind. */
+export async function prepareFolders(cache: ImageCache): Promise<void> {
+  // Not accessible to other users: unfinished roots contain set-user-id programs and device files.
+  for (const folder of FOLDERS) await mkdir(pathOf(cache, folder), { recursive: true, mode: folderMode(folder) })
+  for (const key of (await readdir(pathOf(cache, 'building'))).map(keyOfBuilding)) {
+    const free = await tryLock(pathOf(cache, 'locks', key))
     if (!free) continue
     try {
-      await rm(buildingFolder(store, key), REMOVE)
-      store.log.info({ key }, 'removed what a killed build left behind')
+      await rm(buildingFolder(cache, key), REMOVE_OPTIONS)
+      cache.log.info({ key }, 'removed the folder of a killed build')
     } finally {
       await free.release()
     }
   }
 }
 
-/** The keys that are being built now, by whatever process, with their progress. */
-export async function listBuilding(store: Store): Promise<Map<string, string>> {
+/** The keys that any process is building now, with their progress. */
+export async function listBuilding(cache: ImageCache): Promise<Map<string, string>> {
   const building = new Map<string, string>()
-  for (const key of (await readdir(pathOf(store, 'building'))).map(keyOfBuilding)) {
-    const free = await tryLock(pathOf(store, 'locks', key))
+  for (const key of (await readdir(pathOf(cache, 'building'))).map(keyOfBuilding)) {
+    const free = await tryLock(pathOf(cache, 'locks', key))
     await free?.release()
     if (free) continue
-    const progress = await readFile(path.join(buildingFolder(store, key), PROGRESS_FILE), 'utf8').catch(
+    const progress = await readFile(path.join(buildingFolder(cache, key), PROGRESS_FILE), 'utf8').catch(
       () => 'starting',
     )
     building.set(key, progress)
@@ -112,23 +114,23 @@ export async function listBuilding(store: Store): Promise<Map<string, string>> {
   return building
 }
 
-export async function listFailed(store: Store): Promise<Map<string, string>> {
-  const keys = (await readdir(pathOf(store, 'failed'))).filter((key) => !key.startsWith('.'))
-  const reasons = await Promise.all(keys.map((key) => readFile(pathOf(store, 'failed', key), 'utf8').catch(() => '')))
-  return new Map(keys.map((key, index) => [key, reasons[index] || 'for an unknown reason']))
+export async function listFailed(cache: ImageCache): Promise<Map<string, string>> {
+  const keys = (await readdir(pathOf(cache, 'failed'))).filter((key) => !key.startsWith('.'))
+  const reasons = await Promise.all(keys.map((key) => readFile(pathOf(cache, 'failed', key), 'utf8').catch(() => '')))
+  return new Map(keys.map((key, index) => [key, reasons[index] || 'unknown reason']))
 }
 
-async function rememberFailure(store: Store, key: string, error: unknown): Promise<void> {
-  await writeFileDurably(pathOf(store, 'failed', key), errorText(error).replace(/\s+/g, ' ')).catch((writing) => {
-    // A full disk is the likely reason for both; the caller gets the first error anyway.
-    store.log.warn({ err: writing, key }, 'could not write down why a build failed')
+async function storeFailure(cache: ImageCache, key: string, error: unknown): Promise<void> {
+  await writeFileDurably(pathOf(cache, 'failed', key), errorText(error).replace(/\s+/g, ' ')).catch((writing) => {
+    // Usually both fail because the disk is full. The caller gets the first error.
+    cache.log.warn({ err: writing, key }, 'failed to store the reason of a failed build')
   })
 }
 
-function tellProgress(folder: string, onProgress: OnProgress): OnProgress {
+function storeProgress(folder: string, onProgress: OnProgress): OnProgress {
   return (text) => {
     onProgress(text)
-    // For other processes, who can live without it: a build does not fail by its progress.
+    // Only for display in other processes, so a failure is ignored.
     writeFile(path.join(folder, PROGRESS_FILE), text).catch(() => {})
   }
 }

@@ -14,7 +14,7 @@ const ENTRIES: CpioEntry[] = [
   { type: 'symlink', path: 'linuxrc', target: 'init' },
 ]
 
-test('every entry is a header of 110 digits, a name and its data, each ending on a multiple of four', () => {
+test('an entry is a header of 110 digits, a name and data, padded to multiples of four bytes', () => {
   const records = parse(renderCpio(ENTRIES))
 
   assert.deepEqual(
@@ -30,7 +30,7 @@ test('every entry is a header of 110 digits, a name and its data, each ending on
   )
 })
 
-test('no two entries share an inode number, or the kernel would make them hard links', () => {
+test('every entry has another inode number, so that the kernel makes no hard links', () => {
   const inodes = parse(renderCpio(ENTRIES)).map(({ inode }) => inode)
 
   assert.equal(new Set(inodes).size, inodes.length)
@@ -40,15 +40,15 @@ test('the same content gives the same bytes', () => {
   assert.ok(renderCpio(ENTRIES).equals(renderCpio(ENTRIES)))
 })
 
-test('the root itself and the end mark are no names for an entry', () => {
+test('the root and the name of the trailer are not allowed as entries', () => {
   for (const name of ['/', '', 'TRAILER!!!']) {
-    assert.throws(() => renderCpio([{ type: 'directory', path: name }]), /is no name/)
+    assert.throws(() => renderCpio([{ type: 'directory', path: name }]), /is not allowed as a name/)
   }
 })
 
-test('cpio(1) reads it', async (t) => {
+test('cpio(1) can read the archive', async (t) => {
   const listed = await runCommand('sh', ['-c', 'command -v cpio']).then((found) => found.exitCode === 0)
-  if (!listed) return t.skip('this machine has no cpio')
+  if (!listed) return t.skip('cpio is not installed')
   const file = path.join(await makeFolder(t), 'archive')
   await writeFile(file, renderCpio(ENTRIES))
 

@@ -1,6 +1,6 @@
 /**
- * Writes the archive that the kernel unpacks into its first root: cpio in its `newc` form (the kernel's
- * Documentation/driver-api/early-userspace/buffer-format.rst). Times, owners and numbers are fixed, so that the same
+ * Writes a cpio archive in the `newc` format, which the kernel unpacks into its initial root file system (see "buffer
+ * format" in the kernel documentation on early userspace). Times, owners and inode numbers are fixed, so that the same
  * content gives the same bytes.
  */
 
@@ -15,14 +15,15 @@ const DEFAULT_MODE = { directory: 0o755, file: 0o644, symlink: 0o777, 'character
 const TRAILER = 'TRAILER!!!'
 
 export function renderCpio(entries: readonly CpioEntry[]): Buffer {
-  // Numbers from 1: the kernel joins entries of one number as hard links.
+  // Each entry has its own inode number, because the kernel treats entries with the same number as hard links.
   const parts = entries.flatMap((entry, index) => renderEntry(entry, index + 1))
   return Buffer.concat([...parts, ...renderRecord({ name: TRAILER, inode: 0, mode: 0, links: 1 }, Buffer.alloc(0))])
 }
 
 function renderEntry(entry: CpioEntry, inode: number): Buffer[] {
   const name = entry.path.replace(/^\/+/, '')
-  if (name === '' || name === TRAILER) throw new Error(`${JSON.stringify(entry.path)} is no name in an archive`)
+  if (name === '' || name === TRAILER)
+    throw new Error(`${JSON.stringify(entry.path)} is not allowed as a name in the archive`)
   const mode = 'mode' in entry && entry.mode !== undefined ? entry.mode : DEFAULT_MODE[entry.type]
   const device = entry.type === 'character-device' ? { major: entry.major, minor: entry.minor } : undefined
   const links = entry.type === 'directory' ? 2 : 1
@@ -44,18 +45,18 @@ function renderRecord({ name, inode, mode, links, device }: Record, data: Buffer
     0, // uid
     0, // gid
     links,
-    0, // time of change
+    0, // modification time
     data.length,
-    0, // device it lies on, major and minor
+    0, // device of the file, major and minor
     0,
     device?.major ?? 0,
     device?.minor ?? 0,
     encodedName.length,
-    0, // checksum, unused in this form
+    0, // checksum, unused in this format
   ]
   const header = Buffer.from(`070701${fields.map((field) => field.toString(16).padStart(8, '0')).join('')}`)
   return [header, encodedName, padding(header.length + encodedName.length), data, padding(data.length)]
 }
 
-/** Names and data end on a multiple of four. */
+/** Names and data are padded to a multiple of four bytes. */
 const padding = (length: number): Buffer => Buffer.alloc((4 - (length % 4)) % 4)

@@ -1,14 +1,14 @@
-/** Fetches a package of a Debian suite and unpacks it, without installing it or touching the machine's own apt. */
+/** Downloads and unpacks a package of a Debian suite, without installing it and without using the machine's apt state. */
 import { mkdir, readdir, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { runCommandOrThrow } from '../run-command.ts'
 import type { Build } from './build.ts'
-import { runInBuild } from './command.ts'
 import { type Mirror, renderSources } from './mirror.ts'
+import { runInBuild } from './run-in-build.ts'
 
 export type Apt = { env: NodeJS.ProcessEnv; downloads: string }
 
-/** An apt of our own under the build's folder, with the lists of that suite. Signatures are checked by apt. */
+/** Sets up a private apt in the folder of the build, with the package lists of the suite. apt checks signatures. */
 export async function openApt(build: Build, mirror: Mirror, suite: string): Promise<Apt> {
   const home = path.join(build.folder, 'apt')
   const downloads = path.join(home, 'downloads')
@@ -24,18 +24,18 @@ export async function openApt(build: Build, mirror: Mirror, suite: string): Prom
   return { env, downloads }
 }
 
-/** What a package depends on, by name. */
+/** The names of the packages that a package depends on. */
 export async function listDependencies(apt: Apt, name: string): Promise<string[]> {
   const { stdout } = await runCommandOrThrow('apt-cache', ['depends', name], { env: apt.env })
-  return [...stdout.matchAll(/^\s+Depends: (\S+)$/gm)].map((match) => match[1]!) // the group is not optional
+  return [...stdout.matchAll(/^\s+Depends: (\S+)$/gm)].map((match) => match[1]!) // The group is required.
 }
 
-/** Gives the folder it was unpacked to. */
+/** Returns the folder with the unpacked files. */
 export async function unpackPackage(build: Build, apt: Apt, name: string): Promise<string> {
   const what = `downloading ${name}`
   await runInBuild(build, 'env', ['-C', apt.downloads, 'apt-get', 'download', name], { env: apt.env, what })
   const file = (await readdir(apt.downloads)).find((entry) => entry.startsWith(`${name}_`))
-  if (file === undefined) throw new Error(`apt-get downloaded no file of ${name}`)
+  if (file === undefined) throw new Error(`apt-get download ${name} left no file`)
   const folder = path.join(build.folder, name)
   await runInBuild(build, 'dpkg-deb', ['-x', path.join(apt.downloads, file), folder], { what: `unpacking ${name}` })
   return folder
@@ -45,7 +45,7 @@ function renderConfig(home: string, mirror: Mirror): string {
   return [
     'APT::Architecture "amd64";',
     'APT::Architectures { "amd64"; };',
-    // The files lie in a folder that apt's own user may not enter.
+    // The user _apt has no access to this folder.
     'APT::Sandbox::User "root";',
     'Acquire::Languages "none";',
     `Dir::State "${home}";`,
@@ -54,7 +54,7 @@ function renderConfig(home: string, mirror: Mirror): string {
     `Dir::Cache "${home}/cache";`,
     `Dir::Etc::SourceList "${home}/sources.list";`,
     'Dir::Etc::SourceParts "/dev/null";',
-    // The machine's own settings may run programs after an update; what of them matters is in the mirror's options.
+    // Not the machine's settings, which may run programs after an update. Those that matter are in mirror.aptOptions.
     'Dir::Etc::Parts "/dev/null";',
     'Dir::Etc::Main "/dev/null";',
     ...mirror.aptOptions,

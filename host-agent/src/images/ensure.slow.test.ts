@@ -1,16 +1,16 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { openImageStore } from './index.ts'
-import { IS_ROOT, inspectExt4, makeStore } from './testing.ts'
+import { openImageStore } from './store.ts'
+import { IS_ROOT, inspectExt4, makeCache } from './testing.ts'
 
-/** Minutes and hundreds of megabytes; the e2e suite starts from the same images anyway. */
+/** Takes minutes and downloads hundreds of megabytes; the e2e suite uses the same images anyway. */
 const isAsked = process.env.WARREN_SLOW_TESTS === '1'
 
-test('from nothing to a kernel and debian:13', { timeout: 600_000 }, async (t) => {
-  if (!isAsked) return t.skip('set WARREN_SLOW_TESTS=1 to build debian:13 from nothing')
-  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to many users')
-  const store = await makeStore(t)
-  const opened = await openImageStore(store)
+test('a kernel and debian:13 are built in an empty cache', { timeout: 600_000 }, async (t) => {
+  if (!isAsked) return t.skip('set WARREN_SLOW_TESTS=1 to build debian:13')
+  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to several users')
+  const cache = await makeCache(t)
+  const opened = await openImageStore(cache)
   const steps = new Set<string>()
 
   const [kernel, image] = await Promise.all([

@@ -16,8 +16,8 @@ async function packTree(folder: string, make: (root: string) => Promise<void>): 
   return file
 }
 
-test('owners, modes, links, attributes and content come along', async (t) => {
-  if (!IS_ROOT) return t.skip('needs root: gives files to other users')
+test('owners, modes, links, attributes and content are preserved', async (t) => {
+  if (!IS_ROOT) return t.skip('needs root: changes the owners of files')
   const file = await packTree(await makeFolder(t), async (root) => {
     const program = path.join(root, 'program')
     await writeFile(program, 'content')
@@ -42,7 +42,7 @@ test('owners, modes, links, attributes and content come along', async (t) => {
   assert.equal(await inspectExt4(file, 'cat /program'), 'content')
 })
 
-test('it is clean, has a journal, and can grow to the largest disk', async (t) => {
+test('the image is clean, has a journal and can grow to the largest disk', async (t) => {
   const file = await packTree(await makeFolder(t), (root) => writeFile(path.join(root, 'file'), 'x'))
 
   const { stdout } = await runCommandOrThrow('dumpe2fs', ['-h', file], { env })
@@ -56,7 +56,7 @@ test('it is clean, has a journal, and can grow to the largest disk', async (t) =
   assert.ok((await stat(file)).blocks * 512 < 200e6, 'sparse')
 })
 
-test('many small files find room for their inodes', async (t) => {
+test('there are enough inodes for many small files', async (t) => {
   const file = await packTree(await makeFolder(t), async (root) => {
     for (let folder = 0; folder < 20; folder++) {
       await mkdir(path.join(root, `${folder}`))
@@ -67,7 +67,7 @@ test('many small files find room for their inodes', async (t) => {
   assert.match(await inspectExt4(file, 'stat /19/499'), /Type: regular/)
 })
 
-test('too little room is not the end: it tries again with more', async (t) => {
+test('a size that is too small is retried with a larger one', async (t) => {
   const folder = await makeFolder(t)
   await mkdir(path.join(folder, 'root'))
   await writeFile(path.join(folder, 'root', 'data'), Buffer.alloc(40 * 1024 ** 2, 1))
@@ -79,7 +79,7 @@ test('too little room is not the end: it tries again with more', async (t) => {
   assert.match(await inspectExt4(file, 'stat /data'), /Size: 41943040/)
 })
 
-test('an image is little larger than what it holds', () => {
+test('an image is only a little larger than its content', () => {
   assert.equal(estimateMib({ bytes: 0, inodes: 1 }), 97)
   assert.equal(estimateMib({ bytes: 100 * 1024 ** 2, inodes: 4000 }), 218)
   assert.equal(estimateMib({ bytes: 0, inodes: 100_000 }), 1719)

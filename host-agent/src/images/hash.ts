@@ -1,4 +1,4 @@
-/** What content addresses are made of. */
+/** Computes the digests that name the content of the cache. */
 import { createHash } from 'node:crypto'
 import { createReadStream } from 'node:fs'
 import { readdir } from 'node:fs/promises'
@@ -12,7 +12,7 @@ export async function hashFile(file: string, signal?: AbortSignal): Promise<stri
   return digestOf(hash.digest('hex'))
 }
 
-/** Of the names and contents of all files under it. */
+/** The digest covers names and contents of all files in the folder. */
 export async function hashFolder(folder: string): Promise<string> {
   const entries = await readdir(folder, { recursive: true, withFileTypes: true })
   const files = entries.filter((entry) => entry.isFile()).map((entry) => path.join(entry.parentPath, entry.name))

@@ -4,27 +4,27 @@ import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import { runCommandOrThrow } from '../run-command.ts'
 import { importImage, skopeoArgs } from './import.ts'
-import { pathOf, type Store } from './layout.ts'
+import { type ImageCache, pathOf } from './layout.ts'
 import { tarFolder, writeLayout } from './oci-testing.ts'
-import { CAPABILITY, IS_ROOT, inspectExt4, makeFolder, makeStore, setCapability } from './testing.ts'
+import { CAPABILITY, IS_ROOT, inspectExt4, makeCache, makeFolder, setCapability } from './testing.ts'
 import { findTestRegistry, startRegistry } from './testing-registry.ts'
 import { requireTools } from './tools.ts'
 
 const NAME = 'tiny:1'
 
-/** Why this machine cannot import, if it cannot. */
-function whyNot(t: TestContext, ...tools: Parameters<typeof requireTools>): boolean {
+/** Skips the test if this machine cannot import. */
+function skipIfImpossible(t: TestContext, ...tools: Parameters<typeof requireTools>): boolean {
   try {
     requireTools(...tools)
   } catch (error) {
     t.skip((error as Error).message)
     return true
   }
-  if (!IS_ROOT) t.skip('needs root: the files of an image belong to many users')
+  if (!IS_ROOT) t.skip('needs root: the files of an image belong to several users')
   return !IS_ROOT
 }
 
-/** bin/tool with owner, set-user-id bit and capability, two names for one file, a link, and folders to be whited out. */
+/** bin/tool with owner, set-user-id bit and capability, a hard link, a symbolic link, and folders to be whited out. */
 async function makeBase(folder: string): Promise<string> {
   const root = path.join(folder, 'base')
   for (const name of ['bin', 'etc/gone', 'etc/emptied']) await mkdir(path.join(root, name), { recursive: true })
@@ -61,32 +61,32 @@ const namesIn = async (file: string, folder: string): Promise<string[]> =>
     .flatMap((line) => line.split('/')[5] ?? [])
     .sort()
 
-async function checkNothingLeft(store: Store): Promise<void> {
+async function checkNothingLeft(cache: ImageCache): Promise<void> {
   for (const folder of ['roots', 'names', 'building'] as const) {
-    assert.deepEqual(await readdir(pathOf(store, folder)), [], folder)
+    assert.deepEqual(await readdir(pathOf(cache, folder)), [], folder)
   }
 }
 
-test('a tarball of a root filesystem becomes an image with its owners, modes, links and capabilities', async (t) => {
-  if (whyNot(t)) return
-  const store = await makeStore(t)
+test('an image from a tarball has its owners, modes, links and capabilities', async (t) => {
+  if (skipIfImpossible(t)) return
+  const cache = await makeCache(t)
   const tarball = await makeBase(await makeFolder(t))
   await runCommandOrThrow('gzip', [tarball])
 
-  const image = await importImage(store, { source: `${tarball}.gz`, name: NAME })
+  const image = await importImage(cache, { source: `${tarball}.gz`, name: NAME })
 
   assert.equal(image.name, NAME)
   assert.equal(image.manifest.source, `${tarball}.gz`)
   await checkBase(image.path)
 })
 
-test('an OCI layout: layers in order, whiteouts take away what lies below, and only that', async (t) => {
-  if (whyNot(t, 'skopeo', 'umoci')) return
-  const store = await makeStore(t)
+test('layers of an OCI layout are applied in order, with their whiteouts', async (t) => {
+  if (skipIfImpossible(t, 'skopeo', 'umoci')) return
+  const cache = await makeCache(t)
   const folder = await makeFolder(t)
   const layout = await writeLayout(path.join(folder, 'layout'), [await makeBase(folder), await makeChange(folder)])
 
-  const image = await importImage(store, { source: layout.folder, name: NAME })
+  const image = await importImage(cache, { source: layout.folder, name: NAME })
 
   await checkBase(image.path)
   assert.deepEqual(await namesIn(image.path, '/etc'), ['.', '..', 'emptied', 'link'])
@@ -94,51 +94,51 @@ test('an OCI layout: layers in order, whiteouts take away what lies below, and o
   assert.match(image.manifest.source, /layout \(sha256:[0-9a-f]{64}\)$/)
 })
 
-test('an archive as docker save makes it, too', async (t) => {
-  if (whyNot(t, 'skopeo', 'umoci')) return
-  const store = await makeStore(t)
+test('an archive of docker save can be imported', async (t) => {
+  if (skipIfImpossible(t, 'skopeo', 'umoci')) return
+  const cache = await makeCache(t)
   const folder = await makeFolder(t)
   const layout = await writeLayout(path.join(folder, 'layout'), [await makeBase(folder)])
   const archive = path.join(folder, 'saved.tar')
   await runCommandOrThrow('skopeo', skopeoArgs(`oci:${layout.folder}`, `docker-archive:${archive}:some/name:1`))
 
-  const image = await importImage(store, { source: archive, name: NAME })
+  const image = await importImage(cache, { source: archive, name: NAME })
 
   await checkBase(image.path)
 })
 
-test('a layer that is not what its digest says is refused, and nothing is left of the try but the reason', async (t) => {
-  if (whyNot(t, 'skopeo', 'umoci')) return
-  const store = await makeStore(t)
+test('a layer with a wrong digest is rejected, and only the reason of the failure is left', async (t) => {
+  if (skipIfImpossible(t, 'skopeo', 'umoci')) return
+  const cache = await makeCache(t)
   const folder = await makeFolder(t)
   const layout = await writeLayout(path.join(folder, 'layout'), [await makeBase(folder)])
   const blob = await readFile(layout.blobs[0]!)
   blob[blob.length >> 1]! ^= 1
   await writeFile(layout.blobs[0]!, blob)
 
-  await assert.rejects(importImage(store, { source: layout.folder, name: NAME }))
+  await assert.rejects(importImage(cache, { source: layout.folder, name: NAME }))
 
-  await checkNothingLeft(store)
-  assert.deepEqual(await readdir(pathOf(store, 'failed')), [NAME])
+  await checkNothingLeft(cache)
+  assert.deepEqual(await readdir(pathOf(cache, 'failed')), [NAME])
 })
 
-test('an image for another machine is refused', async (t) => {
-  if (whyNot(t, 'skopeo', 'umoci')) return
-  const store = await makeStore(t)
+test('an image for another architecture is rejected', async (t) => {
+  if (skipIfImpossible(t, 'skopeo', 'umoci')) return
+  const cache = await makeCache(t)
   const folder = await makeFolder(t)
   const layout = await writeLayout(path.join(folder, 'layout'), [await makeBase(folder)], 'arm64')
 
-  const importing = importImage(store, { source: layout.folder, name: NAME })
+  const importing = importImage(cache, { source: layout.folder, name: NAME })
 
   await assert.rejects(importing, (error: Error) => /linux on arm64/.test((error.cause as Error).message))
-  await checkNothingLeft(store)
+  await checkNothingLeft(cache)
 })
 
-test('a registry on this machine', async (t) => {
-  if (whyNot(t, 'skopeo', 'umoci')) return
+test('an image is imported from a registry on this machine', async (t) => {
+  if (skipIfImpossible(t, 'skopeo', 'umoci')) return
   const registry = await findTestRegistry()
   if (!registry) return t.skip('the Debian package docker-registry is not installed')
-  const store = await makeStore(t)
+  const cache = await makeCache(t)
   const folder = await makeFolder(t)
   const layout = await writeLayout(path.join(folder, 'layout'), [await makeBase(folder), await makeChange(folder)])
   const host = await startRegistry(t, registry, path.join(folder, 'registry'))
@@ -146,29 +146,29 @@ test('a registry on this machine', async (t) => {
   const push = ['--insecure-policy', 'copy', '--dest-tls-verify=false', `oci:${layout.folder}`, `docker://${reference}`]
   await runCommandOrThrow('skopeo', push)
 
-  const image = await importImage(store, { source: reference, name: NAME })
+  const image = await importImage(cache, { source: reference, name: NAME })
 
   await checkBase(image.path)
-  await assert.rejects(importImage(store, { source: `${host}/base/absent:1`, name: NAME }))
+  await assert.rejects(importImage(cache, { source: `${host}/base/absent:1`, name: NAME }))
 })
 
-test('what is no image is said so, and leaves nothing', async (t) => {
-  if (whyNot(t)) return
-  const store = await makeStore(t)
+test('sources that are not images are rejected and leave nothing behind', async (t) => {
+  if (skipIfImpossible(t)) return
+  const cache = await makeCache(t)
   const folder = await makeFolder(t)
   const text = path.join(folder, 'text')
   await writeFile(text, 'not a tarball')
   const cases: [string, string, RegExp][] = [
     [path.join(folder, 'absent.tar'), NAME, /there is no file/],
-    [folder, NAME, /is no OCI layout/],
-    ['what is this', NAME, /is no file and no image reference/],
-    [text, 'no-tag', /is no image name/],
-    [text, '../up:1', /is no image name/],
-    [text, NAME, /could not build/],
+    [folder, NAME, /is not an OCI layout/],
+    ['what is this', NAME, /is neither a file nor an image reference/],
+    [text, 'no-tag', /is not an image name/],
+    [text, '../up:1', /is not an image name/],
+    [text, NAME, /failed to build/],
   ]
   for (const [source, name, message] of cases) {
-    await assert.rejects(importImage(store, { source, name }), message, `${source} as ${name}`)
+    await assert.rejects(importImage(cache, { source, name }), message, `${source} as ${name}`)
   }
 
-  await checkNothingLeft(store)
+  await checkNothingLeft(cache)
 })

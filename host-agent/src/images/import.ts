@@ -1,7 +1,7 @@
 /**
- * Brings an image from elsewhere. Layers are applied by umoci, in order and with their whiteouts; it and skopeo check
- * every digest on the way. Owners, modes, links and capabilities stay as they are; nothing is added or changed, since
- * the agent comes with the initramfs.
+ * Imports an image from a registry or a file. umoci applies the layers in order, with their whiteouts; umoci and skopeo
+ * check every digest. Owners, modes, links and capabilities are preserved. Nothing is added, because the guest agent is
+ * in the initramfs.
  */
 import { existsSync } from 'node:fs'
 import { mkdir, readdir, readFile, symlink } from 'node:fs/promises'
@@ -9,21 +9,21 @@ import { homedir } from 'node:os'
 import path from 'node:path'
 import { runCommandOrThrow } from '../run-command.ts'
 import { type Build, type BuildOptions, buildOnce } from './build.ts'
-import { runInBuild } from './command.ts'
 import { type Image, storeRoot } from './image.ts'
-import { checkImageName, type Store } from './layout.ts'
+import { checkImageName, type ImageCache } from './layout.ts'
+import { runInBuild } from './run-in-build.ts'
 import { findSource, isOnLoopback, type Source } from './source.ts'
 import { requireRoot, requireTools, TOOL_ENV } from './tools.ts'
 
 export type ImportRequest = {
-  /** A reference in a registry, an OCI layout, an archive of docker or OCI, or a tarball of a root filesystem. */
+  /** A reference in a registry, an OCI layout, a Docker or OCI archive, or a tarball of a root file system. */
   source: string
   name: string
 }
 
-/** An image of that name is replaced; sandboxes keep what they started from. */
+/** Replaces an image of the same name. Existing sandboxes keep the image they started from. */
 export async function importImage(
-  store: Store,
+  cache: ImageCache,
   { source, name }: ImportRequest,
   options: BuildOptions = {},
 ): Promise<Image> {
@@ -32,20 +32,20 @@ export async function importImage(
   requireTools('tar', 'mke2fs', 'e2fsck', 'setpriv', 'unshare')
   const found = await findSource(source)
   if (found.type !== 'tar') requireTools('skopeo', 'umoci')
-  const neverThere = async () => undefined
-  return buildOnce(store, name, options, neverThere, async (build) => {
+  const findNothing = async () => undefined // Always import again.
+  return buildOnce(cache, name, options, findNothing, async (build) => {
     const startedAt = Date.now()
     const root = path.join(build.folder, 'root')
     const digest = await unpackSource(build, found, root)
-    if ((await readdir(root)).length === 0) throw new Error(`${source} holds no files`)
-    return storeRoot(store, build, { name, root, source: digest ? `${source} (${digest})` : source, startedAt })
+    if ((await readdir(root)).length === 0) throw new Error(`${source} contains no files`)
+    return storeRoot(cache, build, { name, root, source: digest ? `${source} (${digest})` : source, startedAt })
   })
 }
 
-/** Gives the digest of the image's manifest, if it has one. */
+/** Returns the digest of the image's manifest, if it has one. */
 async function unpackSource(build: Build, source: Source, root: string): Promise<string | undefined> {
   if (source.type === 'reference') return unpackOci(build, source.reference, root)
-  // Under a name without a colon, which skopeo would take for the start of a tag.
+  // The link has no colon in its name, which skopeo would take for the start of a tag.
   const link = path.join(build.folder, 'source')
   await symlink(source.file, link)
   if (source.type !== 'tar') return unpackOci(build, `${source.type}:${link}`, root)
@@ -60,12 +60,12 @@ async function unpackOci(build: Build, reference: string, root: string): Promise
   await checkArchitecture(`oci:${image}`, build.signal)
   await runInBuild(build, 'umoci', ['raw', 'unpack', '--image', image, root], { what: 'unpacking its layers' })
   const index: { manifests: { digest: string }[] } = JSON.parse(await readFile(path.join(layout, 'index.json'), 'utf8'))
-  return index.manifests[0]?.digest ?? 'without a digest'
+  return index.manifests[0]?.digest ?? 'no digest'
 }
 
 export function skopeoArgs(from: string, to: string, hasPolicy = hasSignaturePolicy()): string[] {
   return [
-    // Where the operator has no rules about signatures, digests are what is checked.
+    // Without a signature policy of the operator, only digests are checked.
     ...(hasPolicy ? [] : ['--insecure-policy']),
     ...['--override-os', 'linux', '--override-arch', 'amd64', 'copy'],
     ...(isOnLoopback(from) ? ['--src-tls-verify=false'] : []),
@@ -78,18 +78,18 @@ const hasSignaturePolicy = (): boolean =>
     existsSync(file),
   )
 
-/** An image without a choice of architectures comes as it is. */
+/** skopeo chooses the architecture only if the image has several, so the result is checked. */
 async function checkArchitecture(reference: string, signal: AbortSignal | undefined): Promise<void> {
   const { stdout } = await runCommandOrThrow('skopeo', ['inspect', '--config', reference], { env: TOOL_ENV, signal })
   const { architecture, os }: { architecture?: string; os?: string } = JSON.parse(stdout)
   if (architecture !== 'amd64' || os !== 'linux') {
-    throw new Error(`the image is for ${os} on ${architecture}, sandboxes are linux on amd64`)
+    throw new Error(`the image is for ${os} on ${architecture}; sandboxes need linux on amd64`)
   }
 }
 
 async function unpackTar(build: Build, file: string, root: string): Promise<void> {
   await mkdir(root, { mode: 0o755 })
-  const exactly = ['--numeric-owner', '--same-owner', '--preserve-permissions', '--xattrs', '--xattrs-include=*']
-  const args = ['--extract', ...exactly, '--file', file, '--directory', root]
+  const preserve = ['--numeric-owner', '--same-owner', '--preserve-permissions', '--xattrs', '--xattrs-include=*']
+  const args = ['--extract', ...preserve, '--file', file, '--directory', root]
   await runInBuild(build, 'tar', args, { what: 'unpacking the tarball' })
 }

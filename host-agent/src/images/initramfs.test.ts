@@ -5,7 +5,7 @@ import { test } from 'node:test'
 import { gunzipSync } from 'node:zlib'
 import { ensureInitramfs, packInitramfs, sweepInitramfs } from './initramfs.ts'
 import { pathOf } from './layout.ts'
-import { makeFolder, makeStore } from './testing.ts'
+import { makeCache, makeFolder } from './testing.ts'
 
 async function makeInputs(folder: string, agent = '\x7fELF agent') {
   const files = {
@@ -19,7 +19,7 @@ async function makeInputs(folder: string, agent = '\x7fELF agent') {
   return files
 }
 
-test('the agent is /init, and the modules are listed in the order they load', async (t) => {
+test('the agent is /init, and the modules are listed in load order', async (t) => {
   const { agent, first, second } = await makeInputs(await makeFolder(t))
 
   const text = (await packInitramfs(agent, [first, second])).toString('latin1')
@@ -30,43 +30,43 @@ test('the agent is /init, and the modules are listed in the order they load', as
   assert.ok(text.includes('b.ko\na.ko\n'))
 })
 
-test('the same inputs give the same file, a new agent gives another', async (t) => {
-  const store = await makeStore(t)
+test('the same inputs give the same file, and a new agent gives another', async (t) => {
+  const cache = await makeCache(t)
   const folder = await makeFolder(t)
   const { agent, first } = await makeInputs(folder)
 
-  const once = await ensureInitramfs(store, { bootModules: [first] }, agent)
-  const twice = await ensureInitramfs(store, { bootModules: [first] }, agent)
+  const once = await ensureInitramfs(cache, { bootModules: [first] }, agent)
+  const twice = await ensureInitramfs(cache, { bootModules: [first] }, agent)
   await makeInputs(folder, '\x7fELF newer')
-  const newer = await ensureInitramfs(store, { bootModules: [first] }, agent)
+  const newer = await ensureInitramfs(cache, { bootModules: [first] }, agent)
 
   assert.deepEqual(twice, once)
   assert.notEqual(newer.digest, once.digest)
   assert.ok(gunzipSync(await readFile(newer.path)).includes('\x7fELF newer'))
-  assert.equal((await readdir(pathOf(store, 'initramfs'))).length, 2)
-  assert.deepEqual(await readdir(pathOf(store, 'building')), [])
+  assert.equal((await readdir(pathOf(cache, 'initramfs'))).length, 2)
+  assert.deepEqual(await readdir(pathOf(cache, 'building')), [])
 })
 
-test('one that nobody wanted for long goes', async (t) => {
-  const store = await makeStore(t)
+test('a file that was not used for long is removed', async (t) => {
+  const cache = await makeCache(t)
   const { agent } = await makeInputs(await makeFolder(t))
-  await ensureInitramfs(store, { bootModules: [] }, agent)
+  await ensureInitramfs(cache, { bootModules: [] }, agent)
   const days = (count: number) => Date.now() + count * 24 * 3_600_000
 
-  await sweepInitramfs(store, days(29))
-  assert.equal((await readdir(pathOf(store, 'initramfs'))).length, 1)
-  await sweepInitramfs(store, days(31))
-  assert.equal((await readdir(pathOf(store, 'initramfs'))).length, 0)
+  await sweepInitramfs(cache, days(29))
+  assert.equal((await readdir(pathOf(cache, 'initramfs'))).length, 1)
+  await sweepInitramfs(cache, days(31))
+  assert.equal((await readdir(pathOf(cache, 'initramfs'))).length, 0)
 })
 
-test('an agent that is not built yet is said so', async (t) => {
-  const store = await makeStore(t)
+test('an agent that is missing or not a program is reported', async (t) => {
+  const cache = await makeCache(t)
   const folder = await makeFolder(t)
   const { agent } = await makeInputs(folder, 'no program')
 
-  await assert.rejects(ensureInitramfs(store, { bootModules: [] }, agent), /guest agent .* is no program/)
+  await assert.rejects(ensureInitramfs(cache, { bootModules: [] }, agent), /guest agent .* is not an ELF program/)
   await assert.rejects(
-    ensureInitramfs(store, { bootModules: [] }, path.join(folder, 'absent')),
-    /no guest agent at .*: build it first/,
+    ensureInitramfs(cache, { bootModules: [] }, path.join(folder, 'absent')),
+    /no guest agent at .*; build it first/,
   )
 })

@@ -1,29 +1,29 @@
 /**
- * The guest's kernel: the distribution's cloud kernel, from the suite that fits this machine's QEMU.
+ * Builds the kernel of the guests: Debian's cloud kernel, from the suite that works with this machine's QEMU.
  *
- * QEMU 7.2 without KVM panics one boot in four with 6.12, and never did with 6.1 (platform.md 11.1).
+ * With QEMU 7.2 and without KVM, kernel 6.12 panics in one boot of four; 6.1 boots reliably.
  */
 import { chmod, copyFile, mkdir, readFile, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { isAtLeast } from '../doctor/version.ts'
 import { runCommandOrThrow } from '../run-command.ts'
-import { type Build, type BuildOptions, buildOnce, findNewer, place } from './build.ts'
+import { type Build, type BuildOptions, buildOnce, findNewer, moveIntoPlace } from './build.ts'
 import { listDependencies, openApt, unpackPackage } from './debian-package.ts'
 import { hashFolder } from './hash.ts'
-import { folderOf, KERNEL_FILE, MANIFEST_FILE, pathOf, type Store } from './layout.ts'
+import { folderOf, type ImageCache, KERNEL_FILE, MANIFEST_FILE, pathOf } from './layout.ts'
 import { findMirror } from './mirror.ts'
-import { BOOT_MODULES, findModules, LATER_MODULES, orderModules, readNeeds } from './modules.ts'
-import { findNamed, linkName, withContents } from './names.ts'
+import { BOOT_MODULES, findModules, LATER_MODULES, orderModules, readDependencies } from './modules.ts'
+import { findDigest, linkName, withContentLock } from './names.ts'
 import { requireTools, TOOL_ENV } from './tools.ts'
 
 export type Kernel = {
-  /** As `uname -r` tells it. */
+  /** As printed by `uname -r`. */
   version: string
   vmlinuz: string
   digest: string
-  /** Paths of the modules to load at boot, each after those it needs. */
+  /** Paths of the modules to load at boot, each after its dependencies. */
   bootModules: string[]
-  /** Of those that may be loaded later. */
+  /** Paths of modules that may be loaded later. */
   laterModules: string[]
 }
 
@@ -31,22 +31,22 @@ type KernelManifest = { version: string; boot_modules: string[]; later_modules: 
 
 const META_PACKAGE = 'linux-image-cloud-amd64'
 
-export async function ensureKernel(store: Store, options: BuildOptions = {}): Promise<Kernel> {
+export async function ensureKernel(cache: ImageCache, options: BuildOptions = {}): Promise<Kernel> {
   const suite = suiteForQemu(await readQemuVersion())
   return buildOnce(
-    store,
+    cache,
     nameOf(suite),
     options,
-    () => findKernel(store, suite),
-    (build) => buildKernel(store, build, suite),
+    () => findKernel(cache, suite),
+    (build) => buildKernel(cache, build, suite),
   )
 }
 
-/** The newest of the suite. Whatever was booted with another is booted anew (bases/base.ts). */
-export async function rebuildKernel(store: Store, options: BuildOptions = {}): Promise<Kernel> {
+/** Fetches the newest kernel of the suite. Bases with another kernel are rebuilt (bases/base.ts). */
+export async function rebuildKernel(cache: ImageCache, options: BuildOptions = {}): Promise<Kernel> {
   const suite = suiteForQemu(await readQemuVersion())
-  const find = await findNewer(() => findKernel(store, suite))
-  return buildOnce(store, nameOf(suite), options, find, (build) => buildKernel(store, build, suite))
+  const find = await findNewer(() => findKernel(cache, suite))
+  return buildOnce(cache, nameOf(suite), options, find, (build) => buildKernel(cache, build, suite))
 }
 
 const nameOf = (suite: string): string => `kernel-${suite}`
@@ -58,17 +58,18 @@ async function readQemuVersion(): Promise<string> {
   requireTools('qemu-system-x86_64')
   const { stdout } = await runCommandOrThrow('qemu-system-x86_64', ['--version'], { env: TOOL_ENV })
   const version = /version (\d+(\.\d+)+)/.exec(stdout)?.[1]
-  if (version === undefined) throw new Error(`qemu-system-x86_64 tells no version: ${stdout.slice(0, 200)}`)
+  if (version === undefined)
+    throw new Error(`failed to parse the version of qemu-system-x86_64: ${stdout.slice(0, 200)}`)
   return version
 }
 
-async function findKernel(store: Store, suite: string): Promise<Kernel | undefined> {
-  const digest = await findNamed(store, 'kernels', nameOf(suite))
-  return digest === undefined ? undefined : readKernel(store, digest)
+async function findKernel(cache: ImageCache, suite: string): Promise<Kernel | undefined> {
+  const digest = await findDigest(cache, 'kernels', nameOf(suite))
+  return digest === undefined ? undefined : readKernel(cache, digest)
 }
 
-async function readKernel(store: Store, digest: string): Promise<Kernel> {
-  const folder = pathOf(store, 'kernels', folderOf(digest))
+async function readKernel(cache: ImageCache, digest: string): Promise<Kernel> {
+  const folder = pathOf(cache, 'kernels', folderOf(digest))
   const manifest: KernelManifest = JSON.parse(await readFile(path.join(folder, MANIFEST_FILE), 'utf8'))
   const modulePath = (module: string) => path.join(folder, 'modules', `${module}.ko`)
   return {
@@ -80,28 +81,28 @@ async function readKernel(store: Store, digest: string): Promise<Kernel> {
   }
 }
 
-async function buildKernel(store: Store, build: Build, suite: string): Promise<Kernel> {
+async function buildKernel(cache: ImageCache, build: Build, suite: string): Promise<Kernel> {
   requireTools('apt-get', 'dpkg-deb', 'xz', 'setpriv', 'unshare')
   const apt = await openApt(build, await findMirror(), suite)
   const wanted = (await listDependencies(apt, META_PACKAGE)).find((dependency) => dependency.startsWith('linux-image-'))
-  if (wanted === undefined) throw new Error(`${META_PACKAGE} of ${suite} names no kernel`)
+  if (wanted === undefined) throw new Error(`${META_PACKAGE} of ${suite} depends on no kernel`)
   const unpacked = await unpackPackage(build, apt, wanted)
   const version = wanted.replace('linux-image-', '')
 
   const folder = path.join(build.folder, 'kernel')
   await mkdir(path.join(folder, 'modules'), { recursive: true })
   await copyFile(path.join(unpacked, 'boot', `vmlinuz-${version}`), path.join(folder, KERNEL_FILE))
-  // From trixie on everything lies under /usr.
+  // Since trixie, modules are under /usr.
   const roots = ['lib/modules', 'usr/lib/modules'].map((root) => path.join(unpacked, root, version))
   const found = await Promise.all(roots.map((root) => findModules(root).catch(() => new Map<string, string>())))
   const modules = new Map(found.flatMap((map) => [...map]))
-  // Asked only for what there is.
+  // Called only for modules that exist.
   const unpack = (module: string) => unpackModule(build, modules.get(module)!, path.join(folder, 'modules', module))
   const order = (names: readonly string[]) =>
     orderModules(
       names,
       (module) => modules.has(module),
-      async (module) => readNeeds(await unpack(module)),
+      async (module) => readDependencies(await unpack(module)),
     )
   const boot = await order(BOOT_MODULES)
   const later = (await order(LATER_MODULES)).filter((module) => !boot.includes(module))
@@ -109,14 +110,14 @@ async function buildKernel(store: Store, build: Build, suite: string): Promise<K
   const manifest: KernelManifest = { version, boot_modules: boot, later_modules: later }
   await writeFile(path.join(folder, MANIFEST_FILE), JSON.stringify(manifest, null, 2))
   const digest = await hashFolder(folder)
-  await withContents(store, async () => {
-    await place(folder, pathOf(store, 'kernels', folderOf(digest)))
-    await linkName(store, build, 'kernels', nameOf(suite), digest)
+  await withContentLock(cache, async () => {
+    await moveIntoPlace(folder, pathOf(cache, 'kernels', folderOf(digest)))
+    await linkName(cache, build, 'kernels', nameOf(suite), digest)
   })
-  return readKernel(store, digest)
+  return readKernel(cache, digest)
 }
 
-/** Gives its path: a plain ELF file, as finit_module(2) takes it. */
+/** Returns the path of the uncompressed module, as finit_module(2) needs it. */
 async function unpackModule(build: Build, from: string, to: string): Promise<string> {
   const plain = `${to}.ko`
   const isCompressed = from.endsWith('.xz')

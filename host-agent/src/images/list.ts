@@ -1,25 +1,25 @@
-/** All images of this machine: ready, being built by whatever process, or failed when last tried. */
+/** Lists the images of this machine: ready, being built by any process, or failed in the last attempt. */
 import type { HostImage } from '@warren/protocol/host-api'
 import { listBuilding, listFailed } from './build.ts'
 import { findImage } from './image.ts'
-import { isImageName, type Store } from './layout.ts'
+import { type ImageCache, isImageName } from './layout.ts'
 import { listNames } from './names.ts'
 
-export async function listImages(store: Store): Promise<HostImage[]> {
-  const [names, building, failed] = await Promise.all([listNames(store), listBuilding(store), listFailed(store)])
+export async function listImages(cache: ImageCache): Promise<HostImage[]> {
+  const [names, building, failed] = await Promise.all([listNames(cache), listBuilding(cache), listFailed(cache)])
   const all = [...new Set([...names, ...building.keys(), ...failed.keys()])].filter(isImageName).sort()
-  const images = await Promise.all(all.map((name) => describe(store, name, building.get(name), failed.get(name))))
+  const images = await Promise.all(all.map((name) => describe(cache, name, building.get(name), failed.get(name))))
   return images.filter((image) => image !== undefined)
 }
 
-/** What is there stays usable while it is built anew, or when that failed. */
+/** An image stays ready while it is built again, and if that fails. */
 async function describe(
-  store: Store,
+  cache: ImageCache,
   name: string,
   building: string | undefined,
   failed: string | undefined,
 ): Promise<HostImage | undefined> {
-  const image = await findImage(store, name)
+  const image = await findImage(cache, name)
   const progress = building ?? failed
   if (image) {
     const { digest, sizeBytes, minDiskMib } = image
@@ -28,5 +28,5 @@ async function describe(
   }
   if (building !== undefined) return { name, state: 'building', progress: building }
   if (failed !== undefined) return { name, state: 'failed', progress: failed }
-  return undefined // removed between two looks
+  return undefined // Removed meanwhile.
 }

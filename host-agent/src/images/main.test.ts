@@ -4,16 +4,16 @@ import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import { buildOnce } from './build.ts'
 import { findImage } from './image.ts'
-import { openImageStore } from './index.ts'
-import { pathOf, type Store } from './layout.ts'
+import { type ImageCache, pathOf } from './layout.ts'
 import { images } from './main.ts'
 import { tarFolder } from './oci-testing.ts'
-import { IS_ROOT, makeFolder, makeStore } from './testing.ts'
+import { openImageStore } from './store.ts'
+import { IS_ROOT, makeCache, makeFolder } from './testing.ts'
 
-async function warrenImages(store: Store, ...args: string[]) {
+async function warrenImages(cache: ImageCache, ...args: string[]) {
   const printed = { out: '', err: '' }
   const exitCode = await images(args, {
-    env: { ...process.env, WARREN_CACHE_DIR: store.cacheDir },
+    env: { ...process.env, WARREN_CACHE_DIR: cache.cacheDir },
     stdout: { write: (text) => (printed.out += text) },
     stderr: { write: (text) => (printed.err += text) },
   })
@@ -28,48 +28,48 @@ async function makeTarball(t: TestContext): Promise<string> {
 }
 
 test('an image is imported, listed with its size and removed', async (t) => {
-  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to many users')
-  const store = await makeStore(t)
+  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to several users')
+  const cache = await makeCache(t)
   const tarball = await makeTarball(t)
 
-  const imported = await warrenImages(store, 'import', tarball, '--name', 'tiny:1')
+  const imported = await warrenImages(cache, 'import', tarball, '--name', 'tiny:1')
   assert.equal(imported.exitCode, 0, imported.err)
   assert.match(imported.out, /^NAME +STATE +SIZE.*\ntiny:1 +ready +\d+ MB +\d+ MiB +sha256:[0-9a-f]{12}\n$/)
   assert.match(imported.err, /^unpacking the tarball\npacking the file system\n/)
 
-  const [listed] = JSON.parse((await warrenImages(store, 'list', '--json')).out)
+  const [listed] = JSON.parse((await warrenImages(cache, 'list', '--json')).out)
   assert.deepEqual([listed.name, listed.state], ['tiny:1', 'ready'])
   assert.ok(listed.size_bytes > 0 && listed.min_disk_mib > 64)
 
-  const removed = await warrenImages(store, 'rm', 'tiny:1')
+  const removed = await warrenImages(cache, 'rm', 'tiny:1')
   assert.deepEqual([removed.exitCode, removed.out], [0, 'removed tiny:1\n'])
-  assert.deepEqual(await readdir(pathOf(store, 'roots')), [])
-  assert.match((await warrenImages(store, 'list')).out, /^No images yet/)
+  assert.deepEqual(await readdir(pathOf(cache, 'roots')), [])
+  assert.match((await warrenImages(cache, 'list')).out, /^No images yet/)
 })
 
 test('an image is not removed while a process has it open or the host agent needs it', async (t) => {
-  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to many users')
-  const store = await makeStore(t)
-  await warrenImages(store, 'import', await makeTarball(t), '--name', 'tiny:1')
-  const image = await findImage(store, 'tiny:1')
+  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to several users')
+  const cache = await makeCache(t)
+  await warrenImages(cache, 'import', await makeTarball(t), '--name', 'tiny:1')
+  const image = await findImage(cache, 'tiny:1')
   const handle = await open(image!.path)
 
-  const refused = await warrenImages(store, 'rm', 'tiny:1')
+  const refused = await warrenImages(cache, 'rm', 'tiny:1')
   await handle.close()
 
   assert.deepEqual([refused.exitCode, refused.err], [1, 'warren images: tiny:1 is in use by a sandbox\n'])
-  const opened = await openImageStore(store)
+  const opened = await openImageStore(cache)
   await assert.rejects(
     opened.remove('tiny:1', ({ digest }) => digest === image!.digest),
     /in use/,
   )
-  assert.deepEqual(await findImage(store, 'tiny:1'), image)
+  assert.deepEqual(await findImage(cache, 'tiny:1'), image)
 })
 
 test('a replaced image is pruned once no sandbox needs it', async (t) => {
-  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to many users')
-  const store = await makeStore(t)
-  const opened = await openImageStore(store)
+  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to several users')
+  const cache = await makeCache(t)
+  const opened = await openImageStore(cache)
   const source = await makeTarball(t)
   const old = await opened.import({ source, name: 'tiny:1' })
   const current = await opened.import({ source, name: 'tiny:1' })
@@ -81,17 +81,17 @@ test('a replaced image is pruned once no sandbox needs it', async (t) => {
 })
 
 test('the list shows builds in progress and the reasons of failed ones', async (t) => {
-  const store = await makeStore(t)
+  const cache = await makeCache(t)
   const { promise, resolve } = Promise.withResolvers<void>()
   const building = buildOnce(
-    store,
+    cache,
     'slow:1',
     {},
     async () => undefined,
     () => promise,
   )
   const failing = buildOnce(
-    store,
+    cache,
     'bad:1',
     {},
     async () => undefined,
@@ -101,28 +101,31 @@ test('the list shows builds in progress and the reasons of failed ones', async (
   )
   await assert.rejects(failing)
 
-  const { out } = await warrenImages(store, 'list')
-  const busy = await warrenImages(store, 'rm', 'slow:1')
+  const { out } = await warrenImages(cache, 'list')
+  const busy = await warrenImages(cache, 'rm', 'slow:1')
   resolve()
   await building
 
   assert.match(out, /^bad:1 +failed +- +- +-\n {2}no mirror\nslow:1 +building/m)
   assert.deepEqual([busy.exitCode, busy.err], [1, 'warren images: slow:1 is being built\n'])
-  assert.equal((await warrenImages(store, 'rm', 'bad:1')).exitCode, 0)
+  assert.equal((await warrenImages(cache, 'rm', 'bad:1')).exitCode, 0)
 })
 
 test('the error for an image without a recipe suggests an import', async (t) => {
-  const store = await makeStore(t)
+  const cache = await makeCache(t)
 
-  const { exitCode, err } = await warrenImages(store, 'build', 'ubuntu:26.04')
+  const { exitCode, err } = await warrenImages(cache, 'build', 'ubuntu:26.04')
 
   assert.equal(exitCode, 1)
-  assert.match(err, /only debian:13 and devbox:1 .* warren images import SOURCE --name ubuntu:26\.04/)
-  assert.deepEqual(await (await openImageStore(store)).list(), [])
+  assert.match(
+    err,
+    /only debian:13 and devbox:1 can be built; import .* warren images import SOURCE --name ubuntu:26\.04/,
+  )
+  assert.deepEqual(await (await openImageStore(cache)).list(), [])
 })
 
 test('the error for a wrong command line names what is wrong', async (t) => {
-  const store = await makeStore(t)
+  const cache = await makeCache(t)
   const cases: [string[], string][] = [
     [['remove', 'a:1'], "unknown command 'remove'"],
     [['toString'], "unknown command 'toString'"],
@@ -133,18 +136,18 @@ test('the error for a wrong command line names what is wrong', async (t) => {
     [['list', '--fast'], "unknown option '--fast'"],
   ]
   for (const [args, message] of cases) {
-    const { exitCode, out, err } = await warrenImages(store, ...args)
+    const { exitCode, out, err } = await warrenImages(cache, ...args)
     assert.deepEqual([exitCode, out], [2, ''], args.join(' '))
     assert.ok(err.startsWith(`warren images: ${message}`), err)
   }
-  const nothing = await warrenImages(store)
+  const nothing = await warrenImages(cache)
   assert.deepEqual([nothing.exitCode, nothing.out, nothing.err.startsWith('Usage: warren images')], [2, '', true])
-  const absent = await warrenImages(store, 'rm', 'a:1')
+  const absent = await warrenImages(cache, 'rm', 'a:1')
   assert.deepEqual([absent.exitCode, absent.err], [1, 'warren images: there is no image a:1\n'])
 })
 
 test('the help lists every command', async (t) => {
-  const { exitCode, out } = await warrenImages(await makeStore(t), '--help')
+  const { exitCode, out } = await warrenImages(await makeCache(t), '--help')
 
   assert.equal(exitCode, 0)
   for (const word of ['list', 'build', 'import', 'rm', '--json', 'WARREN_DEBIAN_MIRROR'])

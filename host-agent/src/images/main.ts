@@ -2,8 +2,8 @@
 import { onStopSignal } from '@warren/kit/stop'
 import type { Command } from 'commander'
 import { createCommand, oneLine, runCli, type Terminal } from '../cli.ts'
-import { type ImageStore, openImageStore, readCacheDir } from './index.ts'
 import { renderImages } from './render.ts'
+import { type ImageStore, openImageStore, readCacheDir } from './store.ts'
 
 const HELP = `
 A sandbox keeps the image it started from when that image is built or imported again.

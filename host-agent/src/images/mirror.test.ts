@@ -31,7 +31,7 @@ deb http://mirror.example/debian bookworm main contrib
 deb http://security.example/debian-security bookworm-security main
 `
 
-test('both formats of apt are read, without what is switched off', () => {
+test('both formats of apt sources are parsed, without disabled entries', () => {
   assert.deepEqual(parseAptSources('debian.sources', STANZAS), [
     {
       uris: ['http://mirror.example/debian/'],
@@ -47,7 +47,7 @@ test('both formats of apt are read, without what is switched off', () => {
   ])
 })
 
-test('the mirror is that of Debian itself, not of another repository', () => {
+test('the Debian mirror is chosen, not another repository', () => {
   assert.deepEqual(chooseMirror(parseAptSources('sources.list', LINES), {}), {
     archive: 'http://mirror.example/debian',
     security: 'http://security.example/debian-security',
@@ -60,7 +60,7 @@ test('the mirror is that of Debian itself, not of another repository', () => {
   })
 })
 
-test('without a Debian mirror, or with another one in mind, the operator names it', () => {
+test('WARREN_DEBIAN_MIRROR is used instead of the sources of apt', () => {
   const ubuntu = [{ uris: ['http://archive.example/ubuntu'], suites: ['noble'] }]
 
   assert.equal(chooseMirror(ubuntu, {}), undefined)
@@ -70,14 +70,14 @@ test('without a Debian mirror, or with another one in mind, the operator names i
   })
 })
 
-test('this machine has a mirror that apt believes', async (t) => {
+test('the mirror of this machine is found with its keyring', async (t) => {
   const mirror = await findMirror().catch((error: Error) => error)
   if (mirror instanceof Error) return t.skip(mirror.message)
 
   assert.match(mirror.archive, /^[a-z+]+:\/.*[^/]$/)
 })
 
-test('an image is updated from the same places that it was made from', () => {
+test('an image has the sources from which it was built', () => {
   const mirror = {
     archive: 'http://a.example/debian',
     security: 'http://s.example/debian-security',

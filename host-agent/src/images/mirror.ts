@@ -1,4 +1,4 @@
-/** Which Debian mirror this machine uses, and how it reaches it: what apt is told here, or the operator's settings. */
+/** Finds the Debian mirror and proxy to use: from the settings of the operator, or from this machine's apt. */
 import { existsSync } from 'node:fs'
 import { readdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
@@ -9,12 +9,12 @@ import { TOOL_ENV } from './tools.ts'
 
 export type Mirror = {
   archive: string
-  /** Absent where the machine takes no security updates. */
+  /** Absent if the machine has no source of security updates. */
   security?: string
   keyring?: string
-  /** Options for apt, in its own words. */
+  /** Lines for apt.conf. */
   aptOptions: string[]
-  /** For whatever fetches from it. */
+  /** Environment for programs that download from the mirror. */
   env: NodeJS.ProcessEnv
 }
 
@@ -36,7 +36,7 @@ const KEYRING = '/usr/share/keyrings/debian-archive-keyring.gpg'
 export async function findMirror(env: NodeJS.ProcessEnv = process.env): Promise<Mirror> {
   const found = chooseMirror(await readSources('/etc/apt'), env)
   if (!found) {
-    throw new Error('apt on this machine has no Debian mirror: set WARREN_DEBIAN_MIRROR to the URL of one')
+    throw new Error('apt on this machine has no Debian mirror; set WARREN_DEBIAN_MIRROR to the URL of one')
   }
   const settings = await readSettings()
   return {
@@ -48,17 +48,17 @@ export async function findMirror(env: NodeJS.ProcessEnv = process.env): Promise<
   }
 }
 
-/** The archive is where the machine's own release comes from, in a folder named `debian` as on every mirror. */
+/** The archive is the source of this machine's release. Its URL ends in `debian`, as on every Debian mirror. */
 export function chooseMirror(
   sources: AptSource[],
   env: NodeJS.ProcessEnv,
 ): { archive: string; security?: string; signedBy?: string } | undefined {
-  const find = (isIt: (uri: string, suites: string[]) => boolean) =>
+  const find = (matches: (uri: string, suites: string[]) => boolean) =>
     sources
       .flatMap(({ uris, suites, signedBy }) =>
         uris.map((uri) => ({ uri: withoutTrailingSlash(uri), suites, signedBy })),
       )
-      .find(({ uri, suites }) => !uri.startsWith('cdrom:') && isIt(uri, suites))
+      .find(({ uri, suites }) => !uri.startsWith('cdrom:') && matches(uri, suites))
   const archive = find((uri, suites) => /\/debian(\.list)?$/.test(uri) && suites.some((suite) => !suite.includes('-')))
   const security = find((uri, suites) => /\/debian/.test(uri) && suites.some((suite) => suite.endsWith('-security')))
   const settings = readConfig(MIRROR_SETTINGS, env)
@@ -75,7 +75,7 @@ export function chooseMirror(
 
 const withoutTrailingSlash = (uri: string): string => uri.replace(/\/+$/, '')
 
-/** One source a line, as sources.list has them; `main` is all we take. */
+/** Lines of sources.list for the suite, with the component `main` only. */
 export function renderSources(mirror: Pick<Mirror, 'archive' | 'security'>, suite: string): string[] {
   const lines = [`deb ${mirror.archive} ${suite} main`, `deb ${mirror.archive} ${suite}-updates main`]
   return mirror.security ? [...lines, `deb ${mirror.security} ${suite}-security main`] : lines
@@ -89,7 +89,7 @@ async function readSources(folder: string): Promise<AptSource[]> {
   return (await Promise.all(known.map(async (file) => parseAptSources(file, await readFile(file, 'utf8'))))).flat()
 }
 
-/** Debian's cloud images name a file that lists mirrors: `mirror+file:/etc/apt/mirrors/debian.list`. */
+/** Debian's cloud images refer to a file that lists mirrors: `mirror+file:/etc/apt/mirrors/debian.list`. */
 async function resolveMirrorFile(uri: string): Promise<string> {
   const file = /^mirror\+file:(?:\/\/)?(\/.*)$/.exec(uri)?.[1]
   if (file === undefined) return uri
@@ -98,7 +98,7 @@ async function resolveMirrorFile(uri: string): Promise<string> {
   return withoutTrailingSlash(first.trim().split(/\s/)[0]!) // A line with a URL has a first word.
 }
 
-/** Of the machine's apt settings those that decide whether the mirror can be reached and believed. */
+/** The settings of this machine's apt that are needed to reach the mirror and to accept its release files. */
 async function readSettings(): Promise<{ options: string[]; proxies: NodeJS.ProcessEnv }> {
   const names = ['Acquire::http::Proxy', 'Acquire::https::Proxy', 'Acquire::Check-Valid-Until']
   const { stdout } = await runCommand('apt-config', ['dump', '--no-empty', '--format', '%f=%v%n', ...names], {

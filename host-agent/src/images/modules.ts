@@ -1,11 +1,11 @@
-/** Kernel modules: which a guest needs, and in which order they load. */
+/** The kernel modules that a guest needs, and their load order. */
 import { readdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
 
-/** Loaded at boot, before the disk is mounted; what a kernel has built in is left out. */
+/** Loaded at boot, before the disk is mounted. Modules that are built into the kernel are skipped. */
 export const BOOT_MODULES = ['virtio_pci', 'virtio_blk', 'virtio_console', 'virtio_net', 'fuse']
 
-/** Kept beside the kernel for features that load them later. */
+/** Stored with the kernel for features that load them later. */
 export const LATER_MODULES = [
   'overlay',
   'tun',
@@ -26,42 +26,42 @@ export const LATER_MODULES = [
   'xt_addrtype',
 ])
 
-/** Files and module names differ in `-` and `_`; the kernel takes both as one. */
+/** The kernel does not distinguish `-` and `_` in module names, and file names may have either. */
 export const moduleName = (file: string): string =>
   path
     .basename(file)
     .replace(/\.ko(\.xz)?$/, '')
     .replaceAll('-', '_')
 
-/** All modules of an unpacked kernel package by their name. */
+/** All modules of an unpacked kernel package, by name. */
 export async function findModules(folder: string): Promise<Map<string, string>> {
   const entries = await readdir(folder, { recursive: true })
   const files = entries.filter((entry) => /\.ko(\.xz)?$/.test(entry))
   return new Map(files.map((file) => [moduleName(file), path.join(folder, file)]))
 }
 
-/** Each after those it needs. What is in no file is built into the kernel, or unknown to it. */
+/** Sorts modules after their dependencies. Modules without a file are built into the kernel, or unknown, and skipped. */
 export async function orderModules(
   wanted: readonly string[],
   has: (name: string) => boolean,
-  needsOf: (name: string) => Promise<string[]>,
+  dependenciesOf: (name: string) => Promise<string[]>,
 ): Promise<string[]> {
   const ordered: string[] = []
   const visit = async (name: string): Promise<void> => {
     if (ordered.includes(name) || !has(name)) return
-    for (const needed of await needsOf(name)) await visit(needed)
+    for (const dependency of await dependenciesOf(name)) await visit(dependency)
     ordered.push(name)
   }
   for (const name of wanted) await visit(name)
   return ordered
 }
 
-/** The `depends=` of its .modinfo section; depmod(8) reads the same, but writes it only when a kernel is installed. */
-export async function readNeeds(file: string): Promise<string[]> {
+/** Reads `depends=` in the .modinfo section. The output of depmod(8) exists only for an installed kernel. */
+export async function readDependencies(file: string): Promise<string[]> {
   const text = await readFile(file, 'latin1')
-  const needs = /\0depends=([^\0]*)\0/.exec(text)?.[1]
-  if (needs === undefined) throw new Error(`${file} is no kernel module`)
-  return needs
+  const dependencies = /\0depends=([^\0]*)\0/.exec(text)?.[1]
+  if (dependencies === undefined) throw new Error(`${file} is not a kernel module`)
+  return dependencies
     .split(',')
     .filter((name) => name !== '')
     .map(moduleName)

@@ -1,30 +1,30 @@
-/** Names are symbolic links: one rename gives a name its new content, and readers see the old or the new. */
+/** Names are symbolic links. One rename gives a name new content, so readers see either the old or the new. */
 import { lstat, readdir, readlink, rename, rm, symlink } from 'node:fs/promises'
 import path from 'node:path'
 import { syncFolder } from '@warren/kit/files'
 import type { Build } from './build.ts'
-import { digestOf, type Folder, folderOf, pathOf, type Store } from './layout.ts'
+import { digestOf, type Folder, folderOf, type ImageCache, pathOf } from './layout.ts'
 import { lock } from './lock.ts'
 
 export type Content = Extract<Folder, 'roots' | 'kernels'>
 
-/** The digest that a name stands for. */
-export async function findNamed(store: Store, content: Content, name: string): Promise<string | undefined> {
-  const target = await readlink(pathOf(store, 'names', name)).catch(() => undefined)
+/** The digest of the content that a name refers to. */
+export async function findDigest(cache: ImageCache, content: Content, name: string): Promise<string | undefined> {
+  const target = await readlink(pathOf(cache, 'names', name)).catch(() => undefined)
   if (target === undefined) return undefined
-  const folder = path.resolve(pathOf(store, 'names'), target)
-  if (path.dirname(folder) !== pathOf(store, content)) return undefined
-  // A name whose content was removed by hand is no name.
-  const isThere = await lstat(folder).then(
+  const folder = path.resolve(pathOf(cache, 'names'), target)
+  if (path.dirname(folder) !== pathOf(cache, content)) return undefined
+  // The content may have been removed manually.
+  const exists = await lstat(folder).then(
     () => true,
     () => false,
   )
-  return isThere ? digestOf(path.basename(folder)) : undefined
+  return exists ? digestOf(path.basename(folder)) : undefined
 }
 
-/** A root or kernel without a name is taken away: whoever puts one there and names it does both under this lock. */
-export async function withContents<T>(store: Store, work: () => Promise<T>): Promise<T> {
-  const held = await lock(pathOf(store, 'locks', 'roots'), () => {})
+/** Content without a name is removed, so adding content and naming it happens under this lock. */
+export async function withContentLock<T>(cache: ImageCache, work: () => Promise<T>): Promise<T> {
+  const held = await lock(pathOf(cache, 'locks', 'roots'), () => {})
   try {
     return await work()
   } finally {
@@ -33,21 +33,21 @@ export async function withContents<T>(store: Store, work: () => Promise<T>): Pro
 }
 
 export async function linkName(
-  store: Store,
+  cache: ImageCache,
   build: Build,
   content: Content,
   name: string,
   digest: string,
 ): Promise<void> {
-  const fresh = path.join(build.folder, '.link')
-  await symlink(path.join('..', content, folderOf(digest)), fresh)
-  await rename(fresh, pathOf(store, 'names', name))
-  await syncFolder(pathOf(store, 'names'))
+  const link = path.join(build.folder, '.link')
+  await symlink(path.join('..', content, folderOf(digest)), link)
+  await rename(link, pathOf(cache, 'names', name))
+  await syncFolder(pathOf(cache, 'names'))
 }
 
-export async function unlinkName(store: Store, name: string): Promise<void> {
-  await rm(pathOf(store, 'names', name), { force: true })
-  await syncFolder(pathOf(store, 'names'))
+export async function unlinkName(cache: ImageCache, name: string): Promise<void> {
+  await rm(pathOf(cache, 'names', name), { force: true })
+  await syncFolder(pathOf(cache, 'names'))
 }
 
-export const listNames = (store: Store): Promise<string[]> => readdir(pathOf(store, 'names'))
+export const listNames = (cache: ImageCache): Promise<string[]> => readdir(pathOf(cache, 'names'))

@@ -1,13 +1,13 @@
-/** A package of the npm registry, by exact version and checked against the digest written down here. */
+/** Downloads a package from the npm registry, pinned by version and checked against a fixed digest. */
 import { createHash } from 'node:crypto'
 import { mkdir, readdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { Build } from './build.ts'
-import { runInBuild } from './command.ts'
+import { runInBuild } from './run-in-build.ts'
 
 export type NpmPackage = { name: string; version: string; integrity: string }
 
-/** Unpacks it to `target`; npm fetches it, so its settings for registry and proxy hold here too. */
+/** Unpacks the package to `target`. npm downloads it, so the user's settings for registry and proxy apply. */
 export async function unpackNpmPackage(build: Build, wanted: NpmPackage, target: string): Promise<void> {
   const spec = `${wanted.name}@${wanted.version}`
   const downloads = path.join(build.folder, `npm-${wanted.name}`)
@@ -29,6 +29,7 @@ export async function checkIntegrity(file: string, integrity: string): Promise<v
   const [algorithm, expected] = integrity.split(/-(.*)/)
   const found = createHash(algorithm!)
     .update(await readFile(file))
-    .digest('base64') // split gives at least one part
-  if (found !== expected) throw new Error(`${path.basename(file)} is not what it should be: ${algorithm}-${found}`)
+    .digest('base64') // split returns at least one part.
+  if (found !== expected)
+    throw new Error(`${path.basename(file)} has the digest ${algorithm}-${found} instead of ${integrity}`)
 }

@@ -1,4 +1,4 @@
-/** Makes images for tests, byte by byte: what skopeo and umoci must agree with is written here independently. */
+/** Creates OCI images for tests without skopeo and umoci, so that tests check those tools independently. */
 import { createHash } from 'node:crypto'
 import { mkdir, readFile, writeFile } from 'node:fs/promises'
 import path from 'node:path'
@@ -7,7 +7,7 @@ import { runCommandOrThrow } from '../run-command.ts'
 
 export type Layout = { folder: string; blobs: string[] }
 
-/** Tars a directory as it is, attributes included. */
+/** Creates a tarball of a directory, with extended attributes. */
 export async function tarFolder(folder: string, file: string): Promise<string> {
   await runCommandOrThrow('tar', [
     '--create',
@@ -22,7 +22,7 @@ export async function tarFolder(folder: string, file: string): Promise<string> {
   return file
 }
 
-/** An OCI layout with the tag `test`; gives the files of its layers in order. */
+/** Writes an OCI layout with the tag `test`. Returns the files of its layers in order. */
 export async function writeLayout(folder: string, layers: string[], architecture = 'amd64'): Promise<Layout> {
   await mkdir(path.join(folder, 'blobs/sha256'), { recursive: true })
   const put = async (data: Buffer) => {

@@ -1,15 +1,15 @@
-/** The images that Warren builds itself, by name. */
+/** The images that Warren can build, by name. */
 import type { Build } from './build.ts'
 import { linkBusybox, makeDebianRoot } from './debian.ts'
 import { makeDevbox } from './devbox.ts'
 import type { ToolName } from './tools.ts'
 
 export type Recipe = {
-  /** For people. */
+  /** For display. */
   source: string
-  /** That it needs beyond those of every image. */
+  /** Tools needed in addition to those of every image. */
   tools: readonly ToolName[]
-  /** Gives the root directory. */
+  /** Returns the root directory. */
   make: (build: Build) => Promise<string>
 }
 
@@ -18,7 +18,7 @@ export const RECIPES: Readonly<Record<string, Recipe>> = {
   'devbox:1': { source: 'Debian trixie by mmdebstrap, Node by npm', tools: ['npm', 'tar'], make: makeDevbox },
 }
 
-/** The default, and the first that a fresh machine waits for: nothing is in it that is not needed. */
+/** The default image. The first start waits for it, so it is minimal. */
 async function makeDebian13(build: Build): Promise<string> {
   const root = await makeDebianRoot(build, { suite: 'trixie', packages: ['busybox', 'ca-certificates', 'curl'] })
   await linkBusybox(build, root)

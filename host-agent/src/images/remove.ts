@@ -1,72 +1,72 @@
-/** Takes an image away, unless somebody needs it. */
+/** Removes images that are not in use. */
 import { readdir, rename, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
 import { listFailed } from './build.ts'
 import { findImage, type Image } from './image.ts'
-import { checkImageName, digestOf, folderOf, KERNEL_FILE, pathOf, ROOT_FILE, type Store } from './layout.ts'
+import { checkImageName, digestOf, folderOf, type ImageCache, KERNEL_FILE, pathOf, ROOT_FILE } from './layout.ts'
 import { tryLock } from './lock.ts'
-import { type Content, findNamed, listNames, unlinkName, withContents } from './names.ts'
+import { type Content, findDigest, listNames, unlinkName, withContentLock } from './names.ts'
 
-/** Knows of sandboxes that need an image and are not running, such as paused ones. */
+/** Tells whether an image is needed by something that does not have it open, such as a paused sandbox. */
 export type IsUsed = (image: Pick<Image, 'digest' | 'path'>) => boolean | Promise<boolean>
 
-export async function removeImage(store: Store, name: string, isUsed: IsUsed): Promise<void> {
+export async function removeImage(cache: ImageCache, name: string, isUsed: IsUsed): Promise<void> {
   checkImageName(name)
-  const held = await tryLock(pathOf(store, 'locks', name))
+  const held = await tryLock(pathOf(cache, 'locks', name))
   if (!held) throw new Error(`${name} is being built`)
   try {
-    const image = await findImage(store, name)
-    if (!image) return await forget(store, name)
+    const image = await findImage(cache, name)
+    if (!image) return await removeName(cache, name)
     if ((await isUsed(image)) || (await isOpen(image.path))) throw new Error(`${name} is in use by a sandbox`)
-    await forget(store, name)
-    await removeUnnamed(store, 'roots', image.digest)
+    await removeName(cache, name)
+    await removeUnnamed(cache, 'roots', image.digest)
   } finally {
     await held.release()
   }
 }
 
-/** What opens to whoever uses it. */
+/** The file that a process has open while it uses the content. */
 const MAIN_FILES: Record<Content, string> = { roots: ROOT_FILE, kernels: KERNEL_FILE }
 
-/** Roots and kernels that lost their name to a newer build, and that nobody needs any more. Gives their digests. */
-export async function prune(store: Store, isUsed: IsUsed): Promise<string[]> {
+/** Removes roots and kernels that a newer build replaced and that are not in use. Returns their digests. */
+export async function prune(cache: ImageCache, isUsed: IsUsed): Promise<string[]> {
   const removed: string[] = []
   for (const content of ['roots', 'kernels'] as const) {
-    const named = await listNamed(store, content)
-    for (const digest of (await readdir(pathOf(store, content))).map(digestOf)) {
-      const thing = { digest, path: pathOf(store, content, folderOf(digest), MAIN_FILES[content]) }
-      if (named.includes(digest) || (await isUsed(thing)) || (await isOpen(thing.path))) continue
-      if (await removeUnnamed(store, content, digest)) removed.push(digest)
+    const named = await listNamed(cache, content)
+    for (const digest of (await readdir(pathOf(cache, content))).map(digestOf)) {
+      const item = { digest, path: pathOf(cache, content, folderOf(digest), MAIN_FILES[content]) }
+      if (named.includes(digest) || (await isUsed(item)) || (await isOpen(item.path))) continue
+      if (await removeUnnamed(cache, content, digest)) removed.push(digest)
     }
   }
   return removed
 }
 
-/** Its name, and why building it failed. */
-async function forget(store: Store, name: string): Promise<void> {
-  const known = [...(await listNames(store)), ...(await listFailed(store)).keys()]
+/** Removes the name of an image and the reason of a failed build. */
+async function removeName(cache: ImageCache, name: string): Promise<void> {
+  const known = [...(await listNames(cache)), ...(await listFailed(cache)).keys()]
   if (!known.includes(name)) throw new Error(`there is no image ${name}`)
-  await rm(pathOf(store, 'failed', name), { force: true })
-  await unlinkName(store, name)
+  await rm(pathOf(cache, 'failed', name), { force: true })
+  await unlinkName(cache, name)
 }
 
-/** Another name may stand for the same content. */
-async function removeUnnamed(store: Store, content: Content, digest: string): Promise<boolean> {
-  const doomed = pathOf(store, 'building', `removed-${folderOf(digest)}`)
-  const isRemoved = await withContents(store, async () => {
-    if ((await listNamed(store, content)).includes(digest)) return false
-    // Out of sight by one rename: what is left when we are killed here is a leftover like any other.
-    await rename(pathOf(store, content, folderOf(digest)), doomed)
+/** Another name may refer to the same content; then nothing is removed. */
+async function removeUnnamed(cache: ImageCache, content: Content, digest: string): Promise<boolean> {
+  const moved = pathOf(cache, 'building', `removed-${folderOf(digest)}`)
+  const isRemoved = await withContentLock(cache, async () => {
+    if ((await listNamed(cache, content)).includes(digest)) return false
+    // Moved to building/ with one rename. If this process is killed here, the next start removes it from there.
+    await rename(pathOf(cache, content, folderOf(digest)), moved)
     return true
   })
-  await rm(doomed, { recursive: true, force: true })
+  await rm(moved, { recursive: true, force: true })
   return isRemoved
 }
 
-const listNamed = async (store: Store, content: Content): Promise<(string | undefined)[]> =>
-  Promise.all((await listNames(store)).map((name) => findNamed(store, content, name)))
+const listNamed = async (cache: ImageCache, content: Content): Promise<(string | undefined)[]> =>
+  Promise.all((await listNames(cache)).map((name) => findDigest(cache, content, name)))
 
-/** Whether any process has it open; QEMU has, under whatever path. Only root sees all of them. */
+/** Whether any process, such as QEMU, has the file open, by whatever path. Only root sees all processes. */
 async function isOpen(file: string): Promise<boolean> {
   const wanted = await stat(file).catch(() => undefined)
   if (!wanted) return false
@@ -74,7 +74,7 @@ async function isOpen(file: string): Promise<boolean> {
   for (const pid of pids) {
     const folder = path.join('/proc', pid, 'fd')
     for (const fd of await readdir(folder).catch(() => [])) {
-      // it ended, or is not ours to see
+      // The process exited, or may not be inspected.
       const seen = await stat(path.join(folder, fd)).catch(() => undefined)
       if (seen?.ino === wanted.ino && seen.dev === wanted.dev) return true
     }

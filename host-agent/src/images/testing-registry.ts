@@ -1,4 +1,4 @@
-/** A registry of Debian's docker-registry package on loopback, for the time of one test. */
+/** Starts the registry of Debian's docker-registry package on loopback, for one test. */
 import { mkdir, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import path from 'node:path'
@@ -11,7 +11,7 @@ export async function findTestRegistry(): Promise<string | undefined> {
   return stdout.trim() || undefined
 }
 
-/** Gives host and port. */
+/** Returns host and port. */
 export async function startRegistry(t: TestContext, program: string, folder: string): Promise<string> {
   const host = `127.0.0.1:${await findPort()}`
   await mkdir(folder)

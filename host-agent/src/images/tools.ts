@@ -1,12 +1,12 @@
-/** The host's tools that images are made with, looked for before a build starts rather than in the middle of it. */
+/** The host tools that builds need. They are checked before a build starts, not in the middle of it. */
 import { findTool, installCommand, toolEnv } from '../doctor/find-tool.ts'
 
 const machine = { env: process.env, isRoot: process.getuid?.() === 0 }
 
-/** Finds tools where an ordinary user's PATH does not look. */
+/** PATH includes the system folders, which an ordinary user's PATH lacks. */
 export const TOOL_ENV: NodeJS.ProcessEnv = { ...toolEnv(machine), LC_ALL: 'C.UTF-8' }
 
-/** Debian's names of the packages that bring them. */
+/** The Debian package of each tool. */
 const PACKAGES = {
   'apt-get': 'apt',
   chroot: 'coreutils',
@@ -30,10 +30,10 @@ export function requireTools(...names: ToolName[]): void {
   const missing = names.filter((name) => findTool(machine, name) === undefined)
   if (missing.length === 0) return
   const packages = [...new Set(missing.map((name) => PACKAGES[name]))].join(' ')
-  throw new Error(`${missing.join(' and ')} not found: ${installCommand(machine, packages)}`)
+  throw new Error(`${missing.join(' and ')} not found; install with: ${installCommand(machine, packages)}`)
 }
 
-/** The files of an image belong to many users: only root can make them so. */
+/** The files of an image belong to several users, and only root can create them. */
 export function requireRoot(what: string): void {
-  if (!machine.isRoot) throw new Error(`${what} needs root: the files of an image belong to many users`)
+  if (!machine.isRoot) throw new Error(`${what} needs root, because the files of an image belong to several users`)
 }

@@ -1,6 +1,6 @@
 /**
- * Runs inside the outer machine: the host agent's own probe and the choice it makes, then our QEMU with what it chose.
- * A machine boots, is saved, and two clones of it run at once. What came of it goes into a file: the argument.
+ * Runs inside the outer VM: detects KVM as the host agent does, and runs QEMU with the result. A VM boots and is saved,
+ * and two clones of it run at the same time. The result is written to the file named by the argument.
  */
 import { mkdir, writeFile } from 'node:fs/promises'
 import { GuestReady } from '@warren/protocol'
@@ -11,8 +11,8 @@ import { INNER, type InsideResult } from './outer.ts'
 
 const [resultFile = '/root/result.json'] = process.argv.slice(2)
 const SHAPE = { vcpu: 1, mem_mib: 128 }
-const ANSWER_LIMIT_MS = 60_000
-/** Starting Node alone takes seconds on an emulated processor, and how fast a guest is tells nothing there. */
+const RESPONSE_LIMIT_MS = 60_000
+/** Long, because on an emulated processor the start of Node alone takes seconds. */
 const STAGE_LIMIT_MS = 60_000
 
 try {
@@ -36,7 +36,7 @@ async function tryMachine(): Promise<InsideResult> {
 async function describe(vm: BareVm): Promise<InsideResult['clones'][number]> {
   await vm.exec('/bin/sh', ['-c', 'echo mine >/root/mine && test "$(cat /root/mine)" = mine'])
   const { enabled } = await vm.qmp.run<{ enabled: boolean }>('query-kvm')
-  const signal = AbortSignal.timeout(ANSWER_LIMIT_MS)
+  const signal = AbortSignal.timeout(RESPONSE_LIMIT_MS)
   const ready = await callGuest(vm.channel.session, { method: 'GET', path: '/ready', response: GuestReady }, signal)
   return { kvm: enabled, clocksource: ready.clocksource }
 }

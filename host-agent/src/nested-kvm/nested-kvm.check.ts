@@ -1,6 +1,6 @@
 /**
- * `npm run test:kvm`: what runs where /dev/kvm is real, tried on any machine. Not a part of `npm test`: it takes a
- * minute or two and much memory, and its subject changes rarely.
+ * `npm run test:kvm`: tests the use of KVM on any machine, inside an emulated VM that has KVM. Not a part of `npm test`,
+ * because it takes a minute or two and much memory, and the code it tests rarely changes.
  */
 import assert from 'node:assert/strict'
 import { mkdtemp, rm } from 'node:fs/promises'
@@ -13,9 +13,9 @@ import { INSIDE, type InsideResult, makeOuter, NODE } from './outer.ts'
 const RESULT = '/root/result.json'
 const LIMIT_MS = 10 * 60_000
 const OUTER = { vcpu: 2, mem_mib: 2048 }
-const noRoot = process.getuid?.() === 0 ? false : 'needs root: it unpacks packages with the owners of their files'
+const noRoot = process.getuid?.() === 0 ? false : 'needs root: it unpacks packages with their owners'
 
-test('with KVM our QEMU boots a machine, saves it and runs two clones at once', {
+test('with KVM QEMU boots a VM, saves it and runs two clones at the same time', {
   skip: noRoot,
   timeout: LIMIT_MS,
 }, async (t) => {

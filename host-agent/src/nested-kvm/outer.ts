@@ -1,20 +1,19 @@
 /**
- * A machine that has KVM, on one that has not (platform 4.9): QEMU without KVM emulates a processor with SVM, and a
- * kernel with kvm-amd in it offers /dev/kvm. What works there is what KVM makes of our command lines; how fast it is
- * tells nothing.
+ * Creates a VM with KVM on a machine without it: QEMU emulates a processor with SVM, and a kernel with kvm-amd provides
+ * /dev/kvm inside. This tests whether KVM accepts our QEMU command lines; it says nothing about speed.
  *
- * It boots as a sandbox does, from our initramfs with the agent as its first process. Its root holds QEMU with its
- * libraries, Node, the sources of the host agent, and what the inner machine boots from.
+ * The VM boots like a sandbox, from our initramfs with the guest agent as its first process. Its root contains QEMU and
+ * its libraries, Node, the sources of the host agent, and the files from which the inner VM boots.
  */
 import { cp, mkdir, readdir, readFile, rename, rm, symlink, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { listDependencies, openApt, unpackPackage } from '../images/debian-package.ts'
-import { openImageStore, readCacheDir } from '../images/index.ts'
 import { packInitramfs } from '../images/initramfs.ts'
 import { suiteForQemu } from '../images/kernel.ts'
 import { findMirror } from '../images/mirror.ts'
-import { BOOT_MODULES, findModules, orderModules, readNeeds } from '../images/modules.ts'
+import { BOOT_MODULES, findModules, orderModules, readDependencies } from '../images/modules.ts'
+import { openImageStore, readCacheDir } from '../images/store.ts'
 import { runCommandOrThrow } from '../run-command.ts'
 import type { Parts } from '../testing/bare-vm.ts'
 import type { Machine } from '../vmm/args.ts'
@@ -28,12 +27,12 @@ const IMAGE = 'debian:13'
 const META_PACKAGE = 'linux-image-cloud-amd64'
 const KVM_MODULES = ['irqbypass', 'kvm', 'kvm_amd']
 const QEMU = '/usr/bin/qemu-system-x86_64'
-/** What QEMU loads by name for a machine that boots a kernel. */
+/** Files that QEMU loads by name to boot a kernel. */
 const FIRMWARE = ['bios-256k.bin', 'kvmvapic.bin', 'linuxboot_dma.bin']
 const SOURCES = ['package.json', 'host-agent', 'protocol', 'kit']
 const PACKAGES = ['@koromix', 'koffi', 'typebox']
 
-/** Where the outer machine keeps what the inner one starts from. */
+/** Paths in the outer VM of the files from which the inner VM boots. */
 export const INNER = { kernel: '/inner/vmlinuz', initramfs: '/inner/initramfs', image: '/inner/root.ext4' }
 export const NODE = '/warren/node'
 export const INSIDE = '/warren/host-agent/src/nested-kvm/inside.ts'
@@ -52,33 +51,33 @@ export async function makeOuter(folder: string): Promise<Parts> {
   return { machine: emulated(machine), kernel: outerKernel.vmlinuz, initramfs: outerInitramfs, image: root, folder }
 }
 
-/** Also where this machine has KVM itself: the test is the same everywhere. */
+/** Emulates even if this machine has KVM, so that the test is the same everywhere. */
 const emulated = (machine: Machine): Machine => ({ ...machine, accel: 'tcg', cpu: 'max,erms=off,fsrm=off' })
 
-/** Guests' kernels are kept without KVM's modules: this one is unpacked anew, once. */
+/** The guest kernels in the cache have no KVM modules, so this one is unpacked separately, once. */
 async function ensureKvmKernel(folder: string): Promise<{ vmlinuz: string; modules: string[] }> {
   const order = path.join(folder, 'order')
   const read = async () => ({
     vmlinuz: path.join(folder, 'vmlinuz'),
     modules: (await readFile(order, 'utf8')).split('\n').map((name) => path.join(folder, `${name}.ko`)),
   })
-  const made = await read().catch(() => undefined)
-  if (made) return made
+  const existing = await read().catch(() => undefined)
+  if (existing) return existing
 
   const building = `${folder}.new`
   await rm(building, { recursive: true, force: true })
-  await mkdir(path.join(building, 'kept'), { recursive: true })
+  await mkdir(path.join(building, 'result'), { recursive: true })
   const build = { folder: building, progress: () => {}, signal: undefined }
   const apt = await openApt(build, await findMirror(), path.basename(folder))
   const wanted = (await listDependencies(apt, META_PACKAGE)).find((name) => name.startsWith('linux-image-'))
-  if (wanted === undefined) throw new Error(`${META_PACKAGE} names no kernel`)
+  if (wanted === undefined) throw new Error(`${META_PACKAGE} depends on no kernel`)
   const unpacked = await unpackPackage(build, apt, wanted)
-  const kept = path.join(building, 'kept')
-  await cp(path.join(unpacked, 'boot', wanted.replace('linux-image-', 'vmlinuz-')), path.join(kept, 'vmlinuz'))
+  const result = path.join(building, 'result')
+  await cp(path.join(unpacked, 'boot', wanted.replace('linux-image-', 'vmlinuz-')), path.join(result, 'vmlinuz'))
   const modules = await findModules(unpacked)
   const unpack = async (name: string) => {
-    const from = modules.get(name)! // Asked only for what there is.
-    const to = path.join(kept, `${name}.ko`)
+    const from = modules.get(name)! // Called only for modules that exist.
+    const to = path.join(result, `${name}.ko`)
     await cp(from, from.endsWith('.xz') ? `${to}.xz` : to)
     if (from.endsWith('.xz')) await runCommandOrThrow('xz', ['--decompress', '--force', `${to}.xz`])
     return to
@@ -86,18 +85,18 @@ async function ensureKvmKernel(folder: string): Promise<{ vmlinuz: string; modul
   const ordered = await orderModules(
     [...BOOT_MODULES, ...KVM_MODULES],
     (name) => modules.has(name),
-    async (name) => readNeeds(await unpack(name)),
+    async (name) => readDependencies(await unpack(name)),
   )
-  await writeFile(path.join(kept, 'order'), ordered.join('\n'))
+  await writeFile(path.join(result, 'order'), ordered.join('\n'))
   await rm(folder, { recursive: true, force: true })
-  await rename(kept, folder)
+  await rename(result, folder)
   await rm(building, { recursive: true, force: true })
   return read()
 }
 
 async function makeRoot(folder: string, inner: typeof INNER): Promise<string> {
   const root = path.join(folder, 'outer-root')
-  const put = async (from: string, to: string) => {
+  const copy = async (from: string, to: string) => {
     await mkdir(path.dirname(path.join(root, to)), { recursive: true })
     await cp(from, path.join(root, to), { recursive: true, dereference: true, filter: isWanted })
   }
@@ -105,20 +104,20 @@ async function makeRoot(folder: string, inner: typeof INNER): Promise<string> {
     await mkdir(path.join(root, name), { recursive: true })
   }
   const programs = [QEMU, '/bin/sh', process.execPath]
-  for (const library of new Set((await Promise.all(programs.map(listLibraries))).flat())) await put(library, library)
-  await put(QEMU, QEMU)
-  await put('/bin/sh', '/bin/sh')
-  await put(process.execPath, NODE)
-  for (const name of FIRMWARE) await put(await findFirmware(name), `/usr/share/qemu/${name}`)
-  for (const name of SOURCES) await put(path.join(ROOT, name), `/warren/${name}`)
-  for (const name of PACKAGES) await put(path.join(ROOT, 'node_modules', name), `/warren/node_modules/${name}`)
+  for (const library of new Set((await Promise.all(programs.map(listLibraries))).flat())) await copy(library, library)
+  await copy(QEMU, QEMU)
+  await copy('/bin/sh', '/bin/sh')
+  await copy(process.execPath, NODE)
+  for (const name of FIRMWARE) await copy(await findFirmware(name), `/usr/share/qemu/${name}`)
+  for (const name of SOURCES) await copy(path.join(ROOT, name), `/warren/${name}`)
+  for (const name of PACKAGES) await copy(path.join(ROOT, 'node_modules', name), `/warren/node_modules/${name}`)
   await mkdir(path.join(root, 'warren/node_modules/@warren'))
-  // Links, as npm makes them: Node runs no TypeScript that lies in node_modules itself.
+  // Symbolic links, as npm creates them: Node does not run TypeScript files inside node_modules.
   for (const name of ['protocol', 'kit']) {
     await symlink(`../../${name}`, path.join(root, 'warren/node_modules/@warren', name))
   }
-  for (const key of ['kernel', 'initramfs'] as const) await put(inner[key], INNER[key])
-  // Its holes stay holes.
+  for (const key of ['kernel', 'initramfs'] as const) await copy(inner[key], INNER[key])
+  // Keeps the file sparse.
   await runCommandOrThrow('cp', ['--sparse=always', inner.image, path.join(root, INNER.image)])
   const file = path.join(folder, 'outer.ext4')
   await runCommandOrThrow('mke2fs', ['-q', '-t', 'ext4', '-m', '0', '-d', root, file, '3G'], { timeoutMs: 300_000 })
@@ -130,12 +129,12 @@ const isWanted = (from: string): boolean => !/\/(node_modules\/\.|target\/|\.git
 
 async function listLibraries(program: string): Promise<string[]> {
   const { stdout } = await runCommandOrThrow('ldd', [program])
-  return [...stdout.matchAll(/(?:=> )?(\/\S+) \(0x/g)].map((match) => match[1]!) // The group is not optional.
+  return [...stdout.matchAll(/(?:=> )?(\/\S+) \(0x/g)].map((match) => match[1]!) // The group is required.
 }
 
 async function findFirmware(name: string): Promise<string> {
   for (const folder of ['/usr/share/qemu', '/usr/share/seabios']) {
     if ((await readdir(folder).catch((): string[] => [])).includes(name)) return path.join(folder, name)
   }
-  throw new Error(`there is no ${name} of QEMU here`)
+  throw new Error(`failed to find ${name} of QEMU`)
 }

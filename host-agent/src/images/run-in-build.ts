@@ -1,9 +1,9 @@
 /**
- * Commands of a build: long, talkative, and with children of their own.
+ * Runs a command of a build, which takes long, prints much and starts child processes.
  *
- * They run in a process and mount namespace whose first process dies with us, whatever kills us, and takes all others
- * and their mounts along: a build never goes on without its holder. Their output goes to a file; its last line is the
- * progress, its end the error.
+ * The command runs in a PID and mount namespace whose first process is killed when this process dies, for whatever
+ * reason. With it end all processes and mounts of the namespace, so a build never continues without its parent. The
+ * output goes to a file: its last line is shown as progress, its end as the error.
  */
 import { open } from 'node:fs/promises'
 import path from 'node:path'
@@ -16,11 +16,11 @@ const POLL_MS = 500
 const TAIL_BYTES = 8192
 const LINES_IN_ERROR = 8
 const PROGRESS_MAX_CHARS = 160
-/** An image may come over a slow line; a build that hangs for ever is ended all the same. */
+/** Long enough to download an image over a slow connection; stops a build that hangs. */
 const DEFAULT_TIMEOUT_MS = 3_600_000
 
-const DIES_WITH_US = ['--pdeathsig', 'KILL', 'unshare', '--pid', '--fork', '--kill-child', '--mount-proc', '--']
-const TO_LOG = 'log=$1; shift; exec "$@" >"$log" 2>&1'
+const KILLED_WITH_PARENT = ['--pdeathsig', 'KILL', 'unshare', '--pid', '--fork', '--kill-child', '--mount-proc', '--']
+const REDIRECT_TO_LOG = 'log=$1; shift; exec "$@" >"$log" 2>&1'
 
 export type CommandOptions = { env?: NodeJS.ProcessEnv; timeoutMs?: number; what: string }
 
@@ -32,39 +32,39 @@ export async function runInBuild(
 ): Promise<void> {
   const log = path.join(build.folder, '.log')
   build.progress(what)
-  const stopTelling = tellLastLine(log, (line) => build.progress(`${what}: ${line}`))
+  const stopWatching = watchLastLine(log, (line) => build.progress(`${what}: ${line}`))
   try {
     const { exitCode, stderr } = await runCommand(
       'setpriv',
-      [...DIES_WITH_US, 'sh', '-c', TO_LOG, 'sh', log, command, ...args],
+      [...KILLED_WITH_PARENT, 'sh', '-c', REDIRECT_TO_LOG, 'sh', log, command, ...args],
       { env, timeoutMs, signal: build.signal },
     )
     if (exitCode === 0) return
-    const said = (await readLastLines(log, LINES_IN_ERROR)) || stderr.trim() || 'it said nothing'
-    throw new Error(`${what}: ${command} ended with exit code ${exitCode}: ${said}`)
+    const output = (await readLastLines(log, LINES_IN_ERROR)) || stderr.trim() || 'no output'
+    throw new Error(`${what}: ${command} failed with exit code ${exitCode}: ${output}`)
   } finally {
-    stopTelling()
+    stopWatching()
   }
 }
 
-function tellLastLine(log: string, tell: (line: string) => void): () => void {
+function watchLastLine(log: string, onLine: (line: string) => void): () => void {
   let last = ''
-  let isOver = false
+  let stopped = false
   const timer = setInterval(async () => {
     const line = (await readLastLines(log, 1)).slice(0, PROGRESS_MAX_CHARS)
-    if (isOver || line === '' || line === last) return
+    if (stopped || line === '' || line === last) return
     last = line
-    tell(line)
+    onLine(line)
   }, POLL_MS)
   return () => {
-    isOver = true
+    stopped = true
     clearInterval(timer)
   }
 }
 
-/** Lines end with a carriage return too where a program draws a progress bar. Empty when it cannot be read. */
+/** A carriage return counts as a line end, because progress bars use it. Empty if the file cannot be read. */
 async function readLastLines(file: string, count: number): Promise<string> {
-  const text = await readTail(file).catch(() => '') // not there before the command has started
+  const text = await readTail(file).catch(() => '') // The file does not exist before the command has started.
   const lines = stripVTControlCharacters(text).split(/[\r\n]+/)
   return lines
     .map((line) => line.trim())
