@@ -3,9 +3,9 @@ import { link, mkdir, open, readdir, readFile, symlink, writeFile } from 'node:f
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import type { Deps } from './deps.ts'
+import { type ImageCache, pathOf } from './images/layout.ts'
 import { openImageStore } from './images/store.ts'
-import { pathOf, type ImageCache } from './images/layout.ts'
-import { makeFolder, makeCache } from './images/testing.ts'
+import { makeCache, makeFolder } from './images/testing.ts'
 import { pruneImages } from './prune-images.ts'
 
 /** Content of the cache: a folder named by its digest, and optionally a name that links to it. */
