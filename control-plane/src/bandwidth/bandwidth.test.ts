@@ -8,7 +8,7 @@ const GIB = 1024 ** 3
 const { app, deps, host, user, create, send, get } = await createHostedApp({ host: { memMib: 10_000_000 } })
 const owner = await user({ plan: 'pro' })
 
-const wireOf = (id: string) => host.vms.get(id)!.network
+const networkOf = (id: string) => host.vms.get(id)!.network
 const bandwidthOf = async (id: string) => (await get(`/v1/sandboxes/${id}/bandwidth`, owner.key)).body.data
 const reach = (id: string, status: string) =>
   until(async () => (await get(`/v1/sandboxes/${id}`, owner.key)).body.data.status === status)
@@ -17,7 +17,7 @@ const recharge = (id: string, addBytes: unknown, who = owner) =>
 const creditOf = async (id: string) =>
   (await deps.db.selectFrom('users').select('credit_micro').where('id', '=', id).executeTakeFirstOrThrow()).credit_micro
 
-test('a sandbox starts with the allowance of the deployment, unused', async () => {
+test('a sandbox starts with the configured quota, unused', async () => {
   const { id, bandwidth_quota_bytes } = (await create(owner)).body.data
 
   assert.equal(bandwidth_quota_bytes, 5 * GIB)
@@ -31,50 +31,50 @@ test('a sandbox starts with the allowance of the deployment, unused', async () =
   })
 })
 
-test('what was sent and received shows at once, and on the view soon', async () => {
+test('traffic is visible at once in the bandwidth, and soon in the sandbox view', async () => {
   const { id } = (await create(owner)).body.data
-  wireOf(id).send(1000)
-  wireOf(id).receive(300)
+  networkOf(id).send(1000)
+  networkOf(id).receive(300)
 
   const { used_bytes, ingress_bytes, remaining_bytes } = await bandwidthOf(id)
 
   assert.deepEqual([used_bytes, ingress_bytes, remaining_bytes], [1000, 300, 5 * GIB - 1000])
-  wireOf(id).receive(1)
+  networkOf(id).receive(1)
   await until(async () => (await get(`/v1/sandboxes/${id}`, owner.key)).body.data.bandwidth_ingress_bytes === 301)
 })
 
-test('counting goes on over pause and resume, to the byte', async () => {
+test('counters continue across pause and resume, to the byte', async () => {
   const { id } = (await create(owner)).body.data
-  wireOf(id).send(1000)
+  networkOf(id).send(1000)
   await send('POST', `/v1/sandboxes/${id}/pause`, owner)
   await reach(id, 'paused')
   assert.equal((await bandwidthOf(id)).used_bytes, 1000)
 
   await send('POST', `/v1/sandboxes/${id}/resume`, owner)
   await reach(id, 'running')
-  wireOf(id).send(11)
+  networkOf(id).send(11)
 
   assert.equal((await bandwidthOf(id)).used_bytes, 1011)
 })
 
-test('a host that is silent, or tells an old count, takes nothing back', async () => {
+test('an unreachable host, or one that reports an older count, does not reduce the totals', async () => {
   const { id } = (await create(owner)).body.data
-  wireOf(id).send(1000)
+  networkOf(id).send(1000)
   await bandwidthOf(id)
 
-  wireOf(id).usedBytes = 400
+  networkOf(id).usedBytes = 400
   await reconcileNetworks.run(deps)
   assert.equal((await bandwidthOf(id)).used_bytes, 1000)
   await host.stop()
-  const silent = await bandwidthOf(id)
+  const whileUnreachable = await bandwidthOf(id)
   await host.start()
 
-  assert.equal(silent.used_bytes, 1000)
+  assert.equal(whileUnreachable.used_bytes, 1000)
 })
 
-test('a fork has an allowance of its own', async () => {
+test('a fork has its own quota', async () => {
   const { id } = (await create(owner)).body.data
-  wireOf(id).send(1000)
+  networkOf(id).send(1000)
   assert.equal((await recharge(id, GIB)).status, 200)
   await send('POST', `/v1/sandboxes/${id}/pause`, owner)
   await reach(id, 'paused')
@@ -86,9 +86,9 @@ test('a fork has an allowance of its own', async () => {
   assert.deepEqual([quota_bytes, used_bytes], [5 * GIB, 0])
 })
 
-test('a recharge adds, costs a credit for each started GiB, and lets a capped sandbox send again', async () => {
+test('a recharge adds quota, costs one credit per started GiB, and uncaps the sandbox', async () => {
   const { id } = (await create(owner)).body.data
-  wireOf(id).send(5 * GIB + 1)
+  networkOf(id).send(5 * GIB + 1)
   assert.deepEqual(await bandwidthOf(id), {
     id,
     quota_bytes: 5 * GIB,
@@ -110,12 +110,12 @@ test('a recharge adds, costs a credit for each started GiB, and lets a capped sa
     remaining_bytes: GIB + 1,
     capped: false,
   })
-  assert.equal(wireOf(id).network.bandwidth.quota_bytes, 6 * GIB + 1)
+  assert.equal(networkOf(id).network.bandwidth.quota_bytes, 6 * GIB + 1)
   assert.equal(before - (await creditOf(owner.id)), 2_000_000)
   assert.equal((await get(`/v1/sandboxes/${id}`, owner.key)).body.data.bandwidth_quota_bytes, 6 * GIB + 1)
 })
 
-test('a recharge with a key is charged once', async () => {
+test('a recharge with an Idempotency-Key is charged once', async () => {
   const { id } = (await create(owner)).body.data
   const before = await creditOf(owner.id)
   const once = () =>
@@ -126,14 +126,14 @@ test('a recharge with a key is charged once', async () => {
       payload: { add_bytes: GIB },
     })
 
-  const answers = await Promise.all([once(), once(), once()])
+  const responses = await Promise.all([once(), once(), once()])
 
-  assert.deepEqual([...new Set(answers.map((answer) => answer.statusCode))], [200])
+  assert.deepEqual([...new Set(responses.map((response) => response.statusCode))], [200])
   assert.equal((await bandwidthOf(id)).quota_bytes, 6 * GIB)
   assert.equal(before - (await creditOf(owner.id)), 1_000_000)
 })
 
-test('a recharge needs a whole number of bytes up to 100 GiB, a running sandbox and the credit', async () => {
+test('a recharge needs an integer of at most 100 GiB, a running sandbox and enough credit', async () => {
   const { id } = (await create(owner)).body.data
   for (const bytes of [0, -1, 1.5, 'many', undefined, 100 * GIB + 1]) {
     const { status, body } = await recharge(id, bytes)
@@ -153,7 +153,7 @@ test('a recharge needs a whole number of bytes up to 100 GiB, a running sandbox 
   assert.deepEqual([paused.status, paused.body.data.message], [409, 'sandbox is paused, expected running'])
 })
 
-test('an unmetered sandbox has -1 left, is never capped, and pays for no recharge', async () => {
+test('an unmetered sandbox has -1 remaining, is never capped, and is not charged for a recharge', async () => {
   const free = await createHostedApp({ config: { bandwidthQuotaBytes: -1 } })
   const them = await free.user({ plan: 'pro' })
   const { id } = (await free.create(them)).body.data

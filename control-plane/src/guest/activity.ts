@@ -16,7 +16,7 @@
  * (`postponeAutoPause`). The pause updates the same row on the opposite condition, so one of them sees the other: either
  * the pause is postponed, or the use fails because the sandbox is pausing.
  *
- * The whole protocol and its limits: docs/decisions/0032-auto-pause-protocol.md.
+ * The whole protocol and its limits: docs/decisions/0021-auto-pause-protocol.md.
  */
 import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'

@@ -19,11 +19,11 @@ after(() => {
   for (const child of children) child.kill('SIGKILL')
 })
 
-type Said = { ready?: true; began?: string; committed?: string; refused?: string }
+type WorkerMessage = { ready?: true; began?: string; committed?: string; refused?: string }
 
 async function startProcess(hold: boolean) {
   const child = fork(new URL('../testing/worker-process.ts', import.meta.url), {
-    // Without the runner's own variable the child would take itself for a test file.
+    // With the variable of the test runner, the child would behave like a test file.
     env: {
       ...process.env,
       NODE_TEST_CONTEXT: undefined,
@@ -32,14 +32,14 @@ async function startProcess(hold: boolean) {
     },
   })
   children.push(child)
-  const said: Said[] = []
-  child.on('message', (message) => said.push(message as Said))
-  const count = (what: keyof Said) => said.filter((one) => what in one).length
+  const messages: WorkerMessage[] = []
+  child.on('message', (message) => messages.push(message as WorkerMessage))
+  const count = (kind: keyof WorkerMessage) => messages.filter((message) => kind in message).length
   await until(() => count('ready') === 1)
   return { child, count, end: () => child.disconnect() }
 }
 
-async function pauseSome(n: number): Promise<string[]> {
+async function beginPauses(n: number): Promise<string[]> {
   const ids: string[] = []
   for (let i = 0; i < n; i++) {
     const { id } = await insertSandbox(deps.db, userId, 'running')
@@ -87,15 +87,15 @@ test('a job added in a transaction that fails never runs; one that commits runs 
   assert.deepEqual(seen, [{ n: 2 }])
 })
 
-test('a job that fails is tried again', async () => {
+test('a job that fails is retried', async () => {
   let attempts = 0
   const job = defineJob({
-    name: 'stumble',
+    name: 'fail-once',
     payload: Type.Object({}),
     maxAttempts: 5,
     async run() {
       attempts++
-      if (attempts === 1) throw new Error('stumbled')
+      if (attempts === 1) throw new Error('first attempt')
     },
   })
   const worker = await startWorker(createTestDeps(deps.database), { jobs: [job], sweeps: [] })
@@ -106,10 +106,10 @@ test('a job that fails is tried again', async () => {
   await worker.stop()
 })
 
-test('a worker goes on after every one of its database connections was cut', async () => {
+test('a worker continues after all its database connections were terminated', async () => {
   const seen: number[] = []
   const job = defineJob({
-    name: 'endure',
+    name: 'record',
     payload: Type.Object({ n: Type.Integer() }),
     maxAttempts: 5,
     async run(_deps, { n }) {
@@ -123,49 +123,49 @@ test('a worker goes on after every one of its database connections was cut', asy
   )
   await deps.db.transaction().execute((tx) => addJob(tx, job, { n: 1 }))
 
-  await until(() => seen.includes(1), 'the freed job ran', 20_000)
+  await until(() => seen.includes(1), 'the job ran', 20_000)
   await worker.stop()
 })
 
-test('the jobs of a process killed with -9 are done by another within 10 seconds', async () => {
-  const doomed = await startProcess(true)
-  const ids = await pauseSome(20)
-  await until(() => doomed.count('began') > 0)
+test('jobs of a process killed with SIGKILL are completed by another within 10 seconds', async () => {
+  const victim = await startProcess(true)
+  const ids = await beginPauses(20)
+  await until(() => victim.count('began') > 0)
 
-  doomed.child.kill('SIGKILL')
+  victim.child.kill('SIGKILL')
   const killedAt = Date.now()
-  const heir = await startProcess(false)
+  const successor = await startProcess(false)
 
   await until(async () => (await countStatus(ids, 'paused')) === ids.length, 'all are paused', 15_000)
   assert.ok(Date.now() - killedAt < 10_000, `${Date.now() - killedAt} ms`)
-  // What it says travels apart from what it writes.
-  await until(() => heir.count('committed') === ids.length)
-  assert.equal(doomed.count('committed'), 0)
+  // The messages of the process arrive separately from its writes.
+  await until(() => successor.count('committed') === ids.length)
+  assert.equal(victim.count('committed'), 0)
   await until(async () => (await countJobs()) === 0)
-  heir.end()
+  successor.end()
 })
 
-test('a process that was stopped and wakes as a zombie acts, and its commit is refused', async () => {
-  const zombie = await startProcess(true)
-  const ids = await pauseSome(5)
-  await until(() => zombie.count('began') === 5)
+test('a process that was suspended and continues cannot commit', async () => {
+  const suspended = await startProcess(true)
+  const ids = await beginPauses(5)
+  await until(() => suspended.count('began') === 5)
 
-  zombie.child.kill('SIGSTOP')
-  const heir = await startProcess(false)
+  suspended.child.kill('SIGSTOP')
+  const successor = await startProcess(false)
   await until(async () => (await countStatus(ids, 'paused')) === ids.length, 'all are paused', 30_000)
-  zombie.child.kill('SIGCONT')
+  suspended.child.kill('SIGCONT')
 
-  // It goes on where it was and tries to commit all five: each must be refused, and none may change anything.
-  await until(() => zombie.count('refused') >= 5)
-  await until(() => heir.count('committed') === 5)
-  assert.equal(zombie.count('committed'), 0)
+  // It continues and tries to commit all five. Each commit must be rejected and change nothing.
+  await until(() => suspended.count('refused') >= 5)
+  await until(() => successor.count('committed') === 5)
+  assert.equal(suspended.count('committed'), 0)
   assert.equal(await countStatus(ids, 'paused'), ids.length)
   await until(async () => (await countJobs()) === 0)
-  zombie.end()
-  heir.end()
+  suspended.end()
+  successor.end()
 })
 
-test('a process that is alive is not taken for dead', async () => {
+test('only processes without a recent heartbeat are removed', async () => {
   const silent = createTestDeps(deps.database)
   const alive = createTestDeps(deps.database)
   await sql`insert into service_processes (id, seen_at)

@@ -1,4 +1,4 @@
-/** No worker runs here: each sweep is run by hand, in this process or in another on the same database. */
+/** No worker runs here: the tests run each sweep, in this process or in another one on the same database. */
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import { sql } from 'kysely'
@@ -19,8 +19,8 @@ const statusOf = async (id: string) => (await viewOf(id)).status
 const exec = (id: string) => send('POST', `/v1/sandboxes/${id}/exec`, ada, { cmd: 'true' })
 const rowOf = (id: string) => deps.db.selectFrom('sandboxes').selectAll().where('id', '=', id).executeTakeFirstOrThrow()
 
-/** A sandbox that may be idle for 60 s and has been for `seconds`. */
-async function idleFor(seconds: number): Promise<string> {
+/** Creates a sandbox with an idle limit of 60 s that has been idle for `seconds`. */
+async function createIdle(seconds: number): Promise<string> {
   const { id } = (await create(ada, { auto_pause_after_seconds: 60 })).body.data
   await sql`update sandboxes set last_active_at = now() - make_interval(secs => ${seconds}) where id = ${id}`.execute(
     deps.db,
@@ -28,7 +28,7 @@ async function idleFor(seconds: number): Promise<string> {
   return id
 }
 
-/** All processes write what they know, then one of them looks for the idle. */
+/** All processes flush their uses, then one of them pauses idle sandboxes. */
 async function sweep(...others: Deps[]): Promise<void> {
   for (const one of [deps, ...others]) {
     await writeHeartbeat(one, [])
@@ -37,15 +37,15 @@ async function sweep(...others: Deps[]): Promise<void> {
   await autoPause.run(deps)
 }
 
-async function anotherProcess(): Promise<Deps> {
+async function startOtherProcess(): Promise<Deps> {
   const other = createTestDeps(reconnect(deps.database), { hostSocket: host.socket })
   after(() => other.hosts.close())
   await writeHeartbeat(other, [])
   return other
 }
 
-test('what was idle for its time is paused, and the reason and the events say why', async () => {
-  const id = await idleFor(61)
+test('a sandbox that was idle for its limit is paused, with the reason on the sandbox and in its events', async () => {
+  const id = await createIdle(61)
 
   await sweep()
 
@@ -55,8 +55,8 @@ test('what was idle for its time is paused, and the reason and the events say wh
   assert.deepEqual([data[0].actor, data[0].from, data[0].to], ['auto-pause', 'running', 'pausing'])
 })
 
-test('what was used within its time, or has none, runs on', async () => {
-  const used = await idleFor(50)
+test('a sandbox that was used within its limit, or has no limit, keeps running', async () => {
+  const used = await createIdle(50)
   const { id: free } = (await create(ada)).body.data
   await sql`update sandboxes set last_active_at = now() - interval '1 day' where id = ${free}`.execute(deps.db)
 
@@ -65,7 +65,7 @@ test('what was used within its time, or has none, runs on', async () => {
   assert.deepEqual([await statusOf(used), await statusOf(free)], ['running', 'running'])
 })
 
-test('a new sandbox, and one that was resumed, has its whole time from then on', async () => {
+test('a new sandbox starts with its whole idle time', async () => {
   const { id } = (await create(ada, { auto_pause_after_seconds: 60 })).body.data
 
   await sweep()
@@ -73,8 +73,8 @@ test('a new sandbox, and one that was resumed, has its whole time from then on',
   assert.equal(await statusOf(id), 'running')
 })
 
-test('reading is not using; an exec is, and a file', async () => {
-  const id = await idleFor(50)
+test('reading the status or the events is not a use; an exec is', async () => {
+  const id = await createIdle(50)
   const before = (await rowOf(id)).last_active_at!
 
   await viewOf(id)
@@ -88,14 +88,14 @@ test('reading is not using; an exec is, and a file', async () => {
   assert.ok((await rowOf(id)).last_active_at! > before)
 })
 
-test('an exec under way holds the pause off, also in another process, for as long as it lasts', async () => {
-  const id = await idleFor(61)
-  const other = await anotherProcess()
-  const underWay = other.activity.beginUse(id)
+test('an exec in progress prevents the pause, even in another process', async () => {
+  const id = await createIdle(61)
+  const other = await startOtherProcess()
+  const use = other.activity.beginUse(id)
 
   await sweep(other)
   const during = await statusOf(id)
-  underWay[Symbol.dispose]()
+  use[Symbol.dispose]()
   await flushActivity.run(other)
   await sql`update sandboxes set last_active_at = last_active_at - interval '61 seconds' where id = ${id}`.execute(
     deps.db,
@@ -106,27 +106,27 @@ test('an exec under way holds the pause off, also in another process, for as lon
   await removeProcess(other)
 })
 
-test('nobody is taken for idle before every living process has said what it saw', async () => {
-  const id = await idleFor(61)
-  const silent = await anotherProcess()
-  silent.activity.recordUse(id)
+test('no sandbox is paused before every living process has flushed its uses', async () => {
+  const id = await createIdle(61)
+  const unflushed = await startOtherProcess()
+  unflushed.activity.recordUse(id)
 
   await sweep()
-  const waiting = await statusOf(id)
-  await sweep(silent)
+  const beforeFlush = await statusOf(id)
+  await sweep(unflushed)
 
-  assert.deepEqual([waiting, await statusOf(id)], ['running', 'running'])
-  await removeProcess(silent)
+  assert.deepEqual([beforeFlush, await statusOf(id)], ['running', 'running'])
+  await removeProcess(unflushed)
 })
 
-test('what could not be written is not forgotten, and what was noted since stays newer', async () => {
+test('uses that could not be written are put back without replacing newer ones', async () => {
   const activity = createActivity()
   activity.recordUse('lost')
   activity.recordUse('used again')
 
-  const taken = activity.drain()
+  const drained = activity.drain()
   activity.recordUse('used again')
-  activity.putBack(taken)
+  activity.putBack(drained)
   const again = activity.drain()
 
   assert.deepEqual([...again.keys()].sort(), ['lost', 'used again'])
@@ -134,9 +134,9 @@ test('what could not be written is not forgotten, and what was noted since stays
   assert.equal(activity.drain().size, 0)
 })
 
-test('an exec at the very moment either holds the pause off or is refused, never both', async () => {
+test('an exec that races with the pause either prevents it or fails, never both', async () => {
   for (let round = 0; round < 40; round++) {
-    const id = await idleFor(61)
+    const id = await createIdle(61)
     await writeHeartbeat(deps, [])
     await flushActivity.run(deps)
 
@@ -152,8 +152,8 @@ test('an exec at the very moment either holds the pause off or is refused, never
   }
 })
 
-test('an auto-pause that fails begins the idle time anew', async () => {
-  const id = await idleFor(61)
+test('an auto-pause that fails restarts the idle time', async () => {
+  const id = await createIdle(61)
   host.hooks = {
     beforePause: () => {
       throw new FakeHostFailure('pause_failed', 'no space left')
@@ -170,8 +170,8 @@ test('an auto-pause that fails begins the idle time anew', async () => {
   assert.deepEqual([view.status, view.status_reason], ['running', 'could not be paused: no space left'])
 })
 
-test('a new limit counts from the moment it is set, and switching off wins', async () => {
-  const id = await idleFor(3600)
+test('a new limit counts from the moment it is set, and disable_auto_pause wins', async () => {
+  const id = await createIdle(3600)
 
   await send('PATCH', `/v1/sandboxes/${id}`, ada, { auto_pause_after_seconds: 120 })
   await sweep()

@@ -7,7 +7,7 @@
  * that begins at the same time either has changed the row, which then is not idle, or waits for the lock and then fails
  * because the sandbox is pausing.
  *
- * A process without a recent heartbeat is not waited for: see docs/decisions/0032-auto-pause-protocol.md.
+ * A process without a recent heartbeat is not waited for: see docs/decisions/0021-auto-pause-protocol.md.
  *
  * The sweep runs every second and uses are written every two, so a sandbox is `pausing` within 5 s of the end of its
  * idle time. A pause that fails starts the idle time again, so a full disk does not cause an attempt every second.

@@ -1,8 +1,8 @@
 /**
- * The control plane is killed with -9 between any two steps of a create. Another process, which lives all the time,
- * must end what was begun: nothing is left over and nothing is charged for what nobody has.
+ * The control plane is killed with SIGKILL between any two steps of a create. Another process, which stays alive, must
+ * roll back what was begun: no resource leaks, and nothing is charged.
  *
- * A step is caught from outside: the fake host holds its answer, or this test holds the row that the next transaction
+ * To stop a create at a step, the fake host delays its response, or the test locks the row that the next transaction
  * needs, until the process is dead.
  */
 import assert from 'node:assert/strict'
@@ -29,7 +29,7 @@ const waitsForLock = async () => {
   return rows.length > 0
 }
 
-/** Holds a row while `during` runs; whoever wants it waits. */
+/** Locks a row while `during` runs. */
 async function holding(text: ReturnType<typeof sql>, during: () => Promise<void>): Promise<void> {
   await deps.db.transaction().execute(async (tx) => {
     await text.execute(tx)
@@ -41,14 +41,14 @@ async function expectFailedAndFree(who: TestUser): Promise<void> {
   await until(async () => (await statusOf(who)) === 'failed', 'the sandbox is failed', 15_000)
   assert.match((await rowOf(who))!.status_reason ?? '', /service stopped/)
   await assertNothingLeft()
-  // Of the cap of one nothing is used up, and the name is free.
+  // The cap of one is not used up, and the name is free.
   const again = await create(who, { name: 'crashed' })
   assert.equal(again.status, 200, JSON.stringify(again.body))
   await send('DELETE', `/v1/sandboxes/${again.body.data.id}`, who)
   await until(async () => (await statusOf(who)) === 'destroyed')
 }
 
-test('killed before the first transaction commits: nothing was there', async () => {
+test('killed before the first transaction commits: no sandbox exists', async () => {
   const who = await user({ plan: 'free' })
   const api = await startApiProcess(hosted)
 
@@ -64,7 +64,7 @@ test('killed before the first transaction commits: nothing was there', async () 
 })
 
 for (const hook of ['beforeCreate', 'afterCreate'] as const) {
-  test(`killed while the host works on it (${hook}): failed, and its VM is gone`, async () => {
+  test(`killed while the host creates the VM (${hook}): the sandbox is failed and its VM deleted`, async () => {
     const who = await user({ plan: 'free' })
     const api = await startApiProcess(hosted)
     const gate = Promise.withResolvers<void>()
@@ -87,7 +87,7 @@ for (const hook of ['beforeCreate', 'afterCreate'] as const) {
   })
 }
 
-test('killed when the host has answered and nothing is committed: failed, and its VM is gone', async () => {
+test('killed after the host has answered and before the commit: the sandbox is failed and its VM deleted', async () => {
   const who = await user({ plan: 'free' })
   const api = await startApiProcess(hosted)
   const gate = Promise.withResolvers<void>()
@@ -106,7 +106,7 @@ test('killed when the host has answered and nothing is committed: failed, and it
   await expectFailedAndFree(who)
 })
 
-test('killed after the commit: the sandbox is there, and its key gives the answer', async () => {
+test('killed after the commit: the sandbox exists, and its Idempotency-Key returns the response', async () => {
   const who = await user({ plan: 'free' })
   const api = await startApiProcess(hosted)
   const posted = api.create(who, { name: 'crashed' }, { 'idempotency-key': 'my-key' }).catch(() => 0)
@@ -123,7 +123,7 @@ test('killed after the commit: the sandbox is there, and its key gives the answe
   await until(async () => (await statusOf(who)) === 'destroyed')
 })
 
-test('killed in the middle, the same key makes it anew as soon as the process is known to be dead', async () => {
+test('killed during the create: the same Idempotency-Key creates it again once the process is known to be dead', async () => {
   const who = await user({ plan: 'free' })
   const api = await startApiProcess(hosted)
   const never = new Promise<never>(() => {})
@@ -139,16 +139,16 @@ test('killed in the middle, the same key makes it anew as soon as the process is
 
   await api.kill()
   await posted
-  const answer = await create(who, { name: 'crashed' }, { 'idempotency-key': 'again' })
+  const response = await create(who, { name: 'crashed' }, { 'idempotency-key': 'again' })
 
-  assert.equal(answer.status, 200, JSON.stringify(answer.body))
-  assert.notEqual(answer.body.data.id, held)
+  assert.equal(response.status, 200, JSON.stringify(response.body))
+  assert.notEqual(response.body.data.id, held)
   await assertNothingLeft()
-  await send('DELETE', `/v1/sandboxes/${answer.body.data.id}`, who)
+  await send('DELETE', `/v1/sandboxes/${response.body.data.id}`, who)
   await until(async () => (await statusOf(who)) === 'destroyed')
 })
 
-test('a process that was stopped and wakes as a zombie can neither commit nor keep its VM', async () => {
+test('a process that was suspended and continues can neither commit nor keep its VM', async () => {
   const who = await user({ plan: 'free' })
   const api = await startApiProcess(hosted)
   const gate = Promise.withResolvers<void>()
@@ -161,7 +161,7 @@ test('a process that was stopped and wakes as a zombie can neither commit nor ke
   }
   const posted = api.create(who, { name: 'crashed' })
   await until(() => reached)
-  const zombie = (await rowOf(who))!
+  const suspended = (await rowOf(who))!
 
   api.child.kill('SIGSTOP')
   await until(async () => (await statusOf(who)) === 'failed', 'the sandbox is failed', 15_000)
@@ -170,7 +170,7 @@ test('a process that was stopped and wakes as a zombie can neither commit nor ke
 
   assert.equal(await posted, 503)
   const row = (await rowOf(who))!
-  assert.deepEqual([row.status, row.fence], ['failed', zombie.fence + 1])
+  assert.deepEqual([row.status, row.fence], ['failed', suspended.fence + 1])
   await assertNothingLeft()
   await api.kill()
 })

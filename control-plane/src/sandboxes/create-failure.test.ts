@@ -1,4 +1,4 @@
-/** Create is atomic: whatever fails, nothing stays behind, and nothing counts. */
+/** A create is atomic: whatever fails, no resource leaks and no cap is used up. */
 import assert from 'node:assert/strict'
 import { request } from 'node:http'
 import { test } from 'node:test'
@@ -24,7 +24,7 @@ const fail = (code: HostFailureCode) => () => {
   throw new FakeHostFailure(code, '/srv/secret/path broke')
 }
 
-test('whatever the host answers becomes a fitting error, and the sandbox is failed with a reason', async () => {
+test('every error of the host becomes a matching response, and the sandbox is failed with a reason', async () => {
   const expected: [HostFailureCode, number, string][] = [
     ['no_capacity', 503, 'no capacity for s-1vcpu-256mb in eu'],
     ['image_not_ready', 503, 'rootfs debian:13 is not ready'],
@@ -36,10 +36,10 @@ test('whatever the host answers becomes a fitting error, and the sandbox is fail
   for (const [code, status, message] of expected) {
     const ada = await user({ plan: 'free' })
     host.hooks = { beforeCreate: fail(code) }
-    const answer = await create(ada, { name: 'box' })
+    const response = await create(ada, { name: 'box' })
     const failed = await lastOf(ada)
 
-    assert.deepEqual([answer.status, answer.body], [status, { status: 'error', message, code: status }])
+    assert.deepEqual([response.status, response.body], [status, { status: 'error', message, code: status }])
     assert.equal(failed.status, 'failed')
     assert.ok(failed.status_reason && !failed.status_reason.includes('/root'))
     await assertNothingLeft()
@@ -49,7 +49,7 @@ test('whatever the host answers becomes a fitting error, and the sandbox is fail
   }
 })
 
-test('a disk that the host finds too small is the fault of the caller', async () => {
+test('a disk that the host finds too small is 400', async () => {
   const ada = await user()
   host.hooks = { beforeCreate: fail('disk_too_small') }
 
@@ -61,7 +61,7 @@ test('a disk that the host finds too small is the fault of the caller', async ()
   )
 })
 
-test('a VM that does not come up in time is taken back', async () => {
+test('a VM that does not start in time is rolled back', async () => {
   const ada = await user()
   host.hooks = { beforeCreate: () => never }
 
@@ -72,7 +72,7 @@ test('a VM that does not come up in time is taken back', async () => {
   await assertNothingLeft()
 })
 
-test('a host whose agent dies in the middle: the create fails, and what it left is cleared when it is back', async () => {
+test('when the host agent dies during a create, the create fails, and leftovers are removed when it is back', async () => {
   const ada = await user()
   host.hooks = { afterCreate: () => host.stop() }
 
@@ -82,7 +82,7 @@ test('a host whose agent dies in the middle: the create fails, and what it left 
   assert.deepEqual([status, body.message], [502, 'sandbox could not be created: the host did not answer in time'])
   const failed = await lastOf(ada)
   assert.deepEqual([failed.status, failed.status_reason], ['failed', 'the host did not answer in time'])
-  // Nobody knows what became of the VM, so its memory is not promised to anybody else.
+  // The state of the VM is unknown, so its memory stays reserved.
   const { reserved_mib } = await deps.db
     .selectFrom('sandboxes')
     .select('reserved_mib')
@@ -96,7 +96,7 @@ test('a host whose agent dies in the middle: the create fails, and what it left 
   await assertNothingLeft()
 })
 
-test('a host that cannot be reached at all is no place for a sandbox, and after 5 s nobody tries', async () => {
+test('an unreachable host gets no sandboxes, and after 5 s it is no longer a candidate', async () => {
   const ada = await user()
   await host.stop()
 
@@ -119,7 +119,7 @@ test('a host that cannot be reached at all is no place for a sandbox, and after 
   await assertNothingLeft()
 })
 
-test('a drained host comes back drained after it was dead', async () => {
+test('a draining host that was dead is draining again when it returns', async () => {
   await deps.db.updateTable('hosts').set({ draining: true, status: 'dead' }).execute()
   await watchHosts.run(deps)
 
@@ -130,7 +130,7 @@ test('a drained host comes back drained after it was dead', async () => {
   assert.deepEqual([status, refused.status], ['draining', 503])
 })
 
-test('a caller that hangs up while its sandbox is made has none', async () => {
+test('a sandbox whose caller disconnects during the create is rolled back', async () => {
   const ada = await user()
   let reached = false
   host.hooks = {
@@ -151,7 +151,7 @@ test('a caller that hangs up while its sandbox is made has none', async () => {
   await assertNothingLeft()
 })
 
-test('a delete wins over a create under way', async () => {
+test('a delete wins over a create in progress', async () => {
   const ada = await user()
   const gate = Promise.withResolvers<void>()
   host.hooks = { beforeCreate: () => gate.promise }
@@ -162,16 +162,19 @@ test('a delete wins over a create under way', async () => {
   const deleted = await send('DELETE', `/v1/sandboxes/${id}`, ada)
   await until(async () => (await lastOf(ada)).status === 'destroyed')
   gate.resolve()
-  const answer = await creating
+  const response = await creating
 
   assert.deepEqual([status, ip], ['creating', undefined])
   assert.deepEqual(deleted.body.data, { id, status: 'destroying' })
-  assert.deepEqual([answer.status, answer.body.message], [503, 'the sandbox was deleted while it was being created'])
+  assert.deepEqual(
+    [response.status, response.body.message],
+    [503, 'the sandbox was deleted while it was being created'],
+  )
   assert.equal((await lastOf(ada)).status, 'destroyed')
   await assertNothingLeft()
 })
 
-test('an answer of the host that does not fit is no answer', async () => {
+test('a host response that does not match the schema is an error', async () => {
   const ada = await user()
   host.images = [{ name: 'debian:13', state: 'ready', min_disk_mib: 'many' as never }]
 
@@ -181,7 +184,7 @@ test('an answer of the host that does not fit is no answer', async () => {
   assert.equal((await create(ada)).status, 200)
 })
 
-test('the same key gives the same sandbox, and a failed create frees the key', async () => {
+test('the same Idempotency-Key returns the same sandbox, and a failed create releases the key', async () => {
   const ada = await user()
   const headers = { 'idempotency-key': 'once' }
   host.hooks = { beforeCreate: fail('boot_failed') }

@@ -6,27 +6,27 @@ import { createHostedApp } from '../testing/with-host.ts'
 
 const { deps, host, user, create, send, assertNothingLeft } = await createHostedApp({ host: { cidr: '100.64.0.0/24' } })
 
-test('20 creates at once against a cap of 5 give exactly 5', async () => {
+test('of 20 concurrent creates with a cap of 5, exactly 5 succeed', async () => {
   const ada = await user({ plan: 'beginner' })
   host.hooks = { beforeCreate: () => delay(50) }
 
-  const answers = await Promise.all(Array.from({ length: 20 }, () => create(ada)))
+  const responses = await Promise.all(Array.from({ length: 20 }, () => create(ada)))
 
-  const statuses = answers.map((answer) => answer.status)
+  const statuses = responses.map((response) => response.status)
   assert.equal(statuses.filter((status) => status === 200).length, 5, statuses.join())
   assert.equal(statuses.filter((status) => status === 429).length, 15)
   await assertNothingLeft()
 })
 
-test('of creates that race for one name one wins', async () => {
+test('of concurrent creates with the same name, one succeeds', async () => {
   const ada = await user()
 
-  const answers = await Promise.all(Array.from({ length: 8 }, () => create(ada, { name: 'only' })))
+  const responses = await Promise.all(Array.from({ length: 8 }, () => create(ada, { name: 'only' })))
 
-  assert.deepEqual(answers.map((answer) => answer.status).sort(), [200, 409, 409, 409, 409, 409, 409, 409])
+  assert.deepEqual(responses.map((response) => response.status).sort(), [200, 409, 409, 409, 409, 409, 409, 409])
 })
 
-test('creates that race for the last memory of a host: it is never oversold', async () => {
+test('concurrent creates never overcommit the memory of a host', async () => {
   const room = host.memMib
   const { reserved_mib } = await deps.db.selectFrom('hosts').selectAll().executeTakeFirstOrThrow()
   await deps.db
@@ -36,12 +36,12 @@ test('creates that race for the last memory of a host: it is never oversold', as
   host.memMib = reserved_mib + 3 * 1024
   const users = await Promise.all(Array.from({ length: 8 }, () => user()))
 
-  const answers = await Promise.all(users.map((who) => create(who, { shape: 's-1vcpu-1gb' })))
+  const responses = await Promise.all(users.map((who) => create(who, { shape: 's-1vcpu-1gb' })))
   host.memMib = room
   await deps.db.updateTable('hosts').set({ mem_mib: room }).execute()
 
-  const refused = answers.filter((answer) => answer.status === 503)
-  assert.equal(answers.filter((answer) => answer.status === 200).length, 3)
+  const refused = responses.filter((response) => response.status === 503)
+  assert.equal(responses.filter((response) => response.status === 200).length, 3)
   assert.equal(refused.length, 5)
   for (const { body, headers } of refused) {
     assert.equal(body.message, 'no capacity for s-1vcpu-1gb in eu')
@@ -49,7 +49,7 @@ test('creates that race for the last memory of a host: it is never oversold', as
   }
 })
 
-test('50 creates and deletes interleaved at random end with nothing left over', async () => {
+test('50 creates and deletes, randomly interleaved, leak nothing', async () => {
   const users = await Promise.all(Array.from({ length: 5 }, () => user()))
   host.hooks = {
     beforeCreate: () => delay(Math.random() * 60),
@@ -89,7 +89,7 @@ test('50 creates and deletes interleaved at random end with nothing left over', 
   await assertNothingLeft()
 })
 
-test('an address that was given back is not given again at once', async () => {
+test('a released address is not reused immediately', async () => {
   const ada = await user()
   const first = await create(ada)
   await send('DELETE', `/v1/sandboxes/${first.body.data.id}`, ada)

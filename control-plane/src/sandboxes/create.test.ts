@@ -12,7 +12,7 @@ const { deps, host, user, create, send, get } = hosted
 
 const ED25519 = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHKBJTCQ2Nx3hJq2W7Bv0XsWn3mP5m0rC0vB7Gf0Xn9h'
 
-test('a sandbox is created: the full view, running, and a VM with all that was asked for', async () => {
+test('a create returns the full view of a running sandbox, and its VM is as requested', async () => {
   const ada = await user()
 
   const { status, body } = await create(ada, {
@@ -84,7 +84,7 @@ test('a sandbox is created: the full view, running, and a VM with all that was a
   assert.ok(!JSON.stringify(await deps.db.selectFrom('sandboxes').selectAll().execute()).includes('secret'))
 })
 
-test('defaults: a generated name, the default image, 10 GiB, everything else off or empty', async () => {
+test('defaults are a generated name, the default image and 10 GiB; everything else is off or empty', async () => {
   const ada = await user()
 
   const { body } = await create(ada, { rootfs: '', envs: null, name: null, disk_mib: 0, host_id: '', region: '' })
@@ -99,7 +99,7 @@ test('defaults: a generated name, the default image, 10 GiB, everything else off
   assert.ok(!('auto_pause_after_seconds' in body.data) && !('status_reason' in body.data))
 })
 
-test('every fault of the body is 400 with the name of its field', async () => {
+test('every invalid field is 400 with the name of the field', async () => {
   const ada = await user()
   const faults: [object, string, RegExp, string?][] = [
     [{ shape: undefined }, 'shape', /^is required$/],
@@ -143,15 +143,15 @@ test('every fault of the body is 400 with the name of its field', async () => {
   ]
 
   for (const [body, field, text, code = 'validation_failed'] of faults) {
-    const answer = await create(ada, body)
-    const what = JSON.stringify([body, answer.body])
-    assert.deepEqual([answer.status, answer.body.data?.code], [400, code], what)
-    assert.match(answer.body.data[field] ?? '', text, what)
+    const response = await create(ada, body)
+    const what = JSON.stringify([body, response.body])
+    assert.deepEqual([response.status, response.body.data?.code], [400, code], what)
+    assert.match(response.body.data[field] ?? '', text, what)
   }
   assert.equal((await get('/v1/whoami', ada.key)).body.data.stats.total, 0)
 })
 
-test('a live name is 409, the name of an ended sandbox is free, and another user may have it too', async () => {
+test('a name in use is 409; names of ended sandboxes and of other users are free', async () => {
   const ada = await user()
   const { body } = await create(ada, { name: 'web' })
 
@@ -168,22 +168,22 @@ test('a live name is 409, the name of an ended sandbox is free, and another user
   assert.deepEqual([other.status, reused.status], [200, 200])
 })
 
-test('the concurrent cap counts every living sandbox, whatever it does, and answers 429', async () => {
+test('the concurrent cap counts every sandbox that has not ended, and exceeding it is 429', async () => {
   for (const status of SANDBOX_STATUSES) {
     const ada = await user({ plan: 'free' })
-    // A creating row of a dead process would be cleared away instead of counted.
+    // Needs a living owner: an orphaned create would be rolled back instead of counted.
     await insertSandbox(deps.db, ada.id, status, { owner: deps.processId })
 
-    const answer = await create(ada)
+    const response = await create(ada)
 
     const ended = status === 'destroyed' || status === 'failed'
-    assert.deepEqual([status, answer.status], [status, ended ? 200 : 429], JSON.stringify(answer.body))
-    if (!ended) assert.equal(answer.body.data.code, 'cap_reached')
-    assert.equal(answer.headers['retry-after'], undefined)
+    assert.deepEqual([status, response.status], [status, ended ? 200 : 429], JSON.stringify(response.body))
+    if (!ended) assert.equal(response.body.data.code, 'cap_reached')
+    assert.equal(response.headers['retry-after'], undefined)
   }
 })
 
-test('the daily cap counts what succeeded in the last 24 hours, destroyed included, failed not', async () => {
+test('the daily cap counts creates of the last 24 hours, destroyed sandboxes included, failed ones not', async () => {
   const ada = await user({ plan: 'free' })
   const hoursAgo = (hours: number) => new Date(Date.now() - hours * 3_600_000)
   const ended = (hours: number, running: boolean) =>
@@ -204,7 +204,7 @@ test('the daily cap counts what succeeded in the last 24 hours, destroyed includ
   assert.deepEqual([eleventh.status, eleventh.body.data.code], [429, 'daily_cap_reached'])
 })
 
-test('without credit there is no sandbox, except on the plan of the machine itself', async () => {
+test('without credit a create is 402, except on the local plan', async () => {
   const poor = await user()
   const local = await user({ plan: 'local' })
   for (const who of [poor, local]) await deps.db.transaction().execute((tx) => addCredit(tx, who.id, -500, 'spent'))
@@ -215,7 +215,7 @@ test('without credit there is no sandbox, except on the plan of the machine itse
   assert.equal((await create(local)).status, 200)
 })
 
-test('faults are told in order: body, name, caps, credit, capacity', async () => {
+test('checks run in this order: body, name, caps, credit, capacity', async () => {
   const ada = await user({ plan: 'free' })
   await insertSandbox(deps.db, ada.id, 'running', { name: 'taken' })
   await deps.db.transaction().execute((tx) => addCredit(tx, ada.id, -500, 'spent'))
@@ -234,7 +234,7 @@ test('faults are told in order: body, name, caps, credit, capacity', async () =>
   assert.deepEqual(statuses, [400, 409, 429, 402, 503])
 })
 
-test('host_id pins: the host that fits takes it, an unknown one is 503', async () => {
+test('host_id pins the sandbox to that host; an unknown host is 503', async () => {
   const ada = await user()
 
   assert.equal((await create(ada, { host_id: host.id })).status, 200)
@@ -246,7 +246,7 @@ test('host_id pins: the host that fits takes it, an unknown one is 503', async (
   assert.equal(unknown.headers['retry-after'], '2')
 })
 
-test('an image that is being built is 503 with Retry-After, and one that becomes ready is enabled', async () => {
+test('an image that is being built is 503 with Retry-After, and is enabled once it is ready', async () => {
   const ada = await user()
   const ready = host.images
   host.images = [...ready, { name: 'devbox:1', state: 'building', progress: 'unpacking' }]
@@ -267,7 +267,7 @@ test('an image that is being built is 503 with Retry-After, and one that becomes
   assert.deepEqual([built.status, imported.status, gone.status], [200, 200, 400])
 })
 
-test('an image that an operator imports under a name of its own can be used while a host has it', async () => {
+test('an imported image can be used while a host has it', async () => {
   const ada = await user()
   const ready = host.images
   const unknown = await create(ada, { rootfs: 'acme-tools:2' })

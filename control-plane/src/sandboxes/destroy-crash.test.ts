@@ -1,4 +1,4 @@
-/** The process that destroys is killed with -9 between any two steps, and the host agent dies under it. */
+/** The process that runs a destroy is killed with SIGKILL between any two steps, or the host agent dies. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
@@ -20,10 +20,10 @@ const ends = async (id: string) => {
   await assertNothingLeft()
 }
 
-test('killed while the host works on it, before and after the VM is gone: another process ends it', async () => {
+test('killed while the host deletes the VM, or just after: another process completes the destroy', async () => {
   for (const hook of ['beforeDelete', 'afterDelete'] as const) {
     const { id } = (await create(ada)).body.data
-    const doomed = await startApiProcess(hosted)
+    const victim = await startApiProcess(hosted)
     let reached = false
     host.hooks = {
       [hook]: () => {
@@ -34,18 +34,18 @@ test('killed while the host works on it, before and after the VM is gone: anothe
     await send('DELETE', `/v1/sandboxes/${id}`, ada)
     await until(() => reached)
 
-    await doomed.kill()
+    await victim.kill()
     host.hooks = {}
-    const heir = await startApiProcess(hosted)
+    const successor = await startApiProcess(hosted)
 
     await ends(id)
-    await heir.kill()
+    await successor.kill()
   }
 })
 
-test('killed before its last transaction commits: the memory is given back once', async () => {
+test('killed before the last transaction commits: the memory is released once', async () => {
   const { id } = (await create(ada)).body.data
-  const doomed = await startApiProcess(hosted)
+  const victim = await startApiProcess(hosted)
   const gate = Promise.withResolvers<void>()
   let reached = false
   host.hooks = {
@@ -65,16 +65,16 @@ test('killed before its last transaction commits: the memory is given back once'
         where datname = current_database() and wait_event_type = 'Lock'`.execute(deps.db)
       return rows.length > 0
     })
-    await doomed.kill()
+    await victim.kill()
   })
   assert.equal(await statusOf(id), 'destroying')
-  const heir = await startApiProcess(hosted)
+  const successor = await startApiProcess(hosted)
 
   await ends(id)
-  await heir.kill()
+  await successor.kill()
 })
 
-test('the host agent dies in the middle, and the job goes on when it is back', async () => {
+test('when the host agent dies during a destroy, the job completes once it is back', async () => {
   const api = await startApiProcess(hosted)
   for (const hook of ['beforeDelete', 'afterDelete'] as const) {
     const { id } = (await create(ada)).body.data

@@ -19,7 +19,7 @@ test.beforeEach(() => {
 const destroy = (id: string, who = ada) => send('DELETE', `/v1/sandboxes/${id}`, who)
 const statusOf = async (id: string, who = ada) => (await get(`/v1/sandboxes/${id}`, who.key)).body.data.status
 
-test('a sandbox is destroyed: destroying at once, destroyed within seconds, and all of it is gone', async () => {
+test('a destroyed sandbox is destroying at once, destroyed within seconds, and holds no resources', async () => {
   const { id } = (await create(ada)).body.data
 
   const first = await destroy(id)
@@ -33,12 +33,12 @@ test('a sandbox is destroyed: destroying at once, destroyed within seconds, and 
   await assertNothingLeft()
 })
 
-test('every state: destroyed for what has ended, destroying for all else', async () => {
+test('DELETE returns destroyed for a sandbox that has ended and destroying for every other status', async () => {
   for (const status of SANDBOX_STATUSES) {
     const row = await insertSandbox(deps.db, ada.id, status, { owner: deps.processId })
-    const answer = await destroy(row.id)
+    const response = await destroy(row.id)
     const ended = status === 'destroyed' || status === 'failed'
-    assert.deepEqual([status, answer.body.data.status], [status, ended ? 'destroyed' : 'destroying'])
+    assert.deepEqual([status, response.body.data.status], [status, ended ? 'destroyed' : 'destroying'])
     await until(async () => (await statusOf(row.id)) === 'destroyed')
   }
 })
@@ -47,26 +47,26 @@ test("someone else's sandbox is not found", async () => {
   const { id } = (await create(ada)).body.data
   const bob = await user()
 
-  const answer = await destroy(id, bob)
+  const response = await destroy(id, bob)
 
-  assert.deepEqual([answer.status, answer.body.data.message], [404, 'sandbox not found'])
+  assert.deepEqual([response.status, response.body.data.message], [404, 'sandbox not found'])
   assert.equal(await statusOf(id), 'running')
   await destroy(id)
 })
 
-test('deletes that race answer alike, and the VM is deleted once', async () => {
+test('concurrent deletes get the same response, and the VM is deleted once', async () => {
   const { id } = (await create(ada)).body.data
   host.calls.length = 0
 
-  const answers = await Promise.all(Array.from({ length: 8 }, () => destroy(id)))
+  const responses = await Promise.all(Array.from({ length: 8 }, () => destroy(id)))
   await until(async () => (await statusOf(id)) === 'destroyed')
 
-  assert.ok(answers.every((answer) => answer.status === 200))
+  assert.ok(responses.every((response) => response.status === 200))
   assert.equal(host.calls.filter((call) => call === `DELETE /v1/vms/${id}`).length, 1)
   await assertNothingLeft()
 })
 
-test('a VM that the host does not know any more is as good as destroyed', async () => {
+test('a VM that the host no longer has counts as destroyed', async () => {
   const { id } = (await create(ada)).body.data
   host.loseVm(id)
 
@@ -81,7 +81,7 @@ test('a VM that the host does not know any more is as good as destroyed', async 
   )
 })
 
-test('a host that fails is asked again until it is done', async () => {
+test('a failing host is asked again until it succeeds', async () => {
   const { id } = (await create(ada)).body.data
   let asked = 0
   host.hooks = {
@@ -97,7 +97,7 @@ test('a host that fails is asked again until it is done', async () => {
   await assertNothingLeft()
 })
 
-test('the VM of a host that is dead waits for it, and is given up with a host that stays dead', async () => {
+test('a destroy waits for a dead host, and ends without it when the host is lost', async () => {
   const { id } = (await create(ada)).body.data
   const other = (await create(ada)).body.data.id
   await host.stop()
@@ -121,7 +121,7 @@ test('the VM of a host that is dead waits for it, and is given up with a host th
   assert.equal(await statusOf(other), 'running')
 })
 
-test('a destroying row that lost its job gets one', async () => {
+test('a destroying sandbox without a job gets one', async () => {
   const { id } = (await create(ada)).body.data
   await deps.db.transaction().execute((tx) => beginMove(tx, id, 'destroy'))
 

@@ -23,7 +23,7 @@ async function lived(): Promise<string> {
   return id
 }
 
-test('every change is there, newest first, with who, why and how long', async () => {
+test('every status change is listed, newest first, with actor, reason and duration', async () => {
   const id = await lived()
 
   const { data, pagination } = await eventsOf(id)
@@ -41,13 +41,13 @@ test('every change is there, newest first, with who, why and how long', async ()
   assert.deepEqual(pagination, { total: 5, limit: 50, offset: 0, count: 5 })
   for (const [newer, event] of data.slice(1).map((event, index) => [data[index]!, event] as const)) {
     assert.ok(event.duration_ms >= 0)
-    // How long it was in a status is the time between the two events around it, to the millisecond shown.
+    // The duration is the time between two events, which are shown in milliseconds.
     const between = Date.parse(newer.at) - Date.parse(event.at)
     assert.ok(Math.abs(newer.duration_ms - between) <= 1, `${newer.duration_ms} ${between}`)
   }
 })
 
-test('they come in pages', async () => {
+test('events are paginated', async () => {
   const id = await lived()
 
   const { data, pagination } = await eventsOf(id, '?limit=2&offset=3')
@@ -59,7 +59,7 @@ test('they come in pages', async () => {
   assert.deepEqual(pagination, { total: 5, limit: 2, offset: 3, count: 2 })
 })
 
-test('they are kept until 30 days after the end', async () => {
+test('events are deleted 30 days after the sandbox has ended', async () => {
   const [old, recent, alive] = [await lived(), await lived(), (await create(ada)).body.data.id]
   await sql`update sandbox_events set at = at - interval '31 days'`.execute(deps.db)
   await sql`update sandboxes set status_since = now() - interval '31 days' where id = ${old}`.execute(deps.db)

@@ -32,7 +32,7 @@ async function remove(...ids: string[]): Promise<void> {
   for (const id of ids) await reaches(id, 'destroyed')
 }
 
-test('a fork is a sandbox of its own that goes on from where its source stands', async () => {
+test('a fork is a new sandbox that continues from the saved state of its source', async () => {
   const { id } = (await create(ada, { envs: { TOKEN: 'x' }, egress: ['example.com'] })).body.data
   await send('POST', `/v1/sandboxes/${id}/exec`, ada, { cmd: 'sh', args: ['-c', 'echo kept > file'] })
   await send('POST', `/v1/sandboxes/${id}/pause`, ada)
@@ -58,7 +58,7 @@ test('a fork is a sandbox of its own that goes on from where its source stands',
   await remove(id, child.id)
 })
 
-test('what is given replaces, what is not is inherited', async () => {
+test('given fields replace those of the source, others are inherited', async () => {
   const key = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0dpDNbeJWeBFFcvxcTtO1ymElF1i+JeVwaUCLWkLvR a@b'
   const id = await paused({
     envs: { OLD: '1' },
@@ -90,19 +90,19 @@ test('what is given replaces, what is not is inherited', async () => {
   await remove(id, same.id, other.id)
 })
 
-test('an allowance cannot be asked for, not even none', async () => {
+test('a fork with bandwidth_quota_bytes is 400, even with 0', async () => {
   const id = await paused()
 
   for (const bandwidth_quota_bytes of [0, 5, 'x']) {
-    const answer = await fork(id, { bandwidth_quota_bytes })
-    assert.deepEqual([answer.status, Object.keys(answer.body.data)], [400, ['bandwidth_quota_bytes', 'code']])
+    const response = await fork(id, { bandwidth_quota_bytes })
+    assert.deepEqual([response.status, Object.keys(response.body.data)], [400, ['bandwidth_quota_bytes', 'code']])
   }
   assert.equal((await fork(id, { count: 17 })).status, 400)
   assert.equal((await fork(id, { count: 0 })).status, 400)
   await remove(id)
 })
 
-test('only what is paused can be forked; with live also what runs, and it runs on', async () => {
+test('only a paused sandbox can be forked; with live a running one too, and it keeps running', async () => {
   const { id } = (await create(ada)).body.data
 
   const refused = await fork(id)
@@ -116,7 +116,7 @@ test('only what is paused can be forked; with live also what runs, and it runs o
   await remove(id, live.body.data.id)
 })
 
-test('with start_paused it is there at once, holds no memory, and can be resumed', async () => {
+test('with start_paused the child is paused at once, holds no memory, and can be resumed', async () => {
   const id = await paused()
 
   const child = (await fork(id, { start_paused: true })).body.data
@@ -131,11 +131,11 @@ test('with start_paused it is there at once, holds no memory, and can be resumed
   await remove(id, child.id)
 })
 
-test('several at once are an array, and differ in name and address', async () => {
+test('with count the response is an array of children with different names and addresses', async () => {
   const id = await paused()
 
-  const answer = await fork(id, { count: 5 })
-  const ids: string[] = answer.body.data.map((child: { id: string }) => child.id)
+  const response = await fork(id, { count: 5 })
+  const ids: string[] = response.body.data.map((child: { id: string }) => child.id)
   for (const child of ids) await reaches(child, 'running')
 
   const views = await Promise.all(ids.map((child) => viewOf(child)))
@@ -147,7 +147,7 @@ test('several at once are an array, and differ in name and address', async () =>
   await remove(id, ...(await childrenOf(id)).map((child) => child.id))
 })
 
-test('several at once are all or nothing: cap, credit, memory', async () => {
+test('several children are created all or not at all: cap, credit, memory', async () => {
   const bob = await user({ plan: 'beginner' })
   const id = await paused({ shape: 's-2vcpu-4gb' }, bob)
   const capped = await fork(id, { count: 5 }, bob)
@@ -164,7 +164,7 @@ test('several at once are all or nothing: cap, credit, memory', async () => {
   await assertNothingLeft()
 })
 
-test('forks count as creations of the day, also those that never ran', async () => {
+test('forks count towards the daily cap, even those that never ran', async () => {
   const bob = await user({ plan: 'pro' })
   const id = await paused({}, bob)
   await deps.db.updateTable('users').set({ plan: 'free' }).where('id', '=', bob.id).execute()
@@ -185,7 +185,7 @@ test('forks count as creations of the day, also those that never ran', async () 
   assert.deepEqual([eleventh.status, eleventh.body.data.code], [429, 'daily_cap_reached'])
 })
 
-test('deleting the source right after the answer harms no child', async () => {
+test('deleting the source right after the response does not affect its children', async () => {
   const id = await paused()
   const gate = Promise.withResolvers<void>()
   host.hooks = { beforeResume: () => gate.promise }
@@ -198,7 +198,7 @@ test('deleting the source right after the answer harms no child', async () => {
   await remove(child.id)
 })
 
-test('a copy that the host cannot make is 503, and its child is failed and holds nothing', async () => {
+test('a failed copy is 503, and its child is failed and holds no resources', async () => {
   const id = await paused()
   host.hooks = {
     beforeFork: () => {
@@ -206,9 +206,9 @@ test('a copy that the host cannot make is 503, and its child is failed and holds
     },
   }
 
-  const answer = await fork(id, { count: 2 })
+  const response = await fork(id, { count: 2 })
 
-  assert.deepEqual([answer.status, answer.body.message], [503, 'fork unavailable'])
+  assert.deepEqual([response.status, response.body.message], [503, 'fork unavailable'])
   const children = await childrenOf(id)
   assert.deepEqual(
     children.map((child) => [child.status, child.status_reason]),
@@ -221,7 +221,7 @@ test('a copy that the host cannot make is 503, and its child is failed and holds
   await remove(id)
 })
 
-test('a source that is deleted while it is copied is a conflict', async () => {
+test('deleting the source during the copy is 409', async () => {
   const id = await paused()
   host.hooks = {
     beforeFork: async () => {
@@ -230,14 +230,14 @@ test('a source that is deleted while it is copied is a conflict', async () => {
     },
   }
 
-  const answer = await fork(id)
+  const response = await fork(id)
 
-  assert.equal(answer.status, 409)
+  assert.equal(response.status, 409)
   await reaches(id, 'destroyed')
   await assertNothingLeft()
 })
 
-test('a child that does not come up is an error, and a resume tries again', async () => {
+test('a child that does not start is in error, and can be resumed', async () => {
   const id = await paused()
   host.hooks = {
     beforeResume: () => {
@@ -258,7 +258,7 @@ test('a child that does not come up is an error, and a resume tries again', asyn
   await remove(child.id)
 })
 
-test('a child that cannot be given its own identity is never served: its VM is gone, and the reason is kept', async () => {
+test('a child without a confirmed identity never runs: its VM is deleted, and the reason is recorded', async () => {
   const id = await paused()
   host.hooks = {
     beforeResume: () => {
@@ -275,7 +275,7 @@ test('a child that cannot be given its own identity is never served: its VM is g
   await remove(id)
 })
 
-test('a child is deleted while it is forking, and nothing stays', async () => {
+test('a child that is deleted while forking leaks nothing', async () => {
   const id = await paused()
   const gate = Promise.withResolvers<void>()
   host.hooks = { beforeResume: () => gate.promise }
@@ -290,7 +290,7 @@ test('a child is deleted while it is forking, and nothing stays', async () => {
   await remove(id)
 })
 
-test('the same Idempotency-Key is the same child', async () => {
+test('the same Idempotency-Key returns the same child', async () => {
   const id = await paused()
   const post = async (payload: object): Promise<TestResponse> => {
     const headers = { ...ada.headers, 'idempotency-key': 'fork-1' }
@@ -309,7 +309,7 @@ test('the same Idempotency-Key is the same child', async () => {
   await remove(id, ...(await childrenOf(id)).map((child) => child.id))
 })
 
-test('a pause that meets a live fork waits for it', async () => {
+test('a pause during a live fork waits for it', async () => {
   const { id } = (await create(ada)).body.data
   const gate = Promise.withResolvers<void>()
   host.hooks = { beforeFork: () => gate.promise }
@@ -328,11 +328,11 @@ test('a pause that meets a live fork waits for it', async () => {
   await remove(id, child.id)
 })
 
-test('many may fork one source at the same moment', async () => {
+test('one source can be forked by many requests at once', async () => {
   const id = await paused()
 
-  const answers = await Promise.all(Array.from({ length: 6 }, () => fork(id)))
-  const ids = answers.map((answer) => answer.body.data.id)
+  const responses = await Promise.all(Array.from({ length: 6 }, () => fork(id)))
+  const ids = responses.map((response) => response.body.data.id)
   for (const child of ids) await reaches(child, 'running')
 
   assert.equal(new Set(ids).size, 6)

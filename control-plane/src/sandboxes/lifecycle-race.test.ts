@@ -1,4 +1,4 @@
-/** Eight clients throw everything they have at one sandbox and its children. */
+/** Eight clients send random requests to one sandbox and its children. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
@@ -10,7 +10,7 @@ const ROUNDS = 25
 const { deps, user, create, send, get, assertNothingLeft } = await createHostedApp({ host: { memMib: 32_768 } })
 const ada = await user({ plan: 'local' })
 
-/** What the spec allows each of them to answer. */
+/** The statuses that each request may return. */
 const ALLOWED = { pause: [202, 409], resume: [202, 409], fork: [202, 409, 503], exec: [200, 404, 502], DELETE: [200] }
 type Verb = keyof typeof ALLOWED
 
@@ -21,14 +21,14 @@ const statuses = async () => {
 const isSettled = (status: string) => ['running', 'paused', 'error', 'destroyed', 'failed'].includes(status)
 
 async function ask(id: string, verb: Verb): Promise<void> {
-  const answer =
+  const response =
     verb === 'DELETE'
       ? await send('DELETE', `/v1/sandboxes/${id}`, ada)
       : await send('POST', `/v1/sandboxes/${id}/${verb}`, ada, verb === 'exec' ? { cmd: 'true' } : {})
-  assert.ok(ALLOWED[verb].includes(answer.status), `${verb}: ${answer.status} ${JSON.stringify(answer.body)}`)
+  assert.ok(ALLOWED[verb].includes(response.status), `${verb}: ${response.status} ${JSON.stringify(response.body)}`)
 }
 
-test('pause, resume, fork and exec at random: every answer is allowed, and the end is consistent', async () => {
+test('random pauses, resumes, forks and execs get only allowed responses and end consistently', async () => {
   const { id } = (await create(ada)).body.data
   const verbs: Verb[] = ['pause', 'resume', 'pause', 'resume', 'fork', 'exec']
 
@@ -43,7 +43,7 @@ test('pause, resume, fork and exec at random: every answer is allowed, and the e
   await checkIntervals()
 })
 
-test('with deletes among them all of it ends, and nothing stays', async () => {
+test('with random deletes among them, all sandboxes end and nothing leaks', async () => {
   const living = [...(await statuses())].filter(([, status]) => !['destroyed', 'failed'].includes(status))
   const verbs: Verb[] = ['pause', 'resume', 'fork', 'DELETE']
 
@@ -66,7 +66,7 @@ test('with deletes among them all of it ends, and nothing stays', async () => {
   await checkIntervals()
 })
 
-/** What was paid for is gapless and without overlap, and is what the events say. */
+/** Usage intervals have neither gaps nor overlaps, and match the events. */
 async function checkIntervals(): Promise<void> {
   for (const id of (await statuses()).keys()) {
     const intervals = await deps.db

@@ -13,7 +13,7 @@ const inTransaction = <T>(work: Parameters<ReturnType<typeof deps.db.transaction
 const statusOf = async (id: string) =>
   (await deps.db.selectFrom('sandboxes').select('status').where('id', '=', id).executeTakeFirstOrThrow()).status
 
-test('a begun operation raises the fence, and its end needs that number', async () => {
+test('beginning an operation raises the fence, and only that fence can end it', async () => {
   const sandbox = await insertSandbox(deps.db, userId, 'running')
 
   const pausing = await deps.db.transaction().execute((tx) => beginMove(tx, sandbox.id, 'pause', { reason: 'asked' }))
@@ -24,7 +24,7 @@ test('a begun operation raises the fence, and its end needs that number', async 
   assert.ok(paused.paused_at)
 })
 
-test('of two callers that race for one sandbox one wins and the other gets 409', async () => {
+test('of two concurrent operations on one sandbox, one begins and the other gets 409', async () => {
   const sandbox = await insertSandbox(deps.db, userId, 'running')
   const race = () => inTransaction((tx) => beginMove(tx, sandbox.id, 'pause'))
 
@@ -37,7 +37,7 @@ test('of two callers that race for one sandbox one wins and the other gets 409',
   }
 })
 
-test('delete takes the sandbox from an operation under way, whose end is then refused', async () => {
+test('a delete takes over from an operation in progress, which can then no longer commit', async () => {
   const sandbox = await insertSandbox(deps.db, userId, 'running')
   const pausing = await deps.db.transaction().execute((tx) => beginMove(tx, sandbox.id, 'pause'))
 
@@ -64,7 +64,7 @@ test('an older operation cannot end a newer one of the same kind', async () => {
   await deps.db.transaction().execute((tx) => endMove(tx, sandbox.id, 'pauseDone', second.fence))
 })
 
-test('the table is the law: every move from every status does what it says', async () => {
+test('every move from every status follows SANDBOX_MOVES', async () => {
   for (const [move, { from, to, fence }] of Object.entries(SANDBOX_MOVES)) {
     for (const status of SANDBOX_STATUSES) {
       const sandbox = await insertSandbox(deps.db, userId, status)
@@ -81,7 +81,7 @@ test('the table is the law: every move from every status does what it says', asy
   }
 })
 
-test('the counts follow every insert and move, alone, in bulk and rolled back', async () => {
+test('the counts per status follow every insert and move: single, in bulk and rolled back', async () => {
   const { id } = await user()
   const counted = async () =>
     deps.db.selectFrom('sandbox_counts').selectAll().where('user_id', '=', id).executeTakeFirst()

@@ -8,14 +8,14 @@ import { chooseName, generateName } from './names.ts'
 
 const { deps, user } = await createTestApp()
 
-test('every generated name is a name', () => {
+test('every generated name is valid', () => {
   for (const word of [...ADJECTIVES, ...ANIMALS]) assert.match(word, /^[a-z]{2,20}$/)
   for (let i = 0; i < 1000; i++) assert.equal(checkSandboxName(generateName()), undefined)
   assert.ok(ADJECTIVES.length * ANIMALS.length > 100_000)
   assert.equal(new Set(ADJECTIVES).size + new Set(ANIMALS).size, ADJECTIVES.length + ANIMALS.length)
 })
 
-test('when all pairs are taken a number makes the name unique', async () => {
+test('when all word pairs are taken, a number makes the name unique', async () => {
   const { id } = await user()
   await sql`insert into sandboxes
       (id, user_id, name, status, shape, rootfs, region, vcpu, mem_mib, disk_mib, bandwidth_quota_bytes)

@@ -8,7 +8,7 @@ const { deps, user, send, create, get } = await createHostedApp({ config: { ingr
 const ada = await user()
 const patch = (id: string, body: unknown, who = ada) => send('PATCH', `/v1/sandboxes/${id}`, who, body)
 
-test('only what is given changes, and the whole view is answered', async () => {
+test('only given fields change, and the response is the full view', async () => {
   const { id } = await insertSandbox(deps.db, ada.id, 'running', { auto_pause_after_seconds: 100 })
 
   const first = (await patch(id, { ingress_enabled: true })).body.data
@@ -22,7 +22,7 @@ test('only what is given changes, and the whole view is answered', async () => {
   assert.deepEqual((await get(`/v1/sandboxes/${id}`, ada.key)).body.data, third)
 })
 
-test('switching auto-pause off wins over a number', async () => {
+test('disable_auto_pause wins over a number', async () => {
   const { id } = await insertSandbox(deps.db, ada.id, 'running', { auto_pause_after_seconds: 100 })
 
   const { body } = await patch(id, { auto_pause_after_seconds: 600, disable_auto_pause: true })
@@ -31,13 +31,13 @@ test('switching auto-pause off wins over a number', async () => {
   assert.equal((await patch(id, { disable_auto_pause: false, auto_pause_after_seconds: 60 })).status, 200)
 })
 
-test('every living state may be patched, an ended one is 409', async () => {
+test('a sandbox can be patched in every status until it has ended, then it is 409', async () => {
   for (const status of SANDBOX_STATUSES) {
     const { id } = await insertSandbox(deps.db, ada.id, status, { owner: deps.processId })
-    const answer = await patch(id, { ingress_enabled: true })
-    assert.deepEqual([status, answer.status], [status, isTerminal(status) ? 409 : 200])
+    const response = await patch(id, { ingress_enabled: true })
+    assert.deepEqual([status, response.status], [status, isTerminal(status) ? 409 : 200])
     if (isTerminal(status)) {
-      assert.deepEqual(answer.body.data, {
+      assert.deepEqual(response.body.data, {
         message: `sandbox is ${status}, expected a living sandbox`,
         code: 'wrong_state',
       })
@@ -45,24 +45,24 @@ test('every living state may be patched, an ended one is 409', async () => {
   }
 })
 
-test('values that are none are 400, a foreign sandbox is 404 before that', async () => {
+test('invalid values are 400, and a sandbox of another user is 404 before that', async () => {
   const { id } = await insertSandbox(deps.db, ada.id)
   const bob = await user()
 
   for (const body of [{ auto_pause_after_seconds: 5 }, { auto_pause_after_seconds: 1e9 }, { ingress_enabled: 'x' }]) {
-    const answer = await patch(id, body)
-    assert.deepEqual([answer.status, Object.keys(answer.body.data)[0]], [400, Object.keys(body)[0]])
+    const response = await patch(id, body)
+    assert.deepEqual([response.status, Object.keys(response.body.data)[0]], [400, Object.keys(body)[0]])
     assert.equal((await patch(id, body, bob)).status, 404)
   }
 })
 
-test('a living sandbox of the caller is found by its address', async () => {
+test('a sandbox of the caller is found by its address until it has ended', async () => {
   const { id, ip } = (await create(ada)).body.data
   const bob = await user()
   const at = (address: string, who = ada) => get(`/v1/sandboxes/by-ip/${encodeURIComponent(address)}`, who.key)
 
   assert.equal((await at(ip)).body.data.id, id)
-  for (const answer of [await at(ip, bob), await at('100.64.255.250'), await at('nonsense'), await at('::1')]) {
-    assert.deepEqual([answer.status, answer.body.data.message], [404, 'sandbox not found'])
+  for (const response of [await at(ip, bob), await at('100.64.255.250'), await at('nonsense'), await at('::1')]) {
+    assert.deepEqual([response.status, response.body.data.message], [404, 'sandbox not found'])
   }
 })

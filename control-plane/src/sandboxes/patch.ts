@@ -1,7 +1,7 @@
 /**
  * Changes settings of a sandbox, in every state but the terminal ones. A new idle limit counts from now. This gives a
  * sandbox that was idle for longer the whole new limit, and auto-pause relies on it: processes may have recorded uses
- * that were far from the end of the old limit (docs/decisions/0032-auto-pause-protocol.md).
+ * that were far from the end of the old limit (docs/decisions/0021-auto-pause-protocol.md).
  */
 import { wrongState } from '@warren/kit/failure'
 import { isTerminal, type SandboxPatchBody, type SandboxStatus, TERMINAL_STATUSES } from '@warren/protocol'

@@ -27,12 +27,12 @@ const kindsOf = async (id: string) => {
 }
 const pause = (id: string) => send('POST', `/v1/sandboxes/${id}/pause`, ada)
 async function running(body: object = {}): Promise<string> {
-  const { status, body: answer } = await create(ada, body)
-  assert.equal(status, 200, JSON.stringify(answer))
-  return answer.data.id
+  const { status, body: response } = await create(ada, body)
+  assert.equal(status, 200, JSON.stringify(response))
+  return response.data.id
 }
 
-test('a pause is accepted at once, and paused when the host has saved everything', async () => {
+test('a pause is accepted at once, and the sandbox is paused when the host has saved everything', async () => {
   const id = await running()
   const saved = Promise.withResolvers<void>()
   host.hooks = { beforePause: () => saved.promise }
@@ -52,7 +52,7 @@ test('a pause is accepted at once, and paused when the host has saved everything
   assert.equal(host.vms.get(id)!.state, 'paused')
 })
 
-test('what is paused holds no memory, and pays for memory and disk but not for processors', async () => {
+test('a paused sandbox reserves no memory, and is charged for memory and disk but not for vCPUs', async () => {
   const id = await running()
 
   await pause(id)
@@ -64,7 +64,7 @@ test('what is paused holds no memory, and pays for memory and disk but not for p
   await assertNothingLeft()
 })
 
-test('a body is not needed, and none of its sloppy forms is refused', async () => {
+test('a request body is optional, and every empty form of it is accepted', async () => {
   for (const payload of ['', '{}', 'null', ' ', '{"unknown":1}', '[]']) {
     const id = await running()
     const url = `/v1/sandboxes/${id}/pause`
@@ -75,7 +75,7 @@ test('a body is not needed, and none of its sloppy forms is refused', async () =
   }
 })
 
-test('a pause of what is not running is 409 and says so', async () => {
+test('a pause of a sandbox that is not running is 409 with its status', async () => {
   const id = await running()
   await pause(id)
   await reaches(id, 'paused')
@@ -88,12 +88,12 @@ test('a pause of what is not running is 409 and says so', async () => {
   )
 })
 
-test('of two pauses at once one is accepted', async () => {
+test('of two concurrent pauses one is accepted', async () => {
   const id = await running()
 
-  const answers = await Promise.all([pause(id), pause(id)])
+  const responses = await Promise.all([pause(id), pause(id)])
 
-  assert.deepEqual(answers.map((answer) => answer.status).sort(), [202, 409])
+  assert.deepEqual(responses.map((response) => response.status).sort(), [202, 409])
   await reaches(id, 'paused')
 })
 
@@ -107,7 +107,7 @@ test("someone else's sandbox is not found", async () => {
   assert.equal((await send('GET', `/v1/sandboxes/${id}/events`, bob)).status, 404)
 })
 
-test('a pause that the host cannot do leaves the sandbox running with the reason, and it can be paused again', async () => {
+test('a pause that fails on the host leaves the sandbox running with the reason, and can be repeated', async () => {
   const id = await running()
   host.hooks = {
     beforePause: () => {
@@ -133,7 +133,7 @@ test('a pause that the host cannot do leaves the sandbox running with the reason
   await reaches(id, 'paused')
 })
 
-test('a host that fails in its own words does not tell them to the owner', async () => {
+test('internal error messages of a host are not shown to the user', async () => {
   const id = await running()
   host.hooks = {
     beforePause: () => {
@@ -147,7 +147,7 @@ test('a host that fails in its own words does not tell them to the owner', async
   assert.equal((await viewOf(id)).status_reason, 'could not be paused: the host failed')
 })
 
-test('a host that dies in the middle is asked again when it is back', async () => {
+test('a host that dies during the pause is asked again when it is back', async () => {
   for (const hook of ['beforePause', 'afterPause'] as const) {
     const id = await running()
     let reached = false
@@ -171,7 +171,7 @@ test('a host that dies in the middle is asked again when it is back', async () =
   }
 })
 
-test('a VM that dies while it is paused is an error that can be resumed', async () => {
+test('a VM that dies during the pause leaves the sandbox in error, and it can be resumed', async () => {
   const id = await running()
   host.hooks = {
     beforePause: () => {
@@ -190,23 +190,23 @@ test('a VM that dies while it is paused is an error that can be resumed', async 
   await assertNothingLeft()
 })
 
-test('a delete wins over a pause under way', async () => {
+test('a delete wins over a pause in progress', async () => {
   const id = await running()
   const saved = Promise.withResolvers<void>()
   host.hooks = { beforePause: () => saved.promise }
   await pause(id)
 
-  const answer = await send('DELETE', `/v1/sandboxes/${id}`, ada)
+  const response = await send('DELETE', `/v1/sandboxes/${id}`, ada)
   await reaches(id, 'destroyed')
   saved.resolve()
 
-  assert.equal(answer.body.data.status, 'destroying')
+  assert.equal(response.body.data.status, 'destroying')
   assert.equal(host.vms.has(id), false)
   assert.deepEqual(await kindsOf(id), ['running'])
   await assertNothingLeft()
 })
 
-test('a delete ends what is paused, and its intervals', async () => {
+test('deleting a paused sandbox ends its usage interval', async () => {
   const id = await running()
   await pause(id)
   await reaches(id, 'paused')

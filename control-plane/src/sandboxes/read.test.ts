@@ -15,7 +15,7 @@ test('a fresh user has an empty list', async () => {
   })
 })
 
-test('the list is newest first, ties by id, and tells the exact total whatever the page', async () => {
+test('the list is newest first, ties by id, with the exact total on every page', async () => {
   const { id, key } = await user()
   const at = (seconds: number) => new Date(Date.UTC(2026, 0, 1, 0, 0, seconds))
   const made = []
@@ -40,7 +40,7 @@ test('the list is newest first, ties by id, and tells the exact total whatever t
   assert.deepEqual(beyond.body.data.pagination, { total: 4, limit: 50, offset: 10, count: 0 })
 })
 
-test('limit is clamped, 0 is the default, and what is no number of items is 400', async () => {
+test('limit is clamped, 0 means the default, and an invalid limit is 400', async () => {
   const { key } = await user()
   const limitOf = async (query: string) => (await get(`/v1/sandboxes?${query}`, key)).body.data.pagination?.limit
 
@@ -54,7 +54,7 @@ test('limit is clamped, 0 is the default, and what is no number of items is 400'
   }
 })
 
-test('the status filter gives those in that status with their own total, and an unknown status is 400', async () => {
+test('the status filter returns sandboxes of that status with their total, and an unknown status is 400', async () => {
   const { id, key } = await user()
   for (const status of SANDBOX_STATUSES) await insertSandbox(deps.db, id, status)
   await insertSandbox(deps.db, id, 'paused')
@@ -69,7 +69,7 @@ test('the status filter gives those in that status with their own total, and an 
   assert.match(wrong.body.data.status, /^must be one of creating, running/)
 })
 
-test('the view has every field that is set and leaves out what is not', async () => {
+test('the view has every field that is set and omits the others', async () => {
   const { id, key } = await user()
   const bare = await insertSandbox(deps.db, id, 'creating')
   const full = await insertSandbox(deps.db, id, 'paused', {
@@ -132,34 +132,34 @@ test('the view has every field that is set and leaves out what is not', async ()
   )
 })
 
-test("an absent sandbox and someone else's answer byte for byte the same", async () => {
+test('a sandbox that does not exist and one of another user get identical responses', async () => {
   const [ada, bob] = [await user(), await user()]
   const foreign = await insertSandbox(deps.db, bob.id)
 
-  const answers = await Promise.all(
+  const responses = await Promise.all(
     [foreign.id, 'sb-01ARZ3NDEKTSV4RRFFQ69G5FAV', 'nonsense', 'sb-%00', `${'x'.repeat(900)}`].map((id) =>
       get(`/v1/sandboxes/${id}`, ada.key),
     ),
   )
 
-  for (const answer of answers) {
+  for (const response of responses) {
     assert.deepEqual(
-      [answer.status, answer.body],
+      [response.status, response.body],
       [404, { status: 'fail', data: { message: 'sandbox not found', code: 'not_found' } }],
     )
   }
 })
 
-test('many lookups at once each get their own answer', async () => {
+test('concurrent lookups each get their own sandbox', async () => {
   const [ada, bob] = [await user(), await user()]
   const rows = []
   for (let i = 0; i < 20; i++) rows.push(await insertSandbox(deps.db, i % 2 ? ada.id : bob.id))
 
-  const answers = await Promise.all(rows.map((row) => get(`/v1/sandboxes/${row.id}`, ada.key)))
+  const responses = await Promise.all(rows.map((row) => get(`/v1/sandboxes/${row.id}`, ada.key)))
 
-  for (const [i, answer] of answers.entries()) {
-    assert.equal(answer.status, i % 2 ? 200 : 404)
-    if (i % 2) assert.equal(answer.body.data.id, rows[i]!.id)
+  for (const [i, response] of responses.entries()) {
+    assert.equal(response.status, i % 2 ? 200 : 404)
+    if (i % 2) assert.equal(response.body.data.id, rows[i]!.id)
   }
 })
 

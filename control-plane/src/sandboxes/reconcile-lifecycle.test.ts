@@ -1,4 +1,4 @@
-/** What reconcile.ts makes of paused, resuming and forking sandboxes. Its sweep is run by hand, and so are the jobs. */
+/** How reconcile.ts repairs paused, resuming and forking sandboxes. The tests run the sweep and the jobs. */
 import assert from 'node:assert/strict'
 import { after, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
@@ -23,7 +23,7 @@ const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key))
 const reaches = (id: string, status: string) =>
   until(async () => (await viewOf(id)).status === status, `${id} is ${status}`, 15_000)
 
-/** Works off what is to be done while `during` runs. */
+/** Runs a worker for queued jobs while `during` runs. */
 async function working(during: () => Promise<unknown>): Promise<void> {
   const own = createTestDeps(reconnect(deps.database), { hostSocket: host.socket })
   after(() => own.hosts.close())
@@ -46,7 +46,7 @@ async function end(...ids: string[]): Promise<void> {
   await working(() => Promise.all(ids.map((id) => reaches(id, 'destroyed'))))
 }
 
-test('a paused or broken sandbox whose host does not know it any more is failed and costs nothing', async () => {
+test('a sandbox that is paused or in error and lost by its host becomes failed and is no longer charged', async () => {
   const [first, second] = [await paused(), await paused()]
   await sql`update sandboxes set status = 'error' where id = ${second}`.execute(deps.db)
   host.loseVm(first)
@@ -61,7 +61,7 @@ test('a paused or broken sandbox whose host does not know it any more is failed 
   await assertNothingLeft()
 })
 
-test('a paused sandbox whose VM runs is paused again: its memory counts meanwhile, and nothing is lost', async () => {
+test('a paused sandbox whose VM runs is paused again, and its memory is counted until then', async () => {
   const id = await paused()
   host.vms.get(id)!.state = 'running'
 
@@ -77,7 +77,7 @@ test('a paused sandbox whose VM runs is paused again: its memory counts meanwhil
   await end(id)
 })
 
-test('a host without room for a VM that it runs is full, not oversold', async () => {
+test('a VM that runs without a reservation makes its host full, not overcommitted', async () => {
   const id = await paused()
   await sql`update hosts set mem_mib = reserved_mib`.execute(deps.db)
   host.vms.get(id)!.state = 'running'
@@ -90,7 +90,7 @@ test('a host without room for a VM that it runs is full, not oversold', async ()
   await end(id)
 })
 
-test('a running sandbox that its host has paused is an error, and a resume takes it up', async () => {
+test('a running sandbox whose host has paused it becomes error, and can be resumed', async () => {
   const { id } = (await create(ada)).body.data
   Object.assign(host.vms.get(id)!, { state: 'paused', generations: [1] })
 
@@ -104,7 +104,7 @@ test('a running sandbox that its host has paused is an error, and a resume takes
   await end(id)
 })
 
-test('a pausing sandbox whose VM is dead or lost is settled without its job', async () => {
+test('a pausing sandbox whose VM is dead or lost is repaired without its job', async () => {
   const [dead, lost] = [(await create(ada)).body.data.id, (await create(ada)).body.data.id]
   for (const id of [dead, lost]) await send('POST', `/v1/sandboxes/${id}/pause`, ada)
   host.killVm(dead, 'QEMU ended')
@@ -117,7 +117,7 @@ test('a pausing sandbox whose VM is dead or lost is settled without its job', as
   await end(dead)
 })
 
-test('an operation whose job is lost gets another', async () => {
+test('an operation whose job is lost gets another job', async () => {
   const [pausing, resuming] = [(await create(ada)).body.data.id, await paused()]
   const forked = await paused()
   await send('POST', `/v1/sandboxes/${pausing}/pause`, ada)
@@ -136,7 +136,7 @@ test('an operation whose job is lost gets another', async () => {
   await end(pausing, resuming, forked, child)
 })
 
-test('a fork whose process died before anybody was told of it is taken back', async () => {
+test('a fork whose process died before the response is rolled back', async () => {
   const id = await paused()
   const dead = createTestDeps(reconnect(deps.database), { hostSocket: host.socket })
   after(() => dead.hosts.close())
@@ -166,7 +166,7 @@ test('a fork whose process died before anybody was told of it is taken back', as
   await end(id)
 })
 
-test('a host that does not answer says nothing about what is paused', async () => {
+test('paused sandboxes of an unreachable host stay paused', async () => {
   const id = await paused()
   await host.stop()
 
@@ -177,7 +177,7 @@ test('a host that does not answer says nothing about what is paused', async () =
   await end(id)
 })
 
-test('what is broken is deleted like anything else', async () => {
+test('a sandbox in error can be deleted', async () => {
   const { id } = (await create(ada)).body.data
   host.killVm(id, 'QEMU ended')
   await reconcile.run(deps)

@@ -17,7 +17,7 @@ const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key))
 const usageOf = (id: string) =>
   deps.db.selectFrom('usage_intervals').selectAll().where('sandbox_id', '=', id).orderBy('id').execute()
 
-test('a VM that died turns its sandbox into error with the reason, and its memory is free again', async () => {
+test('a sandbox whose VM died is in error with the reason, and its memory is released', async () => {
   const { id } = (await create(ada)).body.data
   host.killVm(id, 'QEMU ended by SIGKILL')
 
@@ -36,7 +36,7 @@ test('a VM that died turns its sandbox into error with the reason, and its memor
   await sql`update usage_intervals set ended_at = now() where ended_at is null`.execute(deps.db)
 })
 
-test('a VM that its host does not know any more leaves a failed sandbox, which costs nothing', async () => {
+test('a sandbox whose host lost the VM is failed and is no longer charged', async () => {
   const { id } = (await create(ada)).body.data
   host.loseVm(id)
 
@@ -48,7 +48,7 @@ test('a VM that its host does not know any more leaves a failed sandbox, which c
   await assertNothingLeft()
 })
 
-test('a VM that belongs to nobody is deleted, with a fence that locks out whoever made it', async () => {
+test('an orphaned VM is deleted, with a fence that blocks the operation that created it', async () => {
   const { id } = (await create(ada)).body.data
   const stray = newId('sandbox')
   host.vms.set(stray, { ...host.vms.get(id)!, id: stray, fence: 7 })
@@ -60,7 +60,7 @@ test('a VM that belongs to nobody is deleted, with a fence that locks out whoeve
   await assertNothingLeft()
 })
 
-test('a sandbox that becomes running while its host is asked is not taken for lost', async () => {
+test('a sandbox that becomes running while its host is asked is not treated as lost', async () => {
   const asked = Promise.withResolvers<void>()
   const created = Promise.withResolvers<void>()
   let stale: Promise<void> | undefined
@@ -75,7 +75,7 @@ test('a sandbox that becomes running while its host is asked is not taken for lo
   const swept = reconcile.run(deps)
   await asked.promise
   const { id } = (await create(ada)).body.data
-  // The answer that is on its way does not know of it.
+  // The response in flight does not contain it.
   const made = host.vms.get(id)!
   host.vms.delete(id)
   created.resolve()
@@ -89,7 +89,7 @@ test('a sandbox that becomes running while its host is asked is not taken for lo
   assert.equal((await viewOf(id)).status, 'running')
 })
 
-test('a sandbox that somebody works on meanwhile is left to them', async () => {
+test('a sandbox on which an operation has begun meanwhile is not repaired', async () => {
   const { id } = (await create(ada)).body.data
   host.killVm(id, 'gone')
   host.hooks = { state: () => void send('DELETE', `/v1/sandboxes/${id}`, ada) }
@@ -102,7 +102,7 @@ test('a sandbox that somebody works on meanwhile is left to them', async () => {
   host.loseVm(id)
 })
 
-test('a host that does not answer says nothing: its sandboxes stay as they are', async () => {
+test('sandboxes of an unreachable host are not changed', async () => {
   const { id } = (await create(ada)).body.data
   await host.stop()
 
@@ -112,7 +112,7 @@ test('a host that does not answer says nothing: its sandboxes stay as they are',
   assert.equal((await viewOf(id)).status, 'running')
 })
 
-test('promised memory that does not fit the rows is mended', async () => {
+test('reserved memory that differs from the sandboxes of a host is corrected', async () => {
   const before = await deps.db.selectFrom('hosts').select(['reserved_mib', 'vm_count']).executeTakeFirst()
   await sql`update hosts set reserved_mib = reserved_mib + 512, vm_count = vm_count + 3`.execute(deps.db)
 

@@ -30,7 +30,7 @@ const remove = async (id: string, who = ada) => {
   await reaches(id, 'destroyed', who)
 }
 
-test('a resume is accepted at once and running when the host says so, with all that makes it itself', async () => {
+test('a resume is accepted at once, and the VM starts with the identity and settings of the sandbox', async () => {
   const id = await paused({ name: 'phoenix', envs: { SECRET: 'x' } })
   const asked: HostVmResumeBody[] = []
   const gate = Promise.withResolvers<void>()
@@ -59,7 +59,7 @@ test('a resume is accepted at once and running when the host says so, with all t
   await remove(id)
 })
 
-test('billing goes on as paused until it runs', async () => {
+test('a resuming sandbox is charged as paused until it runs', async () => {
   const id = await paused()
   await resume(id)
   await reaches(id, 'running')
@@ -79,16 +79,16 @@ test('billing goes on as paused until it runs', async () => {
   await remove(id)
 })
 
-test('a resume of what is neither paused nor error is 409', async () => {
+test('a resume of a sandbox that is neither paused nor in error is 409', async () => {
   const { id } = (await create(ada)).body.data
 
-  const answer = await resume(id)
+  const response = await resume(id)
 
-  assert.deepEqual([answer.status, answer.body.data.message], [409, 'sandbox is running, expected paused or error'])
+  assert.deepEqual([response.status, response.body.data.message], [409, 'sandbox is running, expected paused or error'])
   await remove(id)
 })
 
-test('the cap counts all others, paused ones too, but not the one that is resumed', async () => {
+test('the cap on resume counts all other sandboxes, paused ones included', async () => {
   const bob = await user({ plan: 'free' })
   const id = await paused({}, bob)
   const allowed = await resume(id, bob)
@@ -108,7 +108,7 @@ test('the cap counts all others, paused ones too, but not the one that is resume
   await remove(other, bob)
 })
 
-test('without credit it stays paused, and pays no more than before', async () => {
+test('without credit a resume is 402 and the sandbox stays paused', async () => {
   const bob = await user()
   const id = await paused({}, bob)
   await deps.db.updateTable('users').set({ credit_micro: 0 }).where('id', '=', bob.id).execute()
@@ -120,7 +120,7 @@ test('without credit it stays paused, and pays no more than before', async () =>
   await remove(id, bob)
 })
 
-test('without room on its host it is 503 and stays paused; with room again it runs', async () => {
+test('without capacity on its host a resume is 503, and succeeds once there is capacity', async () => {
   const id = await paused({ shape: 's-1vcpu-2gb' })
   const other = (await create(ada, { shape: 's-2vcpu-4gb' })).body.data.id
 
@@ -136,7 +136,7 @@ test('without room on its host it is 503 and stays paused; with room again it ru
   await assertNothingLeft()
 })
 
-test('a failure that passes is tried again', async () => {
+test('a transient failure is retried', async () => {
   const id = await paused()
   let tries = 0
   host.hooks = {
@@ -153,7 +153,7 @@ test('a failure that passes is tried again', async () => {
   await remove(id)
 })
 
-test('after three attempts it is an error with the reason, holds nothing, and a resume tries all of them again', async () => {
+test('after three attempts the sandbox is in error and holds no memory; another resume has three attempts again', async () => {
   const id = await paused()
   let tries = 0
   host.hooks = {
@@ -179,7 +179,7 @@ test('after three attempts it is an error with the reason, holds nothing, and a 
   await remove(id)
 })
 
-test('a damaged state is told at once, and the next resume goes on from the one before and says so', async () => {
+test('a damaged snapshot fails the resume at once, and the next one uses the older snapshot and says so', async () => {
   const id = await paused()
   await resume(id)
   await reaches(id, 'running')
@@ -203,7 +203,7 @@ test('a damaged state is told at once, and the next resume goes on from the one 
   await remove(id)
 })
 
-test('a host that dies in the middle is asked again when it is back', async () => {
+test('a host that dies during the resume is asked again when it is back', async () => {
   for (const hook of ['beforeResume', 'afterResume'] as const) {
     const id = await paused()
     let reached = false
@@ -226,7 +226,7 @@ test('a host that dies in the middle is asked again when it is back', async () =
   }
 })
 
-test('a host that stays silent is given up after a minute; what it did after all is saved again', async () => {
+test('a resume fails after a minute without an response; a VM that the host starts later is paused again', async () => {
   const id = await paused()
   await host.stop()
   await resume(id)
@@ -246,7 +246,7 @@ test('a host that stays silent is given up after a minute; what it did after all
   await remove(id)
 })
 
-test('a delete wins over a resume under way', async () => {
+test('a delete wins over a resume in progress', async () => {
   const id = await paused()
   const gate = Promise.withResolvers<void>()
   host.hooks = { beforeResume: () => gate.promise }

@@ -18,7 +18,7 @@ const reaches = (id: string, status: string) =>
   until(async () => (await viewOf(id)).status === status, `${id} is ${status}`, 15_000)
 const eventsOf = async (id: string) => (await get(`/v1/sandboxes/${id}/events`, ada.key)).body.data.data
 
-test('a sandbox that asks to be paused is paused once, with its words as the reason', async () => {
+test('a sandbox that requests its pause is paused once, with the text of the request as reason', async () => {
   const { id } = (await create(ada)).body.data
   host.vms.get(id)!.signal = { action: 'pause', reason: 'done for\u0007 today' }
 
@@ -38,7 +38,7 @@ test('a sandbox that asks to be paused is paused once, with its words as the rea
   assert.equal((await viewOf(id)).status, 'running')
 })
 
-test('a sandbox that asks to be deleted is, and why stays with it', async () => {
+test('a sandbox that requests its deletion is deleted, and keeps the reason', async () => {
   const { id } = (await create(ada)).body.data
   host.vms.get(id)!.signal = { action: 'delete' }
 
@@ -49,7 +49,7 @@ test('a sandbox that asks to be deleted is, and why stays with it', async () => 
   await assertNothingLeft()
 })
 
-test('a wish to be deleted is obeyed also while it is being paused', async () => {
+test('a deletion request is applied even while the sandbox is pausing', async () => {
   const { id } = (await create(ada)).body.data
   host.hooks = { beforePause: () => new Promise(() => {}) }
   await send('POST', `/v1/sandboxes/${id}/pause`, ada)
@@ -60,7 +60,7 @@ test('a wish to be deleted is obeyed also while it is being paused', async () =>
   assert.equal((await viewOf(id)).status_reason, 'no more')
 })
 
-test('a signal seen before a pause and a resume is not obeyed after them', async () => {
+test('a signal that was seen before a pause and a resume is not applied after them', async () => {
   const { id } = (await create(ada)).body.data
   await send('POST', `/v1/sandboxes/${id}/pause`, ada)
   await reaches(id, 'paused')
@@ -69,7 +69,7 @@ test('a signal seen before a pause and a resume is not obeyed after them', async
   const { fence } = await deps.db.selectFrom('sandboxes').select('fence').where('id', '=', id).executeTakeFirstOrThrow()
   const vm = host.vms.get(id)!
 
-  // The first state has it; when the host is asked again, the VM has been paused since.
+  // The first state contains the signal. When the host is asked again, the VM has been paused since.
   let asked = 0
   host.hooks = {
     state: () => {
@@ -87,7 +87,7 @@ test('a signal seen before a pause and a resume is not obeyed after them', async
   assert.deepEqual([row.status, row.fence], ['running', fence])
 })
 
-test('a pause that fails is not asked for again each second, but after a while', async () => {
+test('a pause by signal that failed is retried only after a while', async () => {
   const { id } = (await create(ada)).body.data
   let tries = 0
   host.hooks = {
