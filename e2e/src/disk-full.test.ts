@@ -95,7 +95,7 @@ describe('on a full host disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     const ballast = fill(disk)
     const write = 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done > /root/more; sync; sha256sum < /root/more'
     const written = runShell(warren, id, write)
-    await until(() => warren.instance.output().includes('out of room'), 'the guest is stopped')
+    await until(() => warren.instance.output().includes('the host disk is full or failing'), 'the guest is stopped')
 
     rmSync(ballast)
 
