@@ -88,9 +88,11 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   if (!layout) throw new Error('no cgroups with cpu and memory controllers are mounted; see npm run doctor')
   const cgroups = await openCgroups(layout, config.instance)
   const { network, cidr } = await chooseNetwork(config, log)
+  let adopted: Vms | undefined
   stack.add('network', async () => {
-    // The network stays while a VM needs it. Without one, no rules, routes or cgroups are left behind.
-    const isEmpty = listVmms(vms).length === 0
+    // Torn down only if no VM needs it, so that no rules, routes or cgroups are left behind. If the start failed before
+    // the VMs were adopted, some may still run.
+    const isEmpty = adopted !== undefined && listVmms(adopted).length === 0
     if (isEmpty) await network.netd.request('tearDownHost')
     await network.close()
     if (!isEmpty) return
@@ -119,6 +121,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   }
   const vms = new Vms(deps)
   const found = await vms.adoptAll()
+  adopted = vms
   await network.reap()
   network.slots.start()
   log.info(found, 'adopted the sandboxes of this host')
