@@ -217,7 +217,7 @@ describe('a sandbox in a real VM', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     kill(findQemuPid(warren, doomed.id)!)
 
     await until(async () => (await doomed.refresh()).status === 'error', 'it is in error', 15_000)
-    assert.match(String((doomed.toJSON() as { status_reason?: string }).status_reason), /QEMU ended/)
+    assert.match(String((doomed.toJSON() as { status_reason?: string }).status_reason), /QEMU process exited/)
     await doomed.resume()
     await doomed.waitUntilRunning({ timeoutMs: 60_000 })
     assert.equal(await sh('cat /root/note', doomed), 'still here')
