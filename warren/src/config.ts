@@ -10,10 +10,13 @@ export const ROOT = path.resolve(import.meta.dirname, '../..')
 const resolvePath = (file: string, env = process.env): string =>
   path.resolve(env.INIT_CWD ?? process.cwd(), file.replace(/^~(?=\/|$)/, homedir()))
 
+export const readCacheDir = (env = process.env): string =>
+  env.WARREN_CACHE_DIR
+    ? resolvePath(env.WARREN_CACHE_DIR, env)
+    : path.join(env.XDG_CACHE_HOME || path.join(homedir(), '.cache'), 'warren')
+
 /** Files that can be built again, shared by all clones of a user. */
-export const CACHE_DIR = process.env.WARREN_CACHE_DIR
-  ? resolvePath(process.env.WARREN_CACHE_DIR)
-  : path.join(process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache'), 'warren')
+export const CACHE_DIR = readCacheDir()
 
 export const SETTINGS = {
   dataDir: DATA_DIR,
