@@ -5,7 +5,7 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import path from 'node:path'
-import { unprivileged } from '@warren/kit/unprivileged'
+import { asUnprivileged } from '@warren/kit/unprivileged'
 
 export const ROOT = path.resolve(import.meta.dirname, '../..')
 
@@ -27,7 +27,7 @@ export async function startChild<Ready>(
   const line = [path.join(ROOT, script), ...(options.args ?? [])]
   const [command, args] = options.asRoot
     ? withPrivateMounts(process.execPath, line)
-    : unprivileged(process.execPath, line)
+    : asUnprivileged(process.execPath, line)
   const child = spawn(command, args, {
     cwd: ROOT,
     stdio: ['ignore', process.stderr, 'inherit', 'ipc'],

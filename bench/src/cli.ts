@@ -1,8 +1,8 @@
 /** `npm run bench`: which rows are run, how, and what is printed about them. */
 import { loadavg } from 'node:os'
 import { parseArgs } from 'node:util'
+import { errorText } from '@warren/kit/error-text'
 import { renderLines } from '@warren/kit/table'
-import { errorText } from '@warren/kit/text'
 import { createComparer, type Side, type StartSide } from './compare/compare.ts'
 import { renderComparison } from './compare/table.ts'
 import type { Fixture, Row, Run } from './row.ts'

@@ -1,6 +1,6 @@
 /** Rows whose samples are times of single attempts. A failed attempt of ours counts, with the time it took. */
 import { setTimeout as delay } from 'node:timers/promises'
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 import { interleave, type Pace } from './interleave.ts'
 import type { Measurement, Run, Turn } from './row.ts'
 import { Skip } from './skip.ts'

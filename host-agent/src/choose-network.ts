@@ -5,9 +5,9 @@
  */
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
+import { errorText } from '@warren/kit/error-text'
 import { writeFileDurably } from '@warren/kit/files'
 import type { Log } from '@warren/kit/log'
-import { errorText } from '@warren/kit/text'
 import type { Config } from './config.ts'
 import { type Network, openNetwork } from './net/open.ts'
 

@@ -3,7 +3,7 @@
  *
  * Exit status: 0 on success, 1 when the command failed, 2 for a wrong command line, which is answered with the help.
  */
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 import { Command, CommanderError } from 'commander'
 
 type Output = { write(text: string): unknown; isTTY?: boolean }

@@ -1,5 +1,5 @@
 /** Builds ahead, in the background and one at a time: bases of the default image, then the other images. */
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 import { findShape } from '@warren/protocol'
 import { ensureBase } from './bases/ensure.ts'
 import type { Deps } from './deps.ts'

@@ -9,49 +9,49 @@ import { after, test } from 'node:test'
 import { CRASH_POINTS_VARIABLE } from './crash-point.ts'
 import { until } from './testing/until.ts'
 
-test('without a directory a point is nothing at all', async () => {
+test('without a directory a crash point does nothing', async () => {
   const { crashPoint } = await import('./crash-point.ts')
 
   assert.equal(crashPoint('work.begun'), undefined)
 })
 
-test('a point that nobody named is passed', async () => {
+test('a crash point without a file is passed', async () => {
   const directory = await pointsDirectory()
 
-  assert.deepEqual(await passer(directory).ended, { code: 0, signal: null, said: 'before after ' })
+  assert.deepEqual(await startProcess(directory).ended, { code: 0, signal: null, output: 'before after ' })
 })
 
-test('one process is killed at a point, and the next one passes it', async () => {
+test('one process is killed at a crash point, and the next one passes it', async () => {
   const directory = await pointsDirectory()
   await writeFile(path.join(directory, 'work.begun'), 'kill')
 
-  const first = await passer(directory).ended
-  const second = await passer(directory).ended
+  const first = await startProcess(directory).ended
+  const second = await startProcess(directory).ended
 
-  assert.deepEqual(first, { code: null, signal: 'SIGKILL', said: 'before ' })
-  assert.deepEqual(second, { code: 0, signal: null, said: 'before after ' })
+  assert.deepEqual(first, { code: null, signal: 'SIGKILL', output: 'before ' })
+  assert.deepEqual(second, { code: 0, signal: null, output: 'before after ' })
   assert.equal(existsSync(path.join(directory, 'work.begun.reached')), true)
 })
 
-test('a process is held at a point until the file is gone', async () => {
+test('a process is held at a crash point until the file is removed', async () => {
   const directory = await pointsDirectory()
   const file = path.join(directory, 'work.begun')
   await writeFile(file, 'hold')
 
-  const held = passer(directory)
+  const held = startProcess(directory)
   await until(() => existsSync(`${file}.reached`))
-  const saidWhileHeld = held.said()
+  const outputWhileHeld = held.output()
   await rm(file)
 
-  assert.equal(saidWhileHeld, 'before ')
-  assert.deepEqual(await held.ended, { code: 0, signal: null, said: 'before after ' })
+  assert.equal(outputWhileHeld, 'before ')
+  assert.deepEqual(await held.ended, { code: 0, signal: null, output: 'before after ' })
 })
 
-test('an order that nobody understands is an error', async () => {
+test('an unknown action is an error', async () => {
   const directory = await pointsDirectory()
   await writeFile(path.join(directory, 'work.begun'), 'explode')
 
-  assert.deepEqual(await passer(directory).ended, { code: 1, signal: null, said: 'before ' })
+  assert.deepEqual(await startProcess(directory).ended, { code: 1, signal: null, output: 'before ' })
 })
 
 async function pointsDirectory(): Promise<string> {
@@ -60,8 +60,8 @@ async function pointsDirectory(): Promise<string> {
   return directory
 }
 
-/** A process that comes by one point and says so on both sides of it. */
-function passer(directory: string) {
+/** A process that prints something before and after a crash point. */
+function startProcess(directory: string) {
   const module = new URL('./crash-point.ts', import.meta.url).href
   const program = `const { crashPoint } = await import(${JSON.stringify(module)})
     process.stdout.write('before ')
@@ -72,10 +72,10 @@ function passer(directory: string) {
     stdio: ['ignore', 'pipe', 'ignore'],
   })
   after(() => child.kill('SIGKILL'))
-  let said = ''
+  let output = ''
   child.stdout.on('data', (chunk) => {
-    said += chunk
+    output += chunk
   })
-  const ended = once(child, 'close').then(([code, signal]) => ({ code, signal, said }))
-  return { ended, said: () => said }
+  const ended = once(child, 'close').then(([code, signal]) => ({ code, signal, output }))
+  return { ended, output: () => output }
 }

@@ -1,23 +1,24 @@
 /**
- * A named line at which a test can stop the process that reaches it.
+ * A named line at which a test can kill or hold the process that reaches it.
  *
  *   await crashPoint('pause.begun')
  *
- * Nothing happens unless WARREN_CRASH_POINTS names a directory. Then a file there with the name of the point says what
- * becomes of a process that comes by:
+ * Without WARREN_CRASH_POINTS it does nothing. Otherwise that variable names a directory, and the content of the file
+ * with the name of the point decides:
  *
- *   kill    it ends like by `kill -9`. The file is renamed to `<name>.reached` first, so one process dies, once, and
- *           the next one lives
- *   hold    `<name>.reached` is written, and the process waits here until the file is removed: time to kill another
+ *   kill    the process is killed with SIGKILL. The file is first renamed to `<name>.reached`, so exactly one process is
+ *           killed and the next one passes
+ *   hold    `<name>.reached` is written, and the process waits until the file is removed; meanwhile the test can kill
+ *           another process
  *
- * Any other content is a mistake of the test and throws, so that a test cannot pass because of a misspelt order.
+ * Any other content throws, so that a test cannot pass because of a typing error.
  */
 import { access, readFile, rename, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 
 export const CRASH_POINTS_VARIABLE = 'WARREN_CRASH_POINTS'
-const LOOK_MS = 5
+const POLL_MS = 5
 
 export function crashPoint(name: string): Promise<void> | undefined {
   const directory = process.env[CRASH_POINTS_VARIABLE]
@@ -25,26 +26,26 @@ export function crashPoint(name: string): Promise<void> | undefined {
 }
 
 async function reach(file: string): Promise<void> {
-  const order = (await readOrder(file))?.trim()
-  // Empty: whoever writes it has made the file and not yet its content.
-  if (!order) return
-  if (order === 'kill') return kill(file)
-  if (order !== 'hold') throw new Error(`${file} says ${order}: neither kill nor hold`)
+  const action = (await readAction(file))?.trim()
+  // Empty: the test has created the file but not written its content yet.
+  if (!action) return
+  if (action === 'kill') return kill(file)
+  if (action !== 'hold') throw new Error(`${file} contains "${action}"; it must contain kill or hold`)
   await writeFile(`${file}.reached`, '')
-  while (await exists(file)) await delay(LOOK_MS)
+  while (await exists(file)) await delay(POLL_MS)
 }
 
 async function kill(file: string): Promise<void> {
   try {
     await rename(file, `${file}.reached`)
   } catch {
-    return // Another process was here first, and died for it.
+    return // Another process reached it first and was killed.
   }
   process.kill(process.pid, 'SIGKILL')
-  await new Promise(() => {}) // Not a line further.
+  await new Promise(() => {}) // The signal ends the process here.
 }
 
-async function readOrder(file: string): Promise<string | undefined> {
+async function readAction(file: string): Promise<string | undefined> {
   try {
     return await readFile(file, 'utf8')
   } catch (error) {

@@ -1,15 +1,15 @@
-/** What the services throw when a request cannot be served. The edge renders it; everything between lets it pass. */
+/** Errors for requests that cannot be served. They are thrown anywhere and rendered at the edge of the service. */
 import { FAILURE_STATUS, type FailureCode, SERVER_FAULT_STATUS, type ServerFault } from '@warren/protocol'
 
 type Options = {
   cause?: unknown
-  /** Seconds a client should wait; clients obey it without a cap, so it stays small (wire 19). */
+  /** Seconds that a client should wait. Clients follow any value, so it must be small. */
   retryAfterSeconds?: number
-  /** Where the code alone does not decide, e.g. plan_limit is 429 for webhook endpoints. */
+  /** Overrides the status of the code: plan_limit, for example, is 429 for webhook endpoints. */
   status?: number
 }
 
-/** The caller can mend it: 4xx. `data` goes out as it is, so all values are strings. */
+/** The request has to change: 4xx. `data` is sent to the client unchanged. */
 export class Failure extends Error {
   readonly code: FailureCode
   readonly status: number
@@ -26,7 +26,7 @@ export class Failure extends Error {
   }
 }
 
-/** The service or something behind it failed: 5xx. The message goes out, the cause stays in the log. */
+/** The service or one of its dependencies failed: 5xx. The client gets the message; the cause is only logged. */
 export class Fault extends Error {
   readonly status: number
   readonly data: Record<string, unknown> | undefined
@@ -41,10 +41,10 @@ export class Fault extends Error {
   }
 }
 
-/** 400 with the field's name as key: `badField({ name: 'must be a DNS label' })`. */
+/** 400 with the name of the field as key: `badField({ name: 'must be a DNS label' })`. */
 export const badField = (fields: Record<string, string>) => new Failure('validation_failed', fields)
 
-/** Byte-identical for absent and foreign (wire 19). */
+/** The same for a missing resource and for one of another user, so that ids cannot be probed. */
 export const notFound = (kind: string) => new Failure('not_found', { message: `${kind} not found` })
 
 export const failure = (code: FailureCode, message: string, options?: Options) =>

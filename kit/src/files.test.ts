@@ -8,7 +8,7 @@ import { writeFileDurably } from './files.ts'
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-files-'))
 after(() => rm(folder, { recursive: true }))
 
-test('a file is replaced whole, with its mode, and nothing else is left in the folder', async () => {
+test('a file is replaced atomically, with its mode, and no temporary file remains', async () => {
   const file = path.join(folder, 'new', 'key')
 
   await writeFileDurably(file, 'one')
@@ -19,7 +19,7 @@ test('a file is replaced whole, with its mode, and nothing else is left in the f
   assert.deepEqual(await readdir(path.dirname(file)), ['key'])
 })
 
-test('a write that fails leaves nothing behind', async () => {
+test('a write that fails leaves no temporary file', async () => {
   const target = path.join(folder, 'a-folder')
   await writeFileDurably(path.join(target, 'inside'), 'x')
 

@@ -1,30 +1,30 @@
-/** Files that are whole or absent, also after a crash. */
+/** Durable files: after a crash a file has its old content, its new content or does not exist. */
 import { randomBytes } from 'node:crypto'
 import { mkdir, open, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 
-/** Written beside its place, synced, renamed, and the directory synced: a reader sees the old or the new content. */
+/** Writes a temporary file beside it, syncs, renames it and syncs the directory. Readers see the old or the new content. */
 export async function writeFileDurably(file: string, content: string, mode = 0o600): Promise<void> {
   const folder = path.dirname(file)
   await mkdir(folder, { recursive: true, mode: 0o700 })
-  const fresh = path.join(folder, `.${path.basename(file)}.${randomBytes(6).toString('hex')}`)
+  const temporary = path.join(folder, `.${path.basename(file)}.${randomBytes(6).toString('hex')}`)
   try {
-    const handle = await open(fresh, 'wx', mode)
+    const handle = await open(temporary, 'wx', mode)
     try {
       await handle.writeFile(content)
       await handle.sync()
     } finally {
       await handle.close()
     }
-    await rename(fresh, file)
+    await rename(temporary, file)
   } catch (error) {
-    await rm(fresh, { force: true })
+    await rm(temporary, { force: true })
     throw error
   }
   await syncFolder(folder)
 }
 
-/** Makes the names in it last: what was created, renamed or removed there. */
+/** Makes created, renamed and deleted directory entries durable. */
 export async function syncFolder(folder: string): Promise<void> {
   const handle = await open(folder, 'r')
   try {

@@ -1,8 +1,8 @@
 /**
- * One logger per process: JSON lines in production, readable on a terminal.
+ * The logger of a process: JSON lines in production, readable text on a terminal.
  *
- * Secrets are kept out by not logging them: request logs carry route patterns and ids, never headers, bodies or
- * query strings. The redaction below is the second line of defence for objects that are logged whole.
+ * Secrets are not logged: request logs contain route patterns and ids, never headers, bodies or query strings. The
+ * redaction below is a second safeguard for objects that are logged completely.
  */
 import { type DestinationStream, type Logger, pino } from 'pino'
 import pretty from 'pino-pretty'
@@ -43,7 +43,7 @@ export function createLog(options: {
     },
   }
   if (options.format === 'json') return options.destination ? pino(settings, options.destination) : pino(settings)
-  // Synchronous, in this process: a worker thread would lose the last lines of a crash.
+  // Synchronous and in this process: a worker thread would lose the last lines before a crash.
   const stream = pretty({
     ignore: 'pid,hostname',
     translateTime: 'HH:MM:ss.l',
@@ -53,8 +53,8 @@ export function createLog(options: {
   return pino(settings, stream)
 }
 
-/** `auto` is readable on a terminal and JSON everywhere else. */
-export function logFormat(asked: 'auto' | 'json' | 'pretty', isTerminal: boolean): 'json' | 'pretty' {
-  if (asked !== 'auto') return asked
+/** `auto` is `pretty` on a terminal and `json` everywhere else. */
+export function logFormat(configured: 'auto' | 'json' | 'pretty', isTerminal: boolean): 'json' | 'pretty' {
+  if (configured !== 'auto') return configured
   return isTerminal ? 'pretty' : 'json'
 }

@@ -1,11 +1,12 @@
 /**
- * Stopping, in the reverse order of starting.
+ * Stops the parts of a program in the reverse order of their start.
  *
- * Whoever starts something adds its stop right there. A signal, a lost parent or a failed start runs the stack once,
- * last added first. A step that fails is reported and does not keep the others from running; a step that hangs is
- * left behind when the time is up, so that a stop always ends.
+ * Code that starts something adds its stop step at the same place. A signal, a lost parent process or a failed start
+ * runs all steps once, last added first. A step that fails is logged and the next one runs; a step that hangs is
+ * abandoned when the time is up, so stopping always ends.
  */
 import type { Log } from './log.ts'
+import { withTimeout } from './timeout.ts'
 
 type Step = { name: string; stop: () => Promise<unknown> | unknown }
 
@@ -28,38 +29,25 @@ export class StopStack {
     for (const step of this.#steps.reverse()) {
       const startedAt = Date.now()
       try {
-        await within(Math.max(deadline - startedAt, 1), step.stop(), `stopping ${step.name}`)
+        await withTimeout(Math.max(deadline - startedAt, 1), step.stop(), `stopping ${step.name}`)
         log.debug({ step: step.name, ms: Date.now() - startedAt }, 'stopped')
       } catch (error) {
-        log.error({ err: error, step: step.name }, 'could not stop cleanly')
+        log.error({ err: error, step: step.name }, 'failed to stop cleanly')
       }
     }
   }
 }
 
-/** The promise, or an error that says what took too long. */
-export async function within<T>(limitMs: number, work: Promise<T> | T, what: string): Promise<T> {
-  let timer: NodeJS.Timeout | undefined
-  const late = new Promise<never>((_, reject) => {
-    timer = setTimeout(() => reject(new Error(`${what} took more than ${limitMs} ms`)), limitMs)
-  })
-  try {
-    return await Promise.race([work, late])
-  } finally {
-    clearTimeout(timer)
-  }
-}
-
 /**
- * Calls `stop` once: on Ctrl-C, SIGTERM or a closed terminal. Signals after the first change nothing: npm repeats the
- * terminal's Ctrl-C to us, so a second one need not be impatience, and a stop ends by itself within its limit.
+ * Calls `stop` once: on Ctrl-C, SIGTERM or a closed terminal. Later signals are ignored, because npm forwards the
+ * Ctrl-C that the terminal has already sent, and stopping has a time limit anyway.
  */
 export function onStopSignal(stop: (signal: NodeJS.Signals) => void): void {
-  let asked = false
+  let stopping = false
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) {
     process.on(signal, () => {
-      if (asked) return
-      asked = true
+      if (stopping) return
+      stopping = true
       stop(signal)
     })
   }

@@ -1,22 +1,22 @@
 /**
- * Every step names its way back. If a later step fails, the ways back are gone last first; one that fails itself is
- * reported and does not keep the others from running.
+ * Rollback of an operation with several steps. Each step adds how it is undone; when a later step fails, `run` undoes
+ * them in reverse order. A rollback step that fails is logged and the next one runs.
  */
 import type { Log } from './log.ts'
 
 export class Undo {
-  readonly #steps: { name: string; back: () => Promise<unknown> | unknown }[] = []
+  readonly #steps: { name: string; undo: () => Promise<unknown> | unknown }[] = []
 
-  add(name: string, back: () => Promise<unknown> | unknown): void {
-    this.#steps.push({ name, back })
+  add(name: string, undo: () => Promise<unknown> | unknown): void {
+    this.#steps.push({ name, undo })
   }
 
   async run(log: Pick<Log, 'error'>): Promise<void> {
-    for (const { name, back } of this.#steps.splice(0).reverse()) {
+    for (const { name, undo } of this.#steps.splice(0).reverse()) {
       try {
-        await back()
+        await undo()
       } catch (error) {
-        log.error({ err: error, step: name }, 'could not take a step back')
+        log.error({ err: error, step: name }, 'rollback step failed')
       }
     }
   }

@@ -1,6 +1,6 @@
 /** Starts the control plane without the privileges of root. */
 import path from 'node:path'
-import { unprivileged } from '@warren/kit/unprivileged'
+import { asUnprivileged } from '@warren/kit/unprivileged'
 import { type Child, startChild } from './child.ts'
 import { ROOT } from './config.ts'
 
@@ -20,7 +20,7 @@ export function startControlPlane(
   onSpawn: (pid: number) => Promise<void>,
   signal: AbortSignal,
 ): Promise<ControlPlane> {
-  const [command, args] = unprivileged(process.execPath, [path.join(ROOT, 'control-plane/src/main.ts')])
+  const [command, args] = asUnprivileged(process.execPath, [path.join(ROOT, 'control-plane/src/main.ts')])
   const limits = { startLimitMs: START_LIMIT_MS, stopLimitMs: STOP_LIMIT_MS }
   return startChild({ name: 'the control plane', command, args, env, onSpawn, ...limits }, signal)
 }

@@ -2,7 +2,7 @@
 /** Entry point of the `warren` command. */
 import path from 'node:path'
 import { ConfigError } from '@warren/kit/config'
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 import { createCli } from './cli.ts'
 import { CACHE_DIR } from './config.ts'
 

@@ -1,5 +1,5 @@
 /** What `warren start` prints on the terminal. */
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 
 export function print(text: string): void {
   process.stdout.write(`${text}\n`)

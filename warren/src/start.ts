@@ -9,7 +9,7 @@
  */
 import { readFile, statfs } from 'node:fs/promises'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
-import { checkUnprivileged } from '@warren/kit/unprivileged'
+import { checkUserNamespaces } from '@warren/kit/unprivileged'
 import { checkPorts } from './check-ports.ts'
 import { type InstanceConfig, type Listeners, readInstanceConfig, readListeners } from './config.ts'
 import { type ControlPlane, startControlPlane } from './control-plane.ts'
@@ -68,7 +68,7 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
   const instance = await lockDataDir(config)
   stack.add('instance file', () => removeInstanceFile(config))
   await checkPorts(listeners)
-  await checkUnprivileged()
+  await checkUserNamespaces()
 
   const databaseUrl = await startOrCheckDatabase(config, stack)
   const env = controlPlaneEnv(config, databaseUrl)

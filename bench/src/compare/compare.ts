@@ -6,7 +6,7 @@
  * program, until the row's time or number of rounds is over. Both instances run all the time, each with its own data
  * directory, database, ports and network, so that background work of either costs both the same.
  */
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 import { takeRounds } from '../interleave.ts'
 import type { Comparison, Fixture, Row, Run, Subject } from '../row.ts'
 import type { Instance } from '../vm/instance.ts'

@@ -2,7 +2,7 @@
  * A process with the network of a host in private namespaces: it leaves the machine's network, and what it creates
  * disappears when it exits. Each message names a task to run; the response is what the task measured.
  */
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 import { Tasks } from './tasks.ts'
 
 export type TaskRequest = { task: keyof Tasks; params?: object }

@@ -1,5 +1,5 @@
 /** Managed processes: how soon the first output arrives, how soon a key is echoed, how fast output streams. */
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 import type { BareVm } from '../../../host-agent/src/testing/bare-vm.ts'
 import { compareTimes, type Timed, time, turnOf } from '../compare-times.ts'
 import { interleave } from '../interleave.ts'

@@ -13,7 +13,7 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { promisify } from 'node:util'
-import { within } from '@warren/kit/stop'
+import { withTimeout } from '@warren/kit/timeout'
 import { ROOT } from '../child.ts'
 import type { Fixture, Run } from '../row.ts'
 import { Skip } from '../skip.ts'
@@ -134,7 +134,7 @@ async function waitUntilReady(run: Run, child: ChildProcess, dataDir: string, na
   const ready = async () => {
     while (!(await hasBaseUrl(dataDir))) await delay(READY_POLL_MS, undefined, { signal: run.signal })
   }
-  await within(READY_LIMIT_MS, Promise.race([ready(), exited]), `starting ${name}`)
+  await withTimeout(READY_LIMIT_MS, Promise.race([ready(), exited]), `starting ${name}`)
   isReady = true
 }
 
@@ -158,5 +158,5 @@ async function stop(child: ChildProcess): Promise<void> {
   child.stdout!.removeAllListeners('data').resume() // What it prints while it stops is not of interest.
   const ended = once(child, 'exit')
   child.kill('SIGTERM')
-  await within(STOP_LIMIT_MS, ended, 'stopping Warren')
+  await withTimeout(STOP_LIMIT_MS, ended, 'stopping Warren')
 }

@@ -1,6 +1,7 @@
 /** Entry point of `warren admin`. */
+
+import { errorText } from '@warren/kit/error-text'
 import { Failure } from '@warren/kit/failure'
-import { errorText } from '@warren/kit/text'
 import { createAdminCommand } from './cli.ts'
 
 try {

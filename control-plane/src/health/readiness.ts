@@ -1,7 +1,8 @@
 /** Ready means: the database answered a query just now. */
+
+import { errorText } from '@warren/kit/error-text'
 import { Fault } from '@warren/kit/failure'
-import { within } from '@warren/kit/stop'
-import { errorText } from '@warren/kit/text'
+import { withTimeout } from '@warren/kit/timeout'
 import type { Deps } from '../deps.ts'
 
 /** Load balancers ask every second or two; an answer later than that is no answer. */
@@ -19,7 +20,7 @@ export function createReadiness(deps: Deps): () => Promise<void> {
 
   return async () => {
     try {
-      await within(LIMIT_MS, ask(), 'the database')
+      await withTimeout(LIMIT_MS, ask(), 'the database')
     } catch (error) {
       deps.log.warn({ err: error }, 'not ready')
       throw new Fault('unavailable', 'database unreachable', {

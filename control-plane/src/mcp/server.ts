@@ -2,8 +2,9 @@
  * MCP server without state: requests are independent, so any control plane process can serve the next one. Callers see
  * only the tools they may use. A failed tool call is returned to the model as an error result.
  */
+
+import { errorText } from '@warren/kit/error-text'
 import { Failure, Fault } from '@warren/kit/failure'
-import { errorText } from '@warren/kit/text'
 import type { Deps } from '../deps.ts'
 import type { Caller } from '../http/caller.ts'
 import { renderError } from '../http/errors.ts'

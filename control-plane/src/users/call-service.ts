@@ -1,6 +1,6 @@
 /** Calls an external identity service, with limits on time and size. Every failure becomes a 502 that names the service. */
+import { errorText } from '@warren/kit/error-text'
 import { upstreamUnavailable } from '@warren/kit/failure'
-import { errorText } from '@warren/kit/text'
 
 const TIMEOUT_MS = 3_000
 const RESPONSE_MAX_CHARACTERS = 64 * 1024

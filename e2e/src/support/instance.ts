@@ -7,8 +7,8 @@ import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { homedir, tmpdir } from 'node:os'
 import path from 'node:path'
-import { within } from '@warren/kit/stop'
 import { until } from '@warren/kit/testing/until'
+import { withTimeout } from '@warren/kit/timeout'
 
 export const ROOT = path.resolve(import.meta.dirname, '../../..')
 const MAIN = path.join(ROOT, 'warren/src/main.ts')
@@ -99,7 +99,7 @@ export async function startExpectingFailure(
   options: Options = {},
 ): Promise<{ code: number; output: string }> {
   const launched = launch(dataDir, options)
-  const { code } = await within(READY_LIMIT_MS, launched.exited, 'failing to start')
+  const { code } = await withTimeout(READY_LIMIT_MS, launched.exited, 'failing to start')
   return { code: code ?? -1, output: launched.output() }
 }
 
@@ -128,7 +128,7 @@ export async function waitForExit(child: ChildProcessWithoutNullStreams): Promis
 /** Sends the signal and returns the exit code. */
 export async function stop(started: WarrenProcess, signal: NodeJS.Signals = 'SIGTERM'): Promise<number | null> {
   kill(started.pid, signal)
-  const { code } = await within(STOP_LIMIT_MS, started.exited, 'stopping')
+  const { code } = await withTimeout(STOP_LIMIT_MS, started.exited, 'stopping')
   return code
 }
 

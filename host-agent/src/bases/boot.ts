@@ -2,7 +2,7 @@
 import { chown, mkdir, readFile, rename, rm, truncate, writeFile } from 'node:fs/promises'
 import type { ClientHttp2Session } from 'node:http2'
 import path from 'node:path'
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 import { Undo } from '@warren/kit/undo'
 import { GuestGrowResponse, GuestReady } from '@warren/protocol'
 import type { Deps } from '../deps.ts'

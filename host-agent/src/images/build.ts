@@ -5,8 +5,8 @@
  */
 import { mkdir, open, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
+import { errorText } from '@warren/kit/error-text'
 import { syncFolder, writeFileDurably } from '@warren/kit/files'
-import { errorText } from '@warren/kit/text'
 import { buildingFolder, FOLDERS, type ImageCache, keyOfBuilding, pathOf } from './layout.ts'
 import { lock, tryLock } from './lock.ts'
 

@@ -12,8 +12,8 @@
 import { existsSync } from 'node:fs'
 import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
+import { errorText } from '@warren/kit/error-text'
 import { syncFolder, writeFileDurably } from '@warren/kit/files'
-import { errorText } from '@warren/kit/text'
 import { type Manifest, objectsOf, parseManifest, renderManifest } from './manifest.ts'
 import { openObjects } from './objects.ts'
 

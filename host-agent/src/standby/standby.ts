@@ -7,7 +7,7 @@
  * The disk that the VMM wrote belongs to the saved generation now and is never written again. So a new one is put on top
  * before the VMM counts as being on standby.
  */
-import { within } from '@warren/kit/stop'
+import { withTimeout } from '@warren/kit/timeout'
 import type { Deps } from '../deps.ts'
 import { isMemoryShort } from '../memory-pressure.ts'
 import { freezeForStandby } from '../vmm/disk/live.ts'
@@ -61,7 +61,7 @@ export function createStandby(getDeps: () => Deps, budgetMib: number) {
       const mib = VMM_MIB + Math.ceil(vm.dirtyBytes / 1024 / 1024)
       if (closed || mib > budgetMib || isMemoryShort()) return stop(vmm)
       try {
-        await within(FREEZE_LIMIT_MS, freezeForStandby(getDeps(), vmm, vm), 'to freeze its disk')
+        await withTimeout(FREEZE_LIMIT_MS, freezeForStandby(getDeps(), vmm, vm), 'to freeze its disk')
       } catch (error) {
         getDeps().log.warn({ err: error, sandbox: vm.sandbox }, 'failed to put a paused sandbox on standby')
         return stop(vmm)

@@ -14,7 +14,7 @@
  */
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 import type { Deps } from '../deps.ts'
 import { SOCKETS } from '../vmm/args.ts'
 import { queryActiveDisk } from '../vmm/disk/block-nodes.ts'

@@ -4,7 +4,7 @@
  *
  * The caller that disconnects no longer wants the sandbox. A repeated create with the same fence is refused.
  */
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 import { Undo } from '@warren/kit/undo'
 import type { HostVmCreateBody, HostVmCreated } from '@warren/protocol'
 import type { Base } from '../bases/base.ts'

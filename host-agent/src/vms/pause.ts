@@ -12,7 +12,7 @@
  * between steps 4 and 5 finds the generation at its next start and stops the VMM then (adopt.ts).
  */
 import { crashPoint } from '@warren/kit/crash-point'
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 import type { HostVmPauseBody, HostVmPaused } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'

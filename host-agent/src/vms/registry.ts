@@ -7,8 +7,8 @@
  */
 import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
+import { errorText } from '@warren/kit/error-text'
 import { writeFileDurably } from '@warren/kit/files'
-import { errorText } from '@warren/kit/text'
 import { parseRecord, renderRecord, type StoredVm, toStored, type VmRecord } from './record.ts'
 
 const RECORD = /^(sb-\w+)\.json$/

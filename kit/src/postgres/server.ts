@@ -1,10 +1,10 @@
 /**
- * An embedded PostgreSQL: made once, started and stopped with the service.
+ * The embedded PostgreSQL, which is started and stopped with the service.
  *
- * Order of events: a server left behind by a killed launcher is stopped; a missing data directory is made beside
- * its place and renamed (a killed initdb leaves nothing half made); the server starts in a session of its own, so a
- * Ctrl-C for the launcher does not reach it before its clients are gone; it is ready when it answers a query. A
- * signal to abort ends what has begun before the start gives up.
+ * Order of events: stop a server that a killed launcher left running. Create a missing data directory under a temporary
+ * name and rename it, so that a killed initdb leaves no partial directory. Start the server in a separate session, so
+ * that a Ctrl-C for the launcher does not reach it before its clients have stopped. It is ready when it answers a query.
+ * When the start is aborted, everything that has been started is stopped first.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -15,14 +15,14 @@ import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
 import { syncFolder } from '../files.ts'
-import { endsWithParent, unprivileged } from '../unprivileged.ts'
+import { asUnprivileged, withParentDeathSignal } from '../unprivileged.ts'
 import { type Binaries, findBinaries } from './binaries.ts'
-import { removeLocks, stopServer } from './leftover.ts'
+import { removeLocks, stopServer } from './stop-server.ts'
 
 export type PostgresServer = {
   url: string
   pid: number
-  /** Settles when the server process ends, for whatever reason. */
+  /** Settles when the server process ends, for any reason. */
   exited: Promise<void>
   stop(): Promise<void>
 }
@@ -34,14 +34,14 @@ const SOCKET_PATH_MAX_BYTES = 107
 const PORT = '5432'
 const SOCKET_NAME = `.s.PGSQL.${PORT}`
 const SILENCE_LIMIT_MS = 60_000
-/** SQLSTATE cannot_connect_now: it is there and recovers. */
+/** SQLSTATE cannot_connect_now: the server is running and still in recovery. */
 const STARTING_UP = '57P03'
 
 export async function startPostgres(
   options: {
     dir: string
     logFile: string
-    /** Only throw-away databases of tests may give up durability. */
+    /** False only for temporary databases of tests. */
     durable?: boolean
   },
   signal?: AbortSignal,
@@ -57,14 +57,14 @@ export async function startPostgres(
   const args = ['-D', dir, '-k', socketDir, '-p', PORT, ...settings(options.durable ?? true)]
   const { child, exited } = await launch(binaries.postgres, args, options.logFile)
   const stop = () => stopServer(dir, child.exitCode === null && child.signalCode === null ? child.pid : undefined)
-  // All of it in the URL: what PGPORT and its like say is meant for another server.
+  // Everything is in the URL, because PGPORT and similar variables are meant for another server.
   const url = `postgresql://postgres@/postgres?host=${encodeURIComponent(socketDir)}&port=${PORT}&sslmode=disable`
   try {
     await untilReady(url, exited, signal)
   } catch (error) {
     await stop()
     signal?.throwIfAborted()
-    throw new Error(`PostgreSQL did not start.\n${await tail(options.logFile)}`, { cause: error })
+    throw new Error(`PostgreSQL failed to start.\n${await tail(options.logFile)}`, { cause: error })
   }
   return { url, pid: child.pid!, exited: exited.then(() => {}), stop }
 }
@@ -84,24 +84,24 @@ const settings = (durable: boolean) =>
 async function initialise(binaries: Binaries, dir: string, logFile: string, signal?: AbortSignal): Promise<void> {
   const home = path.dirname(dir)
   await mkdir(home, { recursive: true, mode: 0o700 })
-  await removeHalfMade(dir)
-  // A name of its own: an initdb whose launcher was killed may still be at work on the last one.
-  const fresh = await mkdtemp(`${dir}.new-`)
-  const args = ['-D', fresh, '-U', 'postgres', '-A', 'trust', '--locale=C.UTF-8', '-E', 'UTF8', '--no-instructions']
+  await removePartial(dir)
+  // A unique name: an initdb whose launcher was killed may still be writing to the previous one.
+  const partial = await mkdtemp(`${dir}.new-`)
+  const args = ['-D', partial, '-U', 'postgres', '-A', 'trust', '--locale=C.UTF-8', '-E', 'UTF8', '--no-instructions']
   try {
     const { exited } = await launch(binaries.initdb, args, logFile, signal)
     const code = await exited
     signal?.throwIfAborted()
     if (code !== 0) throw new Error(`initdb failed (exit ${code}).\n${await tail(logFile)}`)
-    await rename(fresh, dir)
+    await rename(partial, dir)
   } catch (error) {
-    await removeHalfMade(dir)
+    await removePartial(dir)
     throw error
   }
   await syncFolder(home)
 }
 
-async function removeHalfMade(dir: string): Promise<void> {
+async function removePartial(dir: string): Promise<void> {
   const names = await readdir(path.dirname(dir))
   for (const name of names.filter((one) => one.startsWith(`${path.basename(dir)}.new-`))) {
     await rm(path.join(path.dirname(dir), name), { recursive: true, force: true, maxRetries: 5 })
@@ -109,17 +109,17 @@ async function removeHalfMade(dir: string): Promise<void> {
 }
 
 /**
- * In the data directory (mode 700: only its owner connects), unless that path is too long for a socket or reads as
- * a list of several to PostgreSQL.
+ * The data directory (mode 700, so only its owner can connect), unless its path is too long for a socket or PostgreSQL
+ * would read it as a list.
  */
 async function makeSocketDir(dir: string): Promise<string> {
   if (Buffer.byteLength(path.join(dir, SOCKET_NAME)) <= SOCKET_PATH_MAX_BYTES && !/[,"]/.test(dir)) return dir
   const short = path.join(tmpdir(), `warren-${createHash('sha256').update(dir).digest('hex').slice(0, 16)}`)
   await mkdir(short, { recursive: true, mode: 0o700 })
-  // Anybody may write to the folder above it and could have been there first.
+  // Every user can write to the parent directory and could have created this one first.
   const { uid, mode } = await stat(short)
   if (uid !== process.getuid?.() || (mode & 0o077) !== 0) {
-    throw new Error(`${short} must belong to us alone; remove it, or use a shorter data directory than ${dir}`)
+    throw new Error(`${short} must belong to this user alone; remove it, or use a shorter data directory than ${dir}`)
   }
   return short
 }
@@ -128,7 +128,7 @@ async function launch(command: string, args: string[], logFile: string, signal?:
   signal?.throwIfAborted()
   const log = await open(logFile, 'a', 0o600)
   try {
-    const [program, programArgs] = unprivileged(...endsWithParent('SIGINT', command, args))
+    const [program, programArgs] = asUnprivileged(...withParentDeathSignal('SIGINT', command, args))
     const child = spawn(program, programArgs, {
       stdio: ['ignore', log.fd, log.fd],
       detached: true,
@@ -139,7 +139,7 @@ async function launch(command: string, args: string[], logFile: string, signal?:
     const exited = new Promise<number | null>((resolve) => child.once('exit', resolve))
     await new Promise<void>((resolve, reject) => {
       child.once('spawn', resolve)
-      child.once('error', (error) => reject(new Error(`could not run ${program}`, { cause: error })))
+      child.once('error', (error) => reject(new Error(`failed to run ${program}`, { cause: error })))
     })
     return { child, exited }
   } finally {
@@ -155,22 +155,22 @@ async function untilReady(url: string, exited: Promise<unknown>, signal?: AbortS
   let last: unknown
   for (let deadline = Date.now() + SILENCE_LIMIT_MS; Date.now() < deadline; await delay(10)) {
     signal?.throwIfAborted()
-    if (ended) throw new Error('it ended at once', { cause: last })
+    if (ended) throw new Error('the server exited', { cause: last })
     const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 5_000 })
-    client.on('error', () => {}) // The server may vanish between two tries; the next try says so.
+    client.on('error', () => {}) // The server may end between two attempts; the next attempt reports it.
     try {
       await client.connect()
       await client.query('select 1')
       return
     } catch (error) {
       last = error
-      // After a crash it replays its log, which takes as long as it takes.
+      // After a crash the server replays its log, for which there is no time limit.
       if ((error as { code?: string }).code === STARTING_UP) deadline = Date.now() + SILENCE_LIMIT_MS
     } finally {
       await client.end().catch(() => {})
     }
   }
-  throw new Error(`it did not answer within ${SILENCE_LIMIT_MS / 1000} s`, { cause: last })
+  throw new Error(`no response within ${SILENCE_LIMIT_MS / 1000} s`, { cause: last })
 }
 
 async function tail(file: string): Promise<string> {

@@ -1,6 +1,6 @@
 /**
- * A throw-away PostgreSQL for tests. `npm test` starts one for all files and names it in the environment; a test file
- * that is run by hand starts its own.
+ * A temporary PostgreSQL for tests. `npm test` starts one for all files and passes its URL in the environment; a test
+ * file that is run alone starts its own.
  */
 import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'

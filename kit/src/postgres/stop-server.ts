@@ -1,42 +1,44 @@
 /**
- * Ending a server, also one that outlived whoever started it or lost its own postmaster.
+ * Stops a PostgreSQL server, also one that outlived its launcher or lost its postmaster.
  *
- * A server is all its processes: every `postgres` whose working directory is the data directory. The pid file alone
- * says too little. After a crash its number may be anybody's, upon which PostgreSQL refuses to start; and a postmaster
- * that was killed may leave a busy child behind, which has the same effect.
+ * A server consists of every `postgres` process whose working directory is the data directory. The pid file alone is not
+ * enough: after a crash its pid may belong to another program, and a killed postmaster may leave a busy child behind.
+ * In both cases PostgreSQL would refuse to start.
  */
 import { readdirSync, readFileSync, readlinkSync, realpathSync } from 'node:fs'
 import { readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 
-/** Together well under the 10 s in which everything has to be stopped. Nothing acknowledged is lost in either way. */
-const WAYS = [
-  // Fast: open transactions are rolled back, a checkpoint is written.
+/** Together well below the 10 s in which everything has to stop. Neither loses an acknowledged transaction. */
+const SHUTDOWN_MODES = [
+  // Fast: rolls back open transactions and writes a checkpoint.
   { signal: 'SIGINT', limitMs: 2_000 },
-  // Immediate: the next start replays the log.
+  // Immediate: the next start replays the write-ahead log.
   { signal: 'SIGQUIT', limitMs: 1_000 },
 ] as const
 const KILL_LIMIT_MS = 1_000
 
-/** Ends whatever runs on the data directory; `postmaster` is its pid where the caller knows it. */
+/** Stops every server process on the data directory. `postmaster` is its pid if the caller knows it. */
 export async function stopServer(dir: string, postmaster?: number): Promise<void> {
   const pid = postmaster ?? (await findPostmaster(dir))
   if (pid !== undefined) {
-    for (const { signal, limitMs } of WAYS) {
+    for (const { signal, limitMs } of SHUTDOWN_MODES) {
       send(pid, signal)
-      send(pid, 'SIGCONT') // One that was halted would never get to it.
-      if (await gone([pid], limitMs)) break
+      send(pid, 'SIGCONT') // A stopped process handles signals only after it continues.
+      if (await haveEnded([pid], limitMs)) break
     }
   }
   const rest = findProcesses(dir)
   for (const one of rest) send(one, 'SIGKILL')
-  if (!(await gone(rest, KILL_LIMIT_MS))) {
-    throw new Error(`PostgreSQL on ${dir} does not end, not even killed: pid ${rest.filter(isAlive).join(', ')}`)
+  if (!(await haveEnded(rest, KILL_LIMIT_MS))) {
+    throw new Error(
+      `failed to stop PostgreSQL on ${dir}: still running after SIGKILL: pid ${rest.filter(isAlive).join(', ')}`,
+    )
   }
 }
 
-/** To be called when nothing runs there any more: what a crash left would keep PostgreSQL from starting. */
+/** Removes lock files that a crash left and that would keep PostgreSQL from starting. The server must be stopped. */
 export async function removeLocks(dir: string, socketFile: string): Promise<void> {
   await rm(path.join(dir, 'postmaster.pid'), { force: true })
   await rm(`${socketFile}.lock`, { force: true })
@@ -60,10 +62,10 @@ function findProcesses(dir: string): number[] {
 function isPostgresIn(pid: string, home: string): boolean {
   try {
     if (readFileSync(`/proc/${pid}/comm`, 'utf8') !== 'postgres\n') return false
-    // The kernel adds this when somebody removed the directory under a running server.
+    // The kernel adds the suffix when the directory of a running server was removed.
     return readlinkSync(`/proc/${pid}/cwd`).replace(/ \(deleted\)$/, '') === home
   } catch {
-    return false // It ended while we looked, or is another user's.
+    return false // It has just ended, or it belongs to another user.
   }
 }
 
@@ -83,14 +85,14 @@ function send(pid: number, signal: NodeJS.Signals): void {
   }
 }
 
-async function gone(pids: number[], limitMs: number): Promise<boolean> {
+async function haveEnded(pids: number[], limitMs: number): Promise<boolean> {
   for (const deadline = Date.now() + limitMs; Date.now() < deadline; await delay(10)) {
     if (!pids.some(isAlive)) return true
   }
   return false
 }
 
-/** A zombie waits only for its parent to look; it holds nothing. */
+/** A zombie counts as ended: it only waits to be reaped and holds no resources. */
 function isAlive(pid: number): boolean {
   try {
     return !/\) [ZX]/.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
