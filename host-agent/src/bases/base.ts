@@ -8,7 +8,7 @@
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { type Static, Type } from 'typebox'
-import { Value } from 'typebox/value'
+import { Compile } from 'typebox/compile'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import { findDamage } from './check.ts'
@@ -19,6 +19,8 @@ const BaseManifest = Type.Object({
   shape: Type.Object({ vcpu: Type.Integer(), mem_mib: Type.Integer() }),
   diskMib: Type.Integer(),
 })
+/** Compiled, because every create reads the manifest of its base. */
+const manifestSchema = Compile(BaseManifest)
 
 export type Base = Static<typeof BaseManifest> & {
   key: string
@@ -29,7 +31,7 @@ export type Base = Static<typeof BaseManifest> & {
 /** The disk size of most sandboxes. A larger disk grows from this base; a smaller one has a separate base. */
 export const BASE_DISK_MIB = 10_240
 
-/** Suffix of a damaged base's folder. Nothing new starts from it, and what did gets an error that says why. */
+/** Suffix of a damaged base's folder. Nothing new starts from it, and a resume that needs it fails with the damage. */
 export const DAMAGED = '.damaged'
 
 /** The build that a sandbox was made from, perhaps by an older version. A sandbox must not run on another build. */
@@ -52,7 +54,7 @@ export async function readBase(deps: Deps, key: string): Promise<Base | undefine
   if (text === undefined) return undefined
   try {
     const manifest: unknown = JSON.parse(text)
-    if (!Value.Check(BaseManifest, manifest)) return undefined
+    if (!manifestSchema.Check(manifest)) return undefined
     return { ...place, id: manifest.id, shape: manifest.shape, diskMib: manifest.diskMib }
   } catch {
     return undefined // Not JSON. The next create that needs this base builds it again.
