@@ -10,7 +10,7 @@ const owner = await user({ plan: 'pro' })
 
 const networkOf = (id: string) => host.vms.get(id)!.network
 const bandwidthOf = async (id: string) => (await get(`/v1/sandboxes/${id}/bandwidth`, owner.key)).body.data
-const reach = (id: string, status: string) =>
+const waitForStatus = (id: string, status: string) =>
   until(async () => (await get(`/v1/sandboxes/${id}`, owner.key)).body.data.status === status)
 const recharge = (id: string, addBytes: unknown, who = owner) =>
   send('POST', `/v1/sandboxes/${id}/bandwidth/recharge`, who, { add_bytes: addBytes })
@@ -47,11 +47,11 @@ test('counters continue across pause and resume, to the byte', async () => {
   const { id } = (await create(owner)).body.data
   networkOf(id).send(1000)
   await send('POST', `/v1/sandboxes/${id}/pause`, owner)
-  await reach(id, 'paused')
+  await waitForStatus(id, 'paused')
   assert.equal((await bandwidthOf(id)).used_bytes, 1000)
 
   await send('POST', `/v1/sandboxes/${id}/resume`, owner)
-  await reach(id, 'running')
+  await waitForStatus(id, 'running')
   networkOf(id).send(11)
 
   assert.equal((await bandwidthOf(id)).used_bytes, 1011)
@@ -77,10 +77,10 @@ test('a fork has its own quota', async () => {
   networkOf(id).send(1000)
   assert.equal((await recharge(id, GIB)).status, 200)
   await send('POST', `/v1/sandboxes/${id}/pause`, owner)
-  await reach(id, 'paused')
+  await waitForStatus(id, 'paused')
 
   const child = (await send('POST', `/v1/sandboxes/${id}/fork`, owner)).body.data
-  await reach(child.id, 'running')
+  await waitForStatus(child.id, 'running')
 
   const { quota_bytes, used_bytes } = await bandwidthOf(child.id)
   assert.deepEqual([quota_bytes, used_bytes], [5 * GIB, 0])
@@ -148,7 +148,7 @@ test('a recharge needs an integer of at most 100 GiB, a running sandbox and enou
   assert.equal(await creditOf(poor.id), 1_500_000)
 
   await send('POST', `/v1/sandboxes/${id}/pause`, owner)
-  await reach(id, 'paused')
+  await waitForStatus(id, 'paused')
   const paused = await recharge(id, GIB)
   assert.deepEqual([paused.status, paused.body.data.message], [409, 'sandbox is paused, expected running'])
 })

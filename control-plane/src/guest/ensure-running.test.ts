@@ -14,13 +14,13 @@ test.beforeEach(() => {
 })
 
 const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data
-const reaches = (id: string, status: string) =>
+const waitForStatus = (id: string, status: string) =>
   until(async () => (await viewOf(id)).status === status, `${id} is ${status}`, 15_000)
 const echo = (id: string) => send('POST', `/v1/sandboxes/${id}/exec`, ada, { cmd: 'echo', args: ['hello'] })
 async function createPaused(body: object): Promise<string> {
   const { id } = (await create(ada, body)).body.data
   await send('POST', `/v1/sandboxes/${id}/pause`, ada)
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
   return id
 }
 

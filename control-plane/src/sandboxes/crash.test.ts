@@ -23,21 +23,21 @@ test.beforeEach(() => {
 const rowOf = (who: TestUser) =>
   deps.db.selectFrom('sandboxes').selectAll().where('user_id', '=', who.id).orderBy('id', 'desc').executeTakeFirst()
 const statusOf = async (who: TestUser) => (await rowOf(who))?.status
-const waitsForLock = async () => {
+const isWaitingForLock = async () => {
   const { rows } = await sql`select from pg_stat_activity
     where datname = current_database() and wait_event_type = 'Lock'`.execute(deps.db)
   return rows.length > 0
 }
 
 /** Locks a row while `during` runs. */
-async function holding(text: ReturnType<typeof sql>, during: () => Promise<void>): Promise<void> {
+async function withRowLocked(text: ReturnType<typeof sql>, during: () => Promise<void>): Promise<void> {
   await deps.db.transaction().execute(async (tx) => {
     await text.execute(tx)
     await during()
   })
 }
 
-async function expectFailedAndFree(who: TestUser): Promise<void> {
+async function assertFailedAndReleased(who: TestUser): Promise<void> {
   await until(async () => (await statusOf(who)) === 'failed', 'the sandbox is failed', 15_000)
   assert.match((await rowOf(who))!.status_reason ?? '', /service stopped/)
   await assertNothingLeft()
@@ -52,9 +52,9 @@ test('killed before the first transaction commits: no sandbox exists', async () 
   const who = await user({ plan: 'free' })
   const api = await startApiProcess(hosted)
 
-  await holding(sql`select from users where id = ${who.id} for update`, async () => {
+  await withRowLocked(sql`select from users where id = ${who.id} for update`, async () => {
     const posted = api.create(who, { name: 'crashed' }).catch(() => 0)
-    await until(waitsForLock)
+    await until(isWaitingForLock)
     await api.kill()
     await posted
   })
@@ -82,7 +82,7 @@ for (const hook of ['beforeCreate', 'afterCreate'] as const) {
     await posted
     host.hooks = {}
 
-    await expectFailedAndFree(who)
+    await assertFailedAndReleased(who)
     gate.resolve()
   })
 }
@@ -95,15 +95,15 @@ test('killed after the host has answered and before the commit: the sandbox is f
   const posted = api.create(who, { name: 'crashed' }).catch(() => 0)
   await until(() => [...host.vms.values()].some((vm) => vm.state === 'running'))
 
-  await holding(sql`select from sandboxes where user_id = ${who.id} for update`, async () => {
+  await withRowLocked(sql`select from sandboxes where user_id = ${who.id} for update`, async () => {
     gate.resolve()
-    await until(waitsForLock)
+    await until(isWaitingForLock)
     await api.kill()
     await posted
   })
   host.hooks = {}
 
-  await expectFailedAndFree(who)
+  await assertFailedAndReleased(who)
 })
 
 test('killed after the commit: the sandbox exists, and its Idempotency-Key returns the response', async () => {

@@ -11,20 +11,20 @@ const ada = await user()
 type Event = { at: string; actor: string; from: string; to: string; reason?: string; duration_ms: number }
 const eventsOf = async (id: string, query = '') =>
   (await get(`/v1/sandboxes/${id}/events${query}`, ada.key)).body.data as { data: Event[]; pagination: object }
-const reaches = (id: string, status: string) =>
+const waitForStatus = (id: string, status: string) =>
   until(async () => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data.status === status)
 
-async function lived(): Promise<string> {
+async function createWithHistory(): Promise<string> {
   const { id } = (await create(ada)).body.data
   await send('POST', `/v1/sandboxes/${id}/pause`, ada)
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
   await send('DELETE', `/v1/sandboxes/${id}`, ada)
-  await reaches(id, 'destroyed')
+  await waitForStatus(id, 'destroyed')
   return id
 }
 
 test('every status change is listed, newest first, with actor, reason and duration', async () => {
-  const id = await lived()
+  const id = await createWithHistory()
 
   const { data, pagination } = await eventsOf(id)
 
@@ -48,7 +48,7 @@ test('every status change is listed, newest first, with actor, reason and durati
 })
 
 test('events are paginated', async () => {
-  const id = await lived()
+  const id = await createWithHistory()
 
   const { data, pagination } = await eventsOf(id, '?limit=2&offset=3')
 
@@ -60,7 +60,7 @@ test('events are paginated', async () => {
 })
 
 test('events are deleted 30 days after the sandbox has ended', async () => {
-  const [old, recent, alive] = [await lived(), await lived(), (await create(ada)).body.data.id]
+  const [old, recent, alive] = [await createWithHistory(), await createWithHistory(), (await create(ada)).body.data.id]
   await sql`update sandbox_events set at = at - interval '31 days'`.execute(deps.db)
   await sql`update sandboxes set status_since = now() - interval '31 days' where id = ${old}`.execute(deps.db)
 

@@ -15,32 +15,32 @@ test.beforeEach(() => {
 })
 
 const viewOf = async (id: string, who = ada) => (await get(`/v1/sandboxes/${id}`, who.key)).body.data
-const reaches = (id: string, status: string, who = ada) =>
+const waitForStatus = (id: string, status: string, who = ada) =>
   until(async () => (await viewOf(id, who)).status === status, `${id} is ${status}`, 15_000)
 const fork = (id: string, body: object = {}, who = ada) => send('POST', `/v1/sandboxes/${id}/fork`, who, body)
 const childrenOf = (id: string) =>
   deps.db.selectFrom('sandboxes').selectAll().where('forked_from', '=', id).orderBy('id').execute()
 
-async function paused(body: object = {}, who: TestUser = ada): Promise<string> {
+async function createPaused(body: object = {}, who: TestUser = ada): Promise<string> {
   const { id } = (await create(who, body)).body.data
   await send('POST', `/v1/sandboxes/${id}/pause`, who)
-  await reaches(id, 'paused', who)
+  await waitForStatus(id, 'paused', who)
   return id
 }
 async function remove(...ids: string[]): Promise<void> {
   for (const id of ids) await send('DELETE', `/v1/sandboxes/${id}`, ada)
-  for (const id of ids) await reaches(id, 'destroyed')
+  for (const id of ids) await waitForStatus(id, 'destroyed')
 }
 
 test('a fork is a new sandbox that continues from the saved state of its source', async () => {
   const { id } = (await create(ada, { envs: { TOKEN: 'x' }, egress: ['example.com'] })).body.data
   await send('POST', `/v1/sandboxes/${id}/exec`, ada, { cmd: 'sh', args: ['-c', 'echo kept > file'] })
   await send('POST', `/v1/sandboxes/${id}/pause`, ada)
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
 
   const accepted = await fork(id)
   const child = accepted.body.data
-  await reaches(child.id, 'running')
+  await waitForStatus(child.id, 'running')
 
   assert.deepEqual([accepted.status, accepted.headers['x-poll-after']], [202, '1'])
   assert.deepEqual([child.status, child.forked_from, 'ip' in child], ['forking', id, false])
@@ -60,7 +60,7 @@ test('a fork is a new sandbox that continues from the saved state of its source'
 
 test('given fields replace those of the source, others are inherited', async () => {
   const key = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ0dpDNbeJWeBFFcvxcTtO1ymElF1i+JeVwaUCLWkLvR a@b'
-  const id = await paused({
+  const id = await createPaused({
     envs: { OLD: '1' },
     egress: ['example.com'],
     ingress_enabled: true,
@@ -74,8 +74,8 @@ test('given fields replace those of the source, others are inherited', async () 
   const same = (await fork(id, { envs: {}, egress: undefined })).body.data
   const other = (await fork(id, { envs: { NEW: '2' }, egress: null, ingress_enabled: false, ssh_pubkeys: [] })).body
     .data
-  await reaches(same.id, 'running')
-  await reaches(other.id, 'running')
+  await waitForStatus(same.id, 'running')
+  await waitForStatus(other.id, 'running')
 
   assert.deepEqual(
     [same.envs, same.egress, same.ingress_enabled, same.auto_pause_after_seconds, same.ssh_pubkeys.length],
@@ -91,7 +91,7 @@ test('given fields replace those of the source, others are inherited', async () 
 })
 
 test('a fork with bandwidth_quota_bytes is 400, even with 0', async () => {
-  const id = await paused()
+  const id = await createPaused()
 
   for (const bandwidth_quota_bytes of [0, 5, 'x']) {
     const response = await fork(id, { bandwidth_quota_bytes })
@@ -107,7 +107,7 @@ test('only a paused sandbox can be forked; with live a running one too, and it k
 
   const refused = await fork(id)
   const live = await fork(id, { live: true })
-  await reaches(live.body.data.id, 'running')
+  await waitForStatus(live.body.data.id, 'running')
 
   assert.deepEqual([refused.status, refused.body.data.message], [409, 'sandbox is running, expected paused'])
   assert.equal(live.status, 202)
@@ -117,13 +117,13 @@ test('only a paused sandbox can be forked; with live a running one too, and it k
 })
 
 test('with start_paused the child is paused at once, holds no memory, and can be resumed', async () => {
-  const id = await paused()
+  const id = await createPaused()
 
   const child = (await fork(id, { start_paused: true })).body.data
   const at = await viewOf(child.id)
   await assertNothingLeft()
   await send('POST', `/v1/sandboxes/${child.id}/resume`, ada)
-  await reaches(child.id, 'running')
+  await waitForStatus(child.id, 'running')
 
   assert.deepEqual([child.status, at.status, typeof at.ip, 'running_at' in at], ['forking', 'paused', 'string', false])
   assert.ok((await viewOf(child.id)).running_at)
@@ -132,11 +132,11 @@ test('with start_paused the child is paused at once, holds no memory, and can be
 })
 
 test('with count the response is an array of children with different names and addresses', async () => {
-  const id = await paused()
+  const id = await createPaused()
 
   const response = await fork(id, { count: 5 })
   const ids: string[] = response.body.data.map((child: { id: string }) => child.id)
-  for (const child of ids) await reaches(child, 'running')
+  for (const child of ids) await waitForStatus(child, 'running')
 
   const views = await Promise.all(ids.map((child) => viewOf(child)))
   assert.equal(new Set(views.map((view) => view.name)).size, 5)
@@ -149,7 +149,7 @@ test('with count the response is an array of children with different names and a
 
 test('several children are created all or not at all: cap, credit, memory', async () => {
   const bob = await user({ plan: 'beginner' })
-  const id = await paused({ shape: 's-2vcpu-4gb' }, bob)
+  const id = await createPaused({ shape: 's-2vcpu-4gb' }, bob)
   const capped = await fork(id, { count: 5 }, bob)
   const crowded = await fork(id, { count: 3 }, bob)
   await deps.db.updateTable('users').set({ credit_micro: 0 }).where('id', '=', bob.id).execute()
@@ -160,13 +160,13 @@ test('several children are created all or not at all: cap, credit, memory', asyn
   assert.deepEqual([broke.status, broke.body.data.code], [402, 'insufficient_credit'])
   assert.deepEqual(await childrenOf(id), [])
   await send('DELETE', `/v1/sandboxes/${id}`, bob)
-  await reaches(id, 'destroyed', bob)
+  await waitForStatus(id, 'destroyed', bob)
   await assertNothingLeft()
 })
 
 test('forks count towards the daily cap, even those that never ran', async () => {
   const bob = await user({ plan: 'pro' })
-  const id = await paused({}, bob)
+  const id = await createPaused({}, bob)
   await deps.db.updateTable('users').set({ plan: 'free' }).where('id', '=', bob.id).execute()
   const before = await send('POST', `/v1/sandboxes`, bob, { shape: 's-1vcpu-256mb' })
   await deps.db.updateTable('users').set({ plan: 'enterprise' }).where('id', '=', bob.id).execute()
@@ -174,10 +174,10 @@ test('forks count towards the daily cap, even those that never ran', async () =>
   for (let round = 0; round < 9; round++) {
     const { data } = (await fork(id, { start_paused: true }, bob)).body
     await send('DELETE', `/v1/sandboxes/${data.id}`, bob)
-    await reaches(data.id, 'destroyed', bob)
+    await waitForStatus(data.id, 'destroyed', bob)
   }
   await send('DELETE', `/v1/sandboxes/${id}`, bob)
-  await reaches(id, 'destroyed', bob)
+  await waitForStatus(id, 'destroyed', bob)
   await deps.db.updateTable('users').set({ plan: 'free' }).where('id', '=', bob.id).execute()
   const eleventh = await send('POST', `/v1/sandboxes`, bob, { shape: 's-1vcpu-256mb' })
 
@@ -186,7 +186,7 @@ test('forks count towards the daily cap, even those that never ran', async () =>
 })
 
 test('deleting the source right after the response does not affect its children', async () => {
-  const id = await paused()
+  const id = await createPaused()
   const gate = Promise.withResolvers<void>()
   host.hooks = { beforeResume: () => gate.promise }
   const child = (await fork(id)).body.data
@@ -194,12 +194,12 @@ test('deleting the source right after the response does not affect its children'
   await remove(id)
   gate.resolve()
 
-  await reaches(child.id, 'running')
+  await waitForStatus(child.id, 'running')
   await remove(child.id)
 })
 
 test('a failed copy is 503, and its child is failed and holds no resources', async () => {
-  const id = await paused()
+  const id = await createPaused()
   host.hooks = {
     beforeFork: () => {
       throw new FakeHostFailure('internal', '/srv/secret')
@@ -222,7 +222,7 @@ test('a failed copy is 503, and its child is failed and holds no resources', asy
 })
 
 test('deleting the source during the copy is 409', async () => {
-  const id = await paused()
+  const id = await createPaused()
   host.hooks = {
     beforeFork: async () => {
       await send('DELETE', `/v1/sandboxes/${id}`, ada)
@@ -233,25 +233,25 @@ test('deleting the source during the copy is 409', async () => {
   const response = await fork(id)
 
   assert.equal(response.status, 409)
-  await reaches(id, 'destroyed')
+  await waitForStatus(id, 'destroyed')
   await assertNothingLeft()
 })
 
 test('a child that does not start is in error, and can be resumed', async () => {
-  const id = await paused()
+  const id = await createPaused()
   host.hooks = {
     beforeResume: () => {
       throw new FakeHostFailure('guest_unreachable')
     },
   }
   const child = (await fork(id)).body.data
-  await reaches(child.id, 'error')
+  await waitForStatus(child.id, 'error')
   const { status_reason } = await viewOf(child.id)
   host.hooks = {}
   await remove(id)
 
   await send('POST', `/v1/sandboxes/${child.id}/resume`, ada)
-  await reaches(child.id, 'running')
+  await waitForStatus(child.id, 'running')
 
   assert.equal(status_reason, 'could not be resumed: the agent in the VM did not answer')
   await assertNothingLeft()
@@ -259,7 +259,7 @@ test('a child that does not start is in error, and can be resumed', async () => 
 })
 
 test('a child without a confirmed identity never runs: its VM is deleted, and the reason is recorded', async () => {
-  const id = await paused()
+  const id = await createPaused()
   host.hooks = {
     beforeResume: () => {
       throw new FakeHostFailure('identity_failed', 'the guest did not confirm its machine-id')
@@ -267,7 +267,7 @@ test('a child without a confirmed identity never runs: its VM is deleted, and th
   }
 
   const child = (await fork(id)).body.data
-  await reaches(child.id, 'failed')
+  await waitForStatus(child.id, 'failed')
 
   assert.equal(host.vms.has(child.id), false)
   assert.match((await viewOf(child.id)).status_reason, /identity: the guest did not confirm its machine-id$/)
@@ -276,7 +276,7 @@ test('a child without a confirmed identity never runs: its VM is deleted, and th
 })
 
 test('a child that is deleted while forking leaks nothing', async () => {
-  const id = await paused()
+  const id = await createPaused()
   const gate = Promise.withResolvers<void>()
   host.hooks = { beforeResume: () => gate.promise }
   const child = (await fork(id)).body.data
@@ -291,7 +291,7 @@ test('a child that is deleted while forking leaks nothing', async () => {
 })
 
 test('the same Idempotency-Key returns the same child', async () => {
-  const id = await paused()
+  const id = await createPaused()
   const post = async (payload: object): Promise<TestResponse> => {
     const headers = { ...ada.headers, 'idempotency-key': 'fork-1' }
     const response = await app.inject({ method: 'POST', url: `/v1/sandboxes/${id}/fork`, headers, payload })
@@ -321,19 +321,19 @@ test('a pause during a live fork waits for it', async () => {
   gate.resolve()
 
   assert.equal(accepted.status, 202)
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
   const child = (await forked).body.data
-  await reaches(child.id, 'running')
+  await waitForStatus(child.id, 'running')
   await assertNothingLeft()
   await remove(id, child.id)
 })
 
 test('one source can be forked by many requests at once', async () => {
-  const id = await paused()
+  const id = await createPaused()
 
   const responses = await Promise.all(Array.from({ length: 6 }, () => fork(id)))
   const ids = responses.map((response) => response.body.data.id)
-  for (const child of ids) await reaches(child, 'running')
+  for (const child of ids) await waitForStatus(child, 'running')
 
   assert.equal(new Set(ids).size, 6)
   await assertNothingLeft()

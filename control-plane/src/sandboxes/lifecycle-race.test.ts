@@ -20,7 +20,7 @@ const statuses = async () => {
 }
 const isSettled = (status: string) => ['running', 'paused', 'error', 'destroyed', 'failed'].includes(status)
 
-async function ask(id: string, verb: Verb): Promise<void> {
+async function sendAllowed(id: string, verb: Verb): Promise<void> {
   const response =
     verb === 'DELETE'
       ? await send('DELETE', `/v1/sandboxes/${id}`, ada)
@@ -34,13 +34,14 @@ test('random pauses, resumes, forks and execs get only allowed responses and end
 
   await Promise.all(
     Array.from({ length: CLIENTS }, async () => {
-      for (let round = 0; round < ROUNDS; round++) await ask(id, verbs[Math.floor(Math.random() * verbs.length)]!)
+      for (let round = 0; round < ROUNDS; round++)
+        await sendAllowed(id, verbs[Math.floor(Math.random() * verbs.length)]!)
     }),
   )
   await until(async () => [...(await statuses()).values()].every(isSettled), 'every sandbox has settled', 30_000)
 
   await assertNothingLeft()
-  await checkIntervals()
+  await assertIntervals()
 })
 
 test('with random deletes among them, all sandboxes end and nothing leaks', async () => {
@@ -51,7 +52,7 @@ test('with random deletes among them, all sandboxes end and nothing leaks', asyn
     Array.from({ length: CLIENTS }, async () => {
       for (let round = 0; round < ROUNDS; round++) {
         const [id] = living[Math.floor(Math.random() * living.length)]!
-        await ask(id, verbs[Math.floor(Math.random() * verbs.length)]!)
+        await sendAllowed(id, verbs[Math.floor(Math.random() * verbs.length)]!)
       }
     }),
   )
@@ -63,11 +64,11 @@ test('with random deletes among them, all sandboxes end and nothing leaks', asyn
   )
 
   await assertNothingLeft()
-  await checkIntervals()
+  await assertIntervals()
 })
 
 /** Usage intervals have neither gaps nor overlaps, and match the events. */
-async function checkIntervals(): Promise<void> {
+async function assertIntervals(): Promise<void> {
   for (const id of (await statuses()).keys()) {
     const intervals = await deps.db
       .selectFrom('usage_intervals')

@@ -13,7 +13,7 @@ test.beforeEach(() => {
 
 const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data
 const statusOf = async (id: string) => (await viewOf(id)).status
-const reaches = (id: string, status: string) =>
+const waitForStatus = (id: string, status: string) =>
   until(async () => (await statusOf(id)) === status, `${id} is ${status}`, 30_000)
 const eventsOf = async (id: string) => (await get(`/v1/sandboxes/${id}/events`, ada.key)).body.data.data
 const kindsOf = async (id: string) => {
@@ -26,21 +26,21 @@ const kindsOf = async (id: string) => {
   return rows.map((row) => `${row.kind}${row.ended_at === null ? ' open' : ''}`)
 }
 const pause = (id: string) => send('POST', `/v1/sandboxes/${id}/pause`, ada)
-async function running(body: object = {}): Promise<string> {
+async function createRunning(body: object = {}): Promise<string> {
   const { status, body: response } = await create(ada, body)
   assert.equal(status, 200, JSON.stringify(response))
   return response.data.id
 }
 
 test('a pause is accepted at once, and the sandbox is paused when the host has saved everything', async () => {
-  const id = await running()
+  const id = await createRunning()
   const saved = Promise.withResolvers<void>()
   host.hooks = { beforePause: () => saved.promise }
 
   const accepted = await pause(id)
   const meanwhile = await viewOf(id)
   saved.resolve()
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
 
   const view = await viewOf(id)
   assert.deepEqual([accepted.status, accepted.headers['x-poll-after']], [202, '1'])
@@ -53,10 +53,10 @@ test('a pause is accepted at once, and the sandbox is paused when the host has s
 })
 
 test('a paused sandbox reserves no memory, and is charged for memory and disk but not for vCPUs', async () => {
-  const id = await running()
+  const id = await createRunning()
 
   await pause(id)
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
 
   assert.deepEqual(await kindsOf(id), ['running', 'paused open'])
   const row = await deps.db.selectFrom('sandboxes').selectAll().where('id', '=', id).executeTakeFirstOrThrow()
@@ -66,19 +66,19 @@ test('a paused sandbox reserves no memory, and is charged for memory and disk bu
 
 test('a request body is optional, and every empty form of it is accepted', async () => {
   for (const payload of ['', '{}', 'null', ' ', '{"unknown":1}', '[]']) {
-    const id = await running()
+    const id = await createRunning()
     const url = `/v1/sandboxes/${id}/pause`
     const headers = { ...ada.headers, 'content-type': 'text/plain' }
     assert.equal((await app.inject({ method: 'POST', url, headers, payload })).statusCode, 202, payload)
-    await reaches(id, 'paused')
+    await waitForStatus(id, 'paused')
     await send('DELETE', `/v1/sandboxes/${id}`, ada)
   }
 })
 
 test('a pause of a sandbox that is not running is 409 with its status', async () => {
-  const id = await running()
+  const id = await createRunning()
   await pause(id)
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
 
   const again = await pause(id)
 
@@ -89,16 +89,16 @@ test('a pause of a sandbox that is not running is 409 with its status', async ()
 })
 
 test('of two concurrent pauses one is accepted', async () => {
-  const id = await running()
+  const id = await createRunning()
 
   const responses = await Promise.all([pause(id), pause(id)])
 
   assert.deepEqual(responses.map((response) => response.status).sort(), [202, 409])
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
 })
 
 test("someone else's sandbox is not found", async () => {
-  const id = await running()
+  const id = await createRunning()
   const bob = await user()
 
   for (const verb of ['pause', 'resume', 'fork']) {
@@ -108,7 +108,7 @@ test("someone else's sandbox is not found", async () => {
 })
 
 test('a pause that fails on the host leaves the sandbox running with the reason, and can be repeated', async () => {
-  const id = await running()
+  const id = await createRunning()
   host.hooks = {
     beforePause: () => {
       throw new FakeHostFailure('pause_failed', 'no space left for the saved state')
@@ -130,11 +130,11 @@ test('a pause that fails on the host leaves the sandbox running with the reason,
   assert.deepEqual([asked.from, asked.to, asked.reason], ['running', 'pausing', 'paused by the user'])
   host.hooks = {}
   assert.equal((await pause(id)).status, 202)
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
 })
 
 test('internal error messages of a host are not shown to the user', async () => {
-  const id = await running()
+  const id = await createRunning()
   host.hooks = {
     beforePause: () => {
       throw new Error('/srv/secret broke')
@@ -149,7 +149,7 @@ test('internal error messages of a host are not shown to the user', async () => 
 
 test('a host that dies during the pause is asked again when it is back', async () => {
   for (const hook of ['beforePause', 'afterPause'] as const) {
-    const id = await running()
+    const id = await createRunning()
     let reached = false
     host.hooks = {
       [hook]: () => {
@@ -166,13 +166,13 @@ test('a host that dies during the pause is asked again when it is back', async (
     await host.start()
 
     assert.equal(during, 'pausing')
-    await reaches(id, 'paused')
+    await waitForStatus(id, 'paused')
     await assertNothingLeft()
   }
 })
 
 test('a VM that dies during the pause leaves the sandbox in error, and it can be resumed', async () => {
-  const id = await running()
+  const id = await createRunning()
   host.hooks = {
     beforePause: () => {
       host.killVm(id, 'QEMU ended by SIGSEGV')
@@ -180,24 +180,24 @@ test('a VM that dies during the pause leaves the sandbox in error, and it can be
   }
 
   await pause(id)
-  await reaches(id, 'error')
+  await waitForStatus(id, 'error')
 
   assert.equal((await viewOf(id)).status_reason, 'the VM ended: QEMU ended by SIGSEGV')
   assert.deepEqual(await kindsOf(id), ['running', 'error open'])
   await assertNothingLeft()
   assert.equal((await send('POST', `/v1/sandboxes/${id}/resume`, ada)).status, 202)
-  await reaches(id, 'running')
+  await waitForStatus(id, 'running')
   await assertNothingLeft()
 })
 
 test('a delete wins over a pause in progress', async () => {
-  const id = await running()
+  const id = await createRunning()
   const saved = Promise.withResolvers<void>()
   host.hooks = { beforePause: () => saved.promise }
   await pause(id)
 
   const response = await send('DELETE', `/v1/sandboxes/${id}`, ada)
-  await reaches(id, 'destroyed')
+  await waitForStatus(id, 'destroyed')
   saved.resolve()
 
   assert.equal(response.body.data.status, 'destroying')
@@ -207,12 +207,12 @@ test('a delete wins over a pause in progress', async () => {
 })
 
 test('deleting a paused sandbox ends its usage interval', async () => {
-  const id = await running()
+  const id = await createRunning()
   await pause(id)
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
 
   await send('DELETE', `/v1/sandboxes/${id}`, ada)
-  await reaches(id, 'destroyed')
+  await waitForStatus(id, 'destroyed')
 
   assert.deepEqual(await kindsOf(id), ['running', 'paused'])
   await assertNothingLeft()

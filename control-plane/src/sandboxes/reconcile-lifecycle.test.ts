@@ -20,11 +20,11 @@ test.beforeEach(() => {
 })
 
 const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data
-const reaches = (id: string, status: string) =>
+const waitForStatus = (id: string, status: string) =>
   until(async () => (await viewOf(id)).status === status, `${id} is ${status}`, 15_000)
 
 /** Runs a worker for queued jobs while `during` runs. */
-async function working(during: () => Promise<unknown>): Promise<void> {
+async function withWorker(during: () => Promise<unknown>): Promise<void> {
   const own = createTestDeps(reconnect(deps.database), { hostSocket: host.socket })
   after(() => own.hosts.close())
   const worker = await startWorker(own, { jobs: JOBS, sweeps: [] })
@@ -35,19 +35,19 @@ async function working(during: () => Promise<unknown>): Promise<void> {
   }
 }
 
-async function paused(): Promise<string> {
+async function createPaused(): Promise<string> {
   const { id } = (await create(ada)).body.data
   await send('POST', `/v1/sandboxes/${id}/pause`, ada)
-  await working(() => reaches(id, 'paused'))
+  await withWorker(() => waitForStatus(id, 'paused'))
   return id
 }
-async function end(...ids: string[]): Promise<void> {
+async function destroyAll(...ids: string[]): Promise<void> {
   for (const id of ids) await send('DELETE', `/v1/sandboxes/${id}`, ada)
-  await working(() => Promise.all(ids.map((id) => reaches(id, 'destroyed'))))
+  await withWorker(() => Promise.all(ids.map((id) => waitForStatus(id, 'destroyed'))))
 }
 
 test('a sandbox that is paused or in error and lost by its host becomes failed and is no longer charged', async () => {
-  const [first, second] = [await paused(), await paused()]
+  const [first, second] = [await createPaused(), await createPaused()]
   await sql`update sandboxes set status = 'error' where id = ${second}`.execute(deps.db)
   host.loseVm(first)
   host.loseVm(second)
@@ -62,23 +62,23 @@ test('a sandbox that is paused or in error and lost by its host becomes failed a
 })
 
 test('a paused sandbox whose VM runs is paused again, and its memory is counted until then', async () => {
-  const id = await paused()
+  const id = await createPaused()
   host.vms.get(id)!.state = 'running'
 
   await reconcile.run(deps)
   const found = await viewOf(id)
   await assertNothingLeft()
-  await working(() => reaches(id, 'paused'))
+  await withWorker(() => waitForStatus(id, 'paused'))
 
   assert.equal(found.status, 'pausing')
   assert.match((await viewOf(id)).status_reason, /running on its host while the sandbox was paused/)
   assert.equal(host.vms.get(id)!.generations.at(-1), 2)
   await assertNothingLeft()
-  await end(id)
+  await destroyAll(id)
 })
 
 test('a VM that runs without a reservation makes its host full, not overcommitted', async () => {
-  const id = await paused()
+  const id = await createPaused()
   await sql`update hosts set mem_mib = reserved_mib`.execute(deps.db)
   host.vms.get(id)!.state = 'running'
 
@@ -87,7 +87,7 @@ test('a VM that runs without a reservation makes its host full, not overcommitte
   assert.equal((await viewOf(id)).status, 'pausing')
   await assertNothingLeft()
   await watchHosts.run(deps)
-  await end(id)
+  await destroyAll(id)
 })
 
 test('a running sandbox whose host has paused it becomes error, and can be resumed', async () => {
@@ -98,10 +98,10 @@ test('a running sandbox whose host has paused it becomes error, and can be resum
   const lost = await viewOf(id)
   await assertNothingLeft()
   await send('POST', `/v1/sandboxes/${id}/resume`, ada)
-  await working(() => reaches(id, 'running'))
+  await withWorker(() => waitForStatus(id, 'running'))
 
   assert.deepEqual([lost.status, lost.status_reason], ['error', 'the host paused the VM; resume continues from there'])
-  await end(id)
+  await destroyAll(id)
 })
 
 test('a pausing sandbox whose VM is dead or lost is repaired without its job', async () => {
@@ -114,30 +114,30 @@ test('a pausing sandbox whose VM is dead or lost is repaired without its job', a
 
   assert.deepEqual([(await viewOf(dead)).status, (await viewOf(lost)).status], ['error', 'failed'])
   await assertNothingLeft()
-  await end(dead)
+  await destroyAll(dead)
 })
 
 test('an operation whose job is lost gets another job', async () => {
-  const [pausing, resuming] = [(await create(ada)).body.data.id, await paused()]
-  const forked = await paused()
+  const [pausing, resuming] = [(await create(ada)).body.data.id, await createPaused()]
+  const forked = await createPaused()
   await send('POST', `/v1/sandboxes/${pausing}/pause`, ada)
   await send('POST', `/v1/sandboxes/${resuming}/resume`, ada)
   const child = (await send('POST', `/v1/sandboxes/${forked}/fork`, ada)).body.data.id
   await sql`delete from graphile_worker._private_jobs`.execute(deps.db)
 
   await reconcile.run(deps)
-  await working(async () => {
-    await reaches(pausing, 'paused')
-    await reaches(resuming, 'running')
-    await reaches(child, 'running')
+  await withWorker(async () => {
+    await waitForStatus(pausing, 'paused')
+    await waitForStatus(resuming, 'running')
+    await waitForStatus(child, 'running')
   })
 
   await assertNothingLeft()
-  await end(pausing, resuming, forked, child)
+  await destroyAll(pausing, resuming, forked, child)
 })
 
 test('a fork whose process died before the response is rolled back', async () => {
-  const id = await paused()
+  const id = await createPaused()
   const dead = createTestDeps(reconnect(deps.database), { hostSocket: host.socket })
   after(() => dead.hosts.close())
   await writeHeartbeat(dead, [])
@@ -163,18 +163,18 @@ test('a fork whose process died before the response is rolled back', async () =>
   )
   assert.equal(host.vms.has(child.id), false)
   await assertNothingLeft()
-  await end(id)
+  await destroyAll(id)
 })
 
 test('paused sandboxes of an unreachable host stay paused', async () => {
-  const id = await paused()
+  const id = await createPaused()
   await host.stop()
 
   await reconcile.run(deps)
   await host.start()
 
   assert.equal((await viewOf(id)).status, 'paused')
-  await end(id)
+  await destroyAll(id)
 })
 
 test('a sandbox in error can be deleted', async () => {
@@ -183,7 +183,7 @@ test('a sandbox in error can be deleted', async () => {
   await reconcile.run(deps)
   const broken = await viewOf(id)
 
-  await end(id)
+  await destroyAll(id)
 
   assert.equal(broken.status, 'error')
   assert.equal(host.vms.has(id), false)

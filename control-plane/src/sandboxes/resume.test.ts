@@ -15,23 +15,23 @@ test.beforeEach(() => {
 })
 
 const viewOf = async (id: string, who = ada) => (await get(`/v1/sandboxes/${id}`, who.key)).body.data
-const reaches = (id: string, status: string, who = ada) =>
+const waitForStatus = (id: string, status: string, who = ada) =>
   until(async () => (await viewOf(id, who)).status === status, `${id} is ${status}`, 30_000)
 const eventsOf = async (id: string) => (await get(`/v1/sandboxes/${id}/events`, ada.key)).body.data.data
 const resume = (id: string, who = ada) => send('POST', `/v1/sandboxes/${id}/resume`, who)
-async function paused(body: object = {}, who: TestUser = ada): Promise<string> {
+async function createPaused(body: object = {}, who: TestUser = ada): Promise<string> {
   const { id } = (await create(who, body)).body.data
   assert.equal((await send('POST', `/v1/sandboxes/${id}/pause`, who)).status, 202)
-  await reaches(id, 'paused', who)
+  await waitForStatus(id, 'paused', who)
   return id
 }
 const remove = async (id: string, who = ada) => {
   await send('DELETE', `/v1/sandboxes/${id}`, who)
-  await reaches(id, 'destroyed', who)
+  await waitForStatus(id, 'destroyed', who)
 }
 
 test('a resume is accepted at once, and the VM starts with the identity and settings of the sandbox', async () => {
-  const id = await paused({ name: 'phoenix', envs: { SECRET: 'x' } })
+  const id = await createPaused({ name: 'phoenix', envs: { SECRET: 'x' } })
   const asked: HostVmResumeBody[] = []
   const gate = Promise.withResolvers<void>()
   host.hooks = {
@@ -44,7 +44,7 @@ test('a resume is accepted at once, and the VM starts with the identity and sett
   const accepted = await resume(id)
   const meanwhile = await viewOf(id)
   gate.resolve()
-  await reaches(id, 'running')
+  await waitForStatus(id, 'running')
 
   const view = await viewOf(id)
   assert.deepEqual([accepted.status, accepted.headers['x-poll-after']], [202, '1'])
@@ -60,9 +60,9 @@ test('a resume is accepted at once, and the VM starts with the identity and sett
 })
 
 test('a resuming sandbox is charged as paused until it runs', async () => {
-  const id = await paused()
+  const id = await createPaused()
   await resume(id)
-  await reaches(id, 'running')
+  await waitForStatus(id, 'running')
 
   const rows = await deps.db
     .selectFrom('usage_intervals')
@@ -90,13 +90,13 @@ test('a resume of a sandbox that is neither paused nor in error is 409', async (
 
 test('the cap on resume counts all other sandboxes, paused ones included', async () => {
   const bob = await user({ plan: 'free' })
-  const id = await paused({}, bob)
+  const id = await createPaused({}, bob)
   const allowed = await resume(id, bob)
-  await reaches(id, 'running', bob)
+  await waitForStatus(id, 'running', bob)
   await send('POST', `/v1/sandboxes/${id}/pause`, bob)
-  await reaches(id, 'paused', bob)
+  await waitForStatus(id, 'paused', bob)
   await deps.db.updateTable('users').set({ plan: 'pro' }).where('id', '=', bob.id).execute()
-  const other = await paused({}, bob)
+  const other = await createPaused({}, bob)
   await deps.db.updateTable('users').set({ plan: 'free' }).where('id', '=', bob.id).execute()
 
   const refused = await resume(id, bob)
@@ -110,7 +110,7 @@ test('the cap on resume counts all other sandboxes, paused ones included', async
 
 test('without credit a resume is 402 and the sandbox stays paused', async () => {
   const bob = await user()
-  const id = await paused({}, bob)
+  const id = await createPaused({}, bob)
   await deps.db.updateTable('users').set({ credit_micro: 0 }).where('id', '=', bob.id).execute()
 
   const refused = await resume(id, bob)
@@ -121,7 +121,7 @@ test('without credit a resume is 402 and the sandbox stays paused', async () => 
 })
 
 test('without capacity on its host a resume is 503, and succeeds once there is capacity', async () => {
-  const id = await paused({ shape: 's-1vcpu-2gb' })
+  const id = await createPaused({ shape: 's-1vcpu-2gb' })
   const other = (await create(ada, { shape: 's-2vcpu-4gb' })).body.data.id
 
   const refused = await resume(id)
@@ -131,13 +131,13 @@ test('without capacity on its host a resume is 503, and succeeds once there is c
   assert.deepEqual([refused.status, refused.headers['retry-after']], [503, '2'])
   assert.equal(refused.body.message, 'no capacity for s-1vcpu-2gb in eu')
   assert.equal(accepted.status, 202)
-  await reaches(id, 'running')
+  await waitForStatus(id, 'running')
   await remove(id)
   await assertNothingLeft()
 })
 
 test('a transient failure is retried', async () => {
-  const id = await paused()
+  const id = await createPaused()
   let tries = 0
   host.hooks = {
     beforeResume: () => {
@@ -147,14 +147,14 @@ test('a transient failure is retried', async () => {
   }
 
   await resume(id)
-  await reaches(id, 'running')
+  await waitForStatus(id, 'running')
 
   assert.equal(tries, 3)
   await remove(id)
 })
 
 test('after three attempts the sandbox is in error and holds no memory; another resume has three attempts again', async () => {
-  const id = await paused()
+  const id = await createPaused()
   let tries = 0
   host.hooks = {
     beforeResume: () => {
@@ -164,32 +164,32 @@ test('after three attempts the sandbox is in error and holds no memory; another 
   }
 
   await resume(id)
-  await reaches(id, 'error')
+  await waitForStatus(id, 'error')
 
   assert.equal(tries, 3)
   assert.equal((await viewOf(id)).status_reason, 'could not be resumed: the VM did not start')
   await assertNothingLeft()
   await resume(id)
   await until(() => tries === 6)
-  await reaches(id, 'error')
+  await waitForStatus(id, 'error')
   host.hooks = {}
   await resume(id)
-  await reaches(id, 'running')
+  await waitForStatus(id, 'running')
   assert.equal((await viewOf(id)).status_reason, undefined)
   await remove(id)
 })
 
 test('a damaged snapshot fails the resume at once, and the next one uses the older snapshot and says so', async () => {
-  const id = await paused()
+  const id = await createPaused()
   await resume(id)
-  await reaches(id, 'running')
+  await waitForStatus(id, 'running')
   await send('POST', `/v1/sandboxes/${id}/pause`, ada)
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
   host.damageVm(id)
   const before = host.calls.filter((call) => call === `POST /v1/vms/${id}/resume`).length
 
   await resume(id)
-  await reaches(id, 'error')
+  await waitForStatus(id, 'error')
 
   assert.equal(host.calls.filter((call) => call === `POST /v1/vms/${id}/resume`).length, before + 1)
   assert.equal(
@@ -197,7 +197,7 @@ test('a damaged snapshot fails the resume at once, and the next one uses the old
     'could not be resumed: generation 2 is damaged: the checksum of ram.diff does not match; the next resume uses generation 1',
   )
   await resume(id)
-  await reaches(id, 'running')
+  await waitForStatus(id, 'running')
   assert.match((await viewOf(id)).status_reason, /^resumed from older generation 1, saved at /)
   assert.match((await eventsOf(id))[0].reason, /^resumed from older generation 1/)
   await remove(id)
@@ -205,7 +205,7 @@ test('a damaged snapshot fails the resume at once, and the next one uses the old
 
 test('a host that dies during the resume is asked again when it is back', async () => {
   for (const hook of ['beforeResume', 'afterResume'] as const) {
-    const id = await paused()
+    const id = await createPaused()
     let reached = false
     host.hooks = {
       [hook]: () => {
@@ -220,22 +220,22 @@ test('a host that dies during the resume is asked again when it is back', async 
     host.hooks = {}
     await host.start()
 
-    await reaches(id, 'running')
+    await waitForStatus(id, 'running')
     await assertNothingLeft()
     await remove(id)
   }
 })
 
 test('a resume fails after a minute without an response; a VM that the host starts later is paused again', async () => {
-  const id = await paused()
+  const id = await createPaused()
   await host.stop()
   await resume(id)
   await sql`update sandboxes set status_since = now() - interval '2 minutes' where id = ${id}`.execute(deps.db)
 
-  await reaches(id, 'error')
+  await waitForStatus(id, 'error')
   host.vms.get(id)!.state = 'running'
   await host.start()
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
 
   const [saved, parked, failed] = await eventsOf(id)
   assert.equal(failed.reason, 'could not be resumed: the host did not answer in time')
@@ -247,7 +247,7 @@ test('a resume fails after a minute without an response; a VM that the host star
 })
 
 test('a delete wins over a resume in progress', async () => {
-  const id = await paused()
+  const id = await createPaused()
   const gate = Promise.withResolvers<void>()
   host.hooks = { beforeResume: () => gate.promise }
   await resume(id)

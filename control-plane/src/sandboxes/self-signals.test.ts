@@ -14,7 +14,7 @@ test.beforeEach(() => {
 })
 
 const viewOf = async (id: string) => (await get(`/v1/sandboxes/${id}`, ada.key)).body.data
-const reaches = (id: string, status: string) =>
+const waitForStatus = (id: string, status: string) =>
   until(async () => (await viewOf(id)).status === status, `${id} is ${status}`, 15_000)
 const eventsOf = async (id: string) => (await get(`/v1/sandboxes/${id}/events`, ada.key)).body.data.data
 
@@ -22,10 +22,10 @@ test('a sandbox that requests its pause is paused once, with the text of the req
   const { id } = (await create(ada)).body.data
   host.vms.get(id)!.signal = { action: 'pause', reason: 'done for\u0007 today' }
 
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
   const view = await viewOf(id)
   await send('POST', `/v1/sandboxes/${id}/resume`, ada)
-  await reaches(id, 'running')
+  await waitForStatus(id, 'running')
   await watchHosts.run(deps)
   await watchHosts.run(deps)
 
@@ -42,7 +42,7 @@ test('a sandbox that requests its deletion is deleted, and keeps the reason', as
   const { id } = (await create(ada)).body.data
   host.vms.get(id)!.signal = { action: 'delete' }
 
-  await reaches(id, 'destroyed')
+  await waitForStatus(id, 'destroyed')
 
   assert.equal((await viewOf(id)).status_reason, 'deleted from inside the sandbox')
   assert.equal((await eventsOf(id))[0].actor, 'sandbox')
@@ -55,7 +55,7 @@ test('a deletion request is applied even while the sandbox is pausing', async ()
   await send('POST', `/v1/sandboxes/${id}/pause`, ada)
   host.vms.get(id)!.signal = { action: 'delete', reason: 'no more' }
 
-  await reaches(id, 'destroyed')
+  await waitForStatus(id, 'destroyed')
 
   assert.equal((await viewOf(id)).status_reason, 'no more')
 })
@@ -63,9 +63,9 @@ test('a deletion request is applied even while the sandbox is pausing', async ()
 test('a signal that was seen before a pause and a resume is not applied after them', async () => {
   const { id } = (await create(ada)).body.data
   await send('POST', `/v1/sandboxes/${id}/pause`, ada)
-  await reaches(id, 'paused')
+  await waitForStatus(id, 'paused')
   await send('POST', `/v1/sandboxes/${id}/resume`, ada)
-  await reaches(id, 'running')
+  await waitForStatus(id, 'running')
   const { fence } = await deps.db.selectFrom('sandboxes').select('fence').where('id', '=', id).executeTakeFirstOrThrow()
   const vm = host.vms.get(id)!
 

@@ -8,8 +8,8 @@ import type { Tx } from '../db/connect.ts'
 import type { SandboxRow, UsageKind } from '../db/schema.ts'
 
 /**
- * `unchanged` leaves the open interval open: a pausing VM still uses everything it had, and a resuming one is charged
- * as paused until it runs. A sandbox is free of charge from the moment of its deletion.
+ * `unchanged` leaves the open interval open: a pausing VM still uses everything it had, and a resuming sandbox is charged
+ * as before until it runs. A sandbox is free of charge from the moment of its deletion.
  */
 const USAGE_BY_STATUS = {
   creating: 'nothing',
