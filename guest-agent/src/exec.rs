@@ -147,8 +147,8 @@ async fn start_program(agent: &Agent, program: Program) -> HandlerResult<StartOu
     Ok(starting.await.map_err(|error| Failure::internal("worker", &error))?)
 }
 
-fn not_started(refused: SpawnError) -> NotStarted {
-    match refused {
+fn not_started(spawn_error: SpawnError) -> NotStarted {
+    match spawn_error {
         SpawnError::NotFound => NotStarted { kind: "not_found", message: "command not found".into() },
         SpawnError::NotExecutable(error) => NotStarted { kind: "not_executable", message: describe(&error) },
         SpawnError::Cwd(error) => NotStarted { kind: "other", message: format!("cwd: {}", describe(&error)) },

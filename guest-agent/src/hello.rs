@@ -84,10 +84,10 @@ mod tests {
 
     #[test]
     fn a_hello_is_found_after_a_hello_truncated_at_any_byte() {
-        for cut in 0..line(A).len() {
-            let bytes = [&line(A)[..cut], &line(B)].concat();
+        for end in 0..line(A).len() {
+            let bytes = [&line(A)[..end], &line(B)].concat();
 
-            assert_eq!(all(&bytes), [*B], "cut at {cut}");
+            assert_eq!(all(&bytes), [*B], "truncated at byte {end}");
         }
     }
 

@@ -187,14 +187,14 @@ impl Identity {
         let path = directory.join("authorized_keys");
         let text = read_file(&path)?;
         let mut known: Vec<&str> = lines_outside(&text).into_iter().map(str::trim).collect();
-        let mut ours: Vec<String> = Vec::new();
+        let mut new_keys: Vec<String> = Vec::new();
         for key in keys.iter().map(|key| key.trim()).filter(|key| !key.is_empty() && !key.contains('\n')) {
             if !known.contains(&key) {
                 known.push(key);
-                ours.push(key.to_owned());
+                new_keys.push(key.to_owned());
             }
         }
-        write_file(&path, &render(&text, &ours), 0o600)?;
+        write_file(&path, &render(&text, &new_keys), 0o600)?;
         let counts = |line: &&str| !line.trim().is_empty() && !line.starts_with('#');
         Ok(read_file(&path)?.lines().filter(counts).count())
     }

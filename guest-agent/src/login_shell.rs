@@ -3,7 +3,7 @@
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
 
-const USUAL: [&str; 3] = ["/bin/bash", "/bin/sh", "/bin/ash"];
+const FALLBACK_SHELLS: [&str; 3] = ["/bin/bash", "/bin/sh", "/bin/ash"];
 
 pub struct LoginShell {
     pub path: String,
@@ -14,8 +14,8 @@ pub struct LoginShell {
 /// Reads files, so it must run on a worker thread. None if the image has no shell.
 pub fn find_login_shell() -> Option<LoginShell> {
     let passwd = fs::read_to_string("/etc/passwd").unwrap_or_default();
-    let usual = USUAL.map(str::to_owned);
-    let path = shell_of_root(&passwd).into_iter().chain(usual).find(|path| is_program(path))?;
+    let fallbacks = FALLBACK_SHELLS.map(str::to_owned);
+    let path = shell_of_root(&passwd).into_iter().chain(fallbacks).find(|path| is_program(path))?;
     let name = format!("-{}", path.rsplit('/').next().unwrap_or_default());
     Some(LoginShell { path, name })
 }

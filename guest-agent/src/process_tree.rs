@@ -48,7 +48,7 @@ impl ProcessTrees {
     }
 
     /// Creates an empty cgroup. The descriptor is used to create a program in it.
-    pub fn make(&self, name: &str) -> Result<Option<(ProcessTree, OwnedFd)>> {
+    pub fn create(&self, name: &str) -> Result<Option<(ProcessTree, OwnedFd)>> {
         let Some(root) = self.root() else { return Ok(None) };
         let path = root.join(name);
         fs::create_dir(&path)?;

@@ -53,7 +53,7 @@ pub async fn shell(agent: &Arc<Agent>, body: RecvStream, respond: &mut SendRespo
     let starting = agent.workers.run(move || start_shell(&worker, stdio));
     let started = starting.await.map_err(|error| failed(format!("worker: {error}")))?;
     let (leader, exit_status) = started.map_err(failed)?;
-    let leader = HangUpOnDrop(Some(leader));
+    let leader = KillOnDrop(Some(leader));
 
     let head = Response::builder().status(StatusCode::OK).header("content-type", "application/octet-stream");
     let mut send = start(respond, head)?;
@@ -87,14 +87,14 @@ fn start_shell(agent: &Agent, stdio: OwnedFd) -> Result<(Child, oneshot::Receive
         cgroup: None,
     };
     let starting = reaper::begin_start();
-    let pid = spawn(&program).map_err(|refused| format!("{}: {refused:?}", program.cmd))?;
+    let pid = spawn(&program).map_err(|error| format!("{}: {error:?}", program.cmd))?;
     Ok(starting.register(pid))
 }
 
-/// Dropping the terminal sends SIGHUP. A shell that ignores it is killed after a grace period.
-struct HangUpOnDrop(Option<Child>);
+/// Kills the shell a grace period after it was dropped. The SIGHUP comes from closing the terminal, which is dropped too.
+struct KillOnDrop(Option<Child>);
 
-impl Drop for HangUpOnDrop {
+impl Drop for KillOnDrop {
     fn drop(&mut self) {
         let Some(leader) = self.0.take().filter(|leader| !reaper::is_reaped(leader)) else { return };
         let kill = move || {

@@ -40,11 +40,11 @@ pub struct Program {
 }
 
 /// The default variables, overridden by the sandbox's, overridden by those of the request.
-pub fn environment(agent: &Agent, asked: BTreeMap<String, String>) -> BTreeMap<String, String> {
-    let usual = [("HOME", "/root"), ("LOGNAME", "root"), ("PATH", DEFAULT_PATH), ("USER", "root")];
-    let mut env: BTreeMap<String, String> = usual.map(|(name, value)| (name.into(), value.into())).into();
+pub fn environment(agent: &Agent, requested: BTreeMap<String, String>) -> BTreeMap<String, String> {
+    let defaults = [("HOME", "/root"), ("LOGNAME", "root"), ("PATH", DEFAULT_PATH), ("USER", "root")];
+    let mut env: BTreeMap<String, String> = defaults.map(|(name, value)| (name.into(), value.into())).into();
     env.extend(agent.envs().as_ref().clone());
-    env.extend(asked);
+    env.extend(requested);
     env
 }
 

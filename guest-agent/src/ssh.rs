@@ -97,11 +97,11 @@ fn start_server(agent: &Agent) -> Result<OwnedFd, Failure> {
     let failed = |error: Error| no_server(format!("sshd: {}", describe(&error)));
     let server = agent.ssh.server().ok_or_else(|| no_server("the image has no sshd".into()))?;
     make_privsep_directory(&agent.ssh.root).map_err(failed)?;
-    let (ours, theirs) = UnixStream::pair().map_err(failed)?;
-    let output = OwnedFd::from(theirs.try_clone().map_err(failed)?);
+    let (agent_end, server_end) = UnixStream::pair().map_err(failed)?;
+    let output = OwnedFd::from(server_end.try_clone().map_err(failed)?);
     // sshd re-executes itself and needs its absolute path for that.
-    start(agent, server.display().to_string(), vec!["-i".into()], theirs.into(), output)?;
-    Ok(ours.into())
+    start(agent, server.display().to_string(), vec!["-i".into()], server_end.into(), output)?;
+    Ok(agent_end.into())
 }
 
 /// sshd does not run without this directory, and /run is empty after every boot.

@@ -103,6 +103,6 @@ pub fn describe(group: i32) -> Option<Foreground> {
 /// own; until then the child still looks like the agent.
 fn is_still_the_agent(pid: i32) -> bool {
     let program = |pid: &str| fs::metadata(format!("/proc/{pid}/exe")).map(|file| (file.dev(), file.ino())).ok();
-    let its = program(&pid.to_string());
-    its.is_some() && its == program("self")
+    let executable = program(&pid.to_string());
+    executable.is_some() && executable == program("self")
 }

@@ -119,8 +119,8 @@ mod tests {
             });
         }
 
-        let answer = pool.run(|| 42).await;
+        let result = pool.run(|| 42).await;
 
-        assert_eq!(answer.ok(), Some(42));
+        assert_eq!(result.ok(), Some(42));
     }
 }

@@ -34,11 +34,11 @@ async fn one_host_after_another_is_served_however_the_previous_one_disconnected(
     let agent = start(&scratch).await;
 
     for round in 0..30 {
-        let mut greeting = UnixStream::connect(scratch.path("agent.hello")).await.unwrap();
+        let mut hello_port = UnixStream::connect(scratch.path("agent.hello")).await.unwrap();
         let mut data = UnixStream::connect(scratch.path("agent")).await.unwrap();
         let nonce = new_nonce();
-        greeting.write_all(&hello::line(&nonce)).await.unwrap();
-        skip_to_reply(&mut greeting, &nonce).await;
+        hello_port.write_all(&hello::line(&nonce)).await.unwrap();
+        skip_to_reply(&mut hello_port, &nonce).await;
         data.write_all(&hello::line(&nonce)).await.unwrap();
         skip_to_reply(&mut data, &nonce).await;
         if round % 2 == 0 {

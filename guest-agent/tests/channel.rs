@@ -45,17 +45,17 @@ async fn a_host_that_dies_at_any_byte_of_an_upload_leaves_no_file_and_the_next_h
     let content = [b"x".repeat(60), hello::line(&new_nonce())].concat();
     let bytes = upload_bytes(&scratch.url("target"), &content);
 
-    for cut in 0..bytes.len() {
-        let mut first = host.greet().await;
-        first.write_all(&bytes[..cut]).await.unwrap();
+    for end in 0..bytes.len() {
+        let mut first = host.handshake().await;
+        first.write_all(&bytes[..end]).await.unwrap();
 
         let second = host.connect().await;
         let response = second.call("GET", "/ready", "").await;
 
-        assert_eq!(response.status, 200, "cut at {cut}");
-        assert_eq!(scratch.names(), [] as [&str; 0], "cut at {cut}");
+        assert_eq!(response.status, 200, "interrupted at byte {end}");
+        assert_eq!(scratch.names(), [] as [&str; 0], "interrupted at byte {end}");
     }
-    let mut whole = host.greet().await;
+    let mut whole = host.handshake().await;
     whole.write_all(&bytes).await.unwrap();
     until("the whole upload has arrived", || std::fs::read(scratch.path("target")).is_ok_and(|it| it == content)).await;
 }
@@ -65,16 +65,20 @@ async fn a_host_that_dies_at_any_byte_of_the_hello_does_not_affect_the_next() {
     let host = start_agent();
     let length = hello::line(&new_nonce()).len();
 
-    for cut in 0..=length {
+    for end in 0..=length {
         let nonce = new_nonce();
-        host.hello_port().write_all(&hello::line(&nonce)[..cut]).await.unwrap();
-        assert_eq!(host.connect().await.call("GET", "/ready", "").await.status, 200, "hello cut at {cut}");
+        host.hello_port().write_all(&hello::line(&nonce)[..end]).await.unwrap();
+        assert_eq!(host.connect().await.call("GET", "/ready", "").await.status, 200, "hello interrupted at byte {end}");
 
         let nonce = new_nonce();
         host.hello_port().write_all(&hello::line(&nonce)).await.unwrap();
         skip_to_reply(&mut host.hello_port(), &nonce).await;
-        host.data_port().write_all(&hello::line(&nonce)[..cut]).await.unwrap();
-        assert_eq!(host.connect().await.call("GET", "/ready", "").await.status, 200, "agent port cut at {cut}");
+        host.data_port().write_all(&hello::line(&nonce)[..end]).await.unwrap();
+        assert_eq!(
+            host.connect().await.call("GET", "/ready", "").await.status,
+            200,
+            "agent port interrupted at byte {end}"
+        );
     }
 }
 
@@ -105,8 +109,8 @@ async fn responses_for_a_dead_host_never_reach_the_next_one() {
         tokio::time::timeout(Duration::from_millis(3), waiting.0).await.ok();
         drop(client);
 
-        // `greet` finds its reply after any stale data, and HTTP/2 begins right after it.
-        let mut raw = host.greet().await;
+        // `handshake` finds its reply after any stale data, and HTTP/2 begins right after it.
+        let mut raw = host.handshake().await;
 
         let preface = [b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n".as_slice(), &[0, 0, 0, 4, 0, 0, 0, 0, 0]].concat();
         raw.write_all(&preface).await.unwrap();

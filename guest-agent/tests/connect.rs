@@ -20,7 +20,7 @@ async fn read_bytes(client: &support::Client, id: &str, after: u64, limit: usize
     let (response, mut send) = client.open("GET", &format!("/processes/{id}/connect?after={after}")).await;
     send.send_data(Bytes::new(), true).unwrap();
     let mut body = response.await.unwrap().into_body();
-    let (mut held, mut frames) = (BytesMut::new(), VecDeque::new());
+    let (mut buffered, mut frames) = (BytesMut::new(), VecDeque::new());
     let mut left = limit;
     while left > 0 {
         let Some(chunk) = body.data().await else { break };
@@ -28,8 +28,8 @@ async fn read_bytes(client: &support::Client, id: &str, after: u64, limit: usize
         body.flow_control().release_capacity(chunk.len()).unwrap();
         let taken = chunk.len().min(left);
         left -= taken;
-        held.extend_from_slice(&chunk[..taken]);
-        take_frames(&mut held, &mut frames);
+        buffered.extend_from_slice(&chunk[..taken]);
+        take_frames(&mut buffered, &mut frames);
     }
     let over = matches!(frames.back(), Some(Frame::Exit(_) | Frame::Error(_)));
     (frames.into(), over)
@@ -51,13 +51,13 @@ async fn a_reader_interrupted_at_any_byte_resumes_from_its_last_number_without_l
         .sum();
 
     // Every byte around the start and end of frames, and a sample of those inside the large one.
-    let cuts = (0..length).filter(|cut| *cut < 1200 || cut % 97 == 0 || *cut > length - 40);
-    for cut in cuts {
-        let (first, over) = read_bytes(&client, &id, 0, cut).await;
+    let ends = (0..length).filter(|end| *end < 1200 || end % 97 == 0 || *end > length - 40);
+    for end in ends {
+        let (first, over) = read_bytes(&client, &id, 0, end).await;
         assert!(!over);
         let seen = first.len() as u64;
         let rest = client.frames(&id, seen).await;
-        assert_eq!([first, rest].concat(), whole, "cut at {cut}");
+        assert_eq!([first, rest].concat(), whole, "interrupted at byte {end}");
     }
 }
 

@@ -220,9 +220,9 @@ async fn concurrent_execs_each_get_their_own_response() {
         }
     };
 
-    let answers = join_all((0..240).map(one)).await;
+    let responses = join_all((0..240).map(one)).await;
 
-    for (number, response) in answers.into_iter().enumerate() {
+    for (number, response) in responses.into_iter().enumerate() {
         assert_eq!(response, (format!("in {number}\n"), Some(number as i64 % 200)));
     }
 }

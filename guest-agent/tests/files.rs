@@ -142,8 +142,8 @@ async fn a_path_that_is_not_a_regular_file_is_rejected_without_blocking() {
     ] {
         for method in ["GET", "PUT"] {
             let response = client.call(method, &target, "x").await;
-            let refused = [400, 404].contains(&response.status);
-            assert!(refused, "{method} {target}: {} {:?}", response.status, response.body);
+            let rejected = [400, 404].contains(&response.status);
+            assert!(rejected, "{method} {target}: {} {:?}", response.status, response.body);
             assert!(response.json()["message"].is_string());
         }
     }

@@ -36,8 +36,8 @@ async fn a_daemon_that_outlives_its_leader_is_tracked_waited_for_and_killed() {
         (&ended["state"], &ended["exit_code"], &ended["tree_exited"]),
         (&json!("exited"), &json!(7), &json!(false))
     );
-    let late = client.call("GET", &format!("/processes/{id}/wait?scope=tree&timeout_ms=20"), "").await;
-    assert_eq!(late.status, 408);
+    let timed_out = client.call("GET", &format!("/processes/{id}/wait?scope=tree&timeout_ms=20"), "").await;
+    assert_eq!(timed_out.status, 408);
 
     let (waited, deleted) = tokio::join!(client.wait(&id, "tree"), client.delete(&id, 1000));
 
@@ -140,6 +140,7 @@ async fn the_exit_is_reported_while_a_descendant_holds_the_pipes_and_its_later_o
     let client = host.connect().await;
     let scratch = Scratch::new();
     let go = scratch.path("go");
+    let later = "later output";
     let script = format!("mkfifo {0}; (echo held; cat {0}) & echo leader; exit 4", go.display());
     let id = client.run("sh", &["-c", &script]).await;
 
@@ -148,12 +149,13 @@ async fn the_exit_is_reported_while_a_descendant_holds_the_pipes_and_its_later_o
     assert_eq!(frames.last(), Some(&Frame::Exit(json!({"exit_code": 4}))));
     assert_eq!(client.process(&id).await["tree_exited"], false);
     let written = output_of(&frames, 0).len() as u64;
-    tokio::task::spawn_blocking(move || std::fs::write(go, "late words")).await.unwrap().unwrap();
+    tokio::task::spawn_blocking(move || std::fs::write(go, later)).await.unwrap().unwrap();
     client.wait(&id, "tree").await;
-    let record =
-        client.until_process("all output is recorded", &id, |one| one["output"]["bytes"] == written + 10).await;
+    let record = client
+        .until_process("all output is recorded", &id, |one| one["output"]["bytes"] == written + later.len() as u64)
+        .await;
     let again = client.frames(&id, record["output"]["newest_seq"].as_u64().unwrap() - 1).await;
-    assert!(matches!(&again[0], Frame::Output { bytes, .. } if bytes == "late words"));
+    assert!(matches!(&again[0], Frame::Output { bytes, .. } if bytes == later));
     assert_eq!(again[1], Frame::Exit(json!({"exit_code": 4})));
 }
 

@@ -199,8 +199,8 @@ async fn sixty_four_processes_may_run_and_ended_records_make_room() {
         ids.push(client.run("cat", &[]).await);
     }
 
-    let refused = client.call("POST", "/processes", r#"{"cmd":"true"}"#).await;
-    assert_eq!((refused.status, refused.json()["code"].as_str()), (429, Some("process_limit_reached")));
+    let rejected = client.call("POST", "/processes", r#"{"cmd":"true"}"#).await;
+    assert_eq!((rejected.status, rejected.json()["code"].as_str()), (429, Some("process_limit_reached")));
 
     // All of them work at the same time.
     for (number, id) in ids.iter().enumerate() {

@@ -57,7 +57,7 @@ impl Inside {
 
 struct Signals {
     body: RecvStream,
-    held: BytesMut,
+    buffered: BytesMut,
 }
 
 async fn follow(client: &Client) -> Signals {
@@ -68,19 +68,19 @@ async fn follow(client: &Client) -> Signals {
         (response.status().as_u16(), &response.headers()["content-type"]),
         (200, &"application/x-ndjson".parse().unwrap())
     );
-    Signals { body: response.into_body(), held: BytesMut::new() }
+    Signals { body: response.into_body(), buffered: BytesMut::new() }
 }
 
 impl Signals {
     async fn next(&mut self) -> Value {
         loop {
-            if let Some(end) = self.held.iter().position(|byte| *byte == b'\n') {
-                let line = self.held.split_to(end + 1);
+            if let Some(end) = self.buffered.iter().position(|byte| *byte == b'\n') {
+                let line = self.buffered.split_to(end + 1);
                 return serde_json::from_slice(&line).unwrap();
             }
             let chunk = self.body.data().await.unwrap().unwrap();
             self.body.flow_control().release_capacity(chunk.len()).unwrap();
-            self.held.extend_from_slice(&chunk);
+            self.buffered.extend_from_slice(&chunk);
         }
     }
 }
@@ -157,7 +157,7 @@ async fn a_flood_of_requests_is_one_signal_until_it_is_acknowledged() {
 
     let second = signals.next().await;
     assert!(second["id"].as_u64() > Some(20));
-    assert!(signals.held.is_empty());
+    assert!(signals.buffered.is_empty());
 }
 
 #[tokio::test]

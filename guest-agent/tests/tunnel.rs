@@ -250,10 +250,10 @@ async fn a_tunnel_to_port_22_is_given_a_server_with_a_key_of_its_own() {
     assert_eq!(body.data().await.unwrap().unwrap(), "SSH-2.0-test\n");
     send_all(&mut send, "hello\n".into(), true).await.unwrap();
     assert_eq!(read_all(body).await, "hello\n");
-    let made = std::fs::read(&key).unwrap();
+    let key_before = std::fs::read(&key).unwrap();
     assert_eq!(std::fs::metadata(&key).unwrap().permissions().mode() & 0o777, 0o600);
     let _third = open(&client, 22).await;
-    assert_eq!(std::fs::read(&key).unwrap(), made, "the key is made once");
+    assert_eq!(std::fs::read(&key).unwrap(), key_before, "the key is generated once");
 }
 
 #[tokio::test]

@@ -97,8 +97,8 @@ async fn resolve(agent: &Agent, request: StartRequest) -> HandlerResult<(Resolve
         return Err(invalid_cmd("cmd is required unless pty is given").into());
     }
     let wants_shell = cmd.is_none();
-    let looked = agent.workers.run(move || (wants_shell.then(find_login_shell).flatten(), Path::new("/root").is_dir()));
-    let (shell, has_home) = looked.await.map_err(|error| Failure::internal("worker", &error))?;
+    let lookup = agent.workers.run(move || (wants_shell.then(find_login_shell).flatten(), Path::new("/root").is_dir()));
+    let (shell, has_home) = lookup.await.map_err(|error| Failure::internal("worker", &error))?;
     let home = if has_home { "/root" } else { "/" };
     let record_cwd = cwd.clone().unwrap_or_else(|| home.to_owned());
     let (cmd, name) = match (cmd, shell) {
@@ -195,8 +195,8 @@ type Run = (Child, oneshot::Receiver<ExitStatus>, ProcessTree);
 /// Runs on a worker thread.
 fn run_in_tree(agent: &Agent, id: &str, mut program: Program) -> std::result::Result<Run, SpawnError> {
     let mut tree = None;
-    if let Some((made, directory)) = agent.trees.make(id).map_err(SpawnError::Other)? {
-        tree = Some(made);
+    if let Some((created, directory)) = agent.trees.create(id).map_err(SpawnError::Other)? {
+        tree = Some(created);
         program.cgroup = Some(directory);
     }
     let starting = reaper::begin_start();
@@ -214,8 +214,8 @@ fn run_in_tree(agent: &Agent, id: &str, mut program: Program) -> std::result::Re
     }
 }
 
-fn spawn_failure(refused: SpawnError) -> Failure {
-    match refused {
+fn spawn_failure(spawn_error: SpawnError) -> Failure {
+    match spawn_error {
         SpawnError::NotFound => invalid_cmd("command not found"),
         SpawnError::NotExecutable(error) => invalid_cmd(&describe(&error)),
         SpawnError::Cwd(error) => Failure::new(StatusCode::BAD_REQUEST, "invalid_cwd", describe(&error)),

@@ -73,7 +73,7 @@ pub fn view_of(agent: &Agent, process: &Process) -> View {
     }
 }
 
-/// With the foreground process of PTYs, which is looked up on a worker thread.
+/// With the foreground process of PTYs, which is foregrounds up on a worker thread.
 pub async fn views_of(agent: &Arc<Agent>, processes: Vec<Arc<Process>>) -> HandlerResult<Vec<View>> {
     let mut foregrounds = foregrounds_of(agent, &processes).await?.into_iter();
     let view = |process: &Arc<Process>| {
@@ -98,15 +98,15 @@ async fn foregrounds_of(agent: &Arc<Agent>, processes: &[Arc<Process>]) -> Handl
     if groups.iter().all(Option::is_none) {
         return Ok(Vec::new());
     }
-    let looked =
+    let foregrounds =
         agent.workers.run(move || groups.into_iter().map(|group| Some((group?, terminal::describe(group?)))).collect());
-    let looked: Vec<Option<(i32, Option<Foreground>)>> =
-        looked.await.map_err(|error| Failure::internal("worker", &error))?;
-    let shown = |(process, found): (&Arc<Process>, Option<(i32, Option<Foreground>)>)| {
+    let foregrounds: Vec<Option<(i32, Option<Foreground>)>> =
+        foregrounds.await.map_err(|error| Failure::internal("worker", &error))?;
+    let merged = |(process, found): (&Arc<Process>, Option<(i32, Option<Foreground>)>)| {
         let (group, seen) = found?;
         seen.or_else(|| as_started(process, group))
     };
-    Ok(processes.iter().zip(looked).map(shown).collect())
+    Ok(processes.iter().zip(foregrounds).map(merged).collect())
 }
 
 /// Used while /proc does not show the new program yet: the leader of a new process is what it was started as.

@@ -53,11 +53,11 @@ enum Outcome {
 async fn handle(agent: &Agent, stream: &TcpStream) {
     let Ok(head) = timeout(HEAD_LIMIT, read_head(stream)).await else { return };
     let outcome = head.map_or(Outcome::Rejected("400 Bad Request", "this is not a request"), |head| decide(&head));
-    let answered = timeout(HEAD_LIMIT, write_all(stream, render(&outcome).as_bytes())).await;
+    let sent = timeout(HEAD_LIMIT, write_all(stream, render(&outcome).as_bytes())).await;
     if let Outcome::Accepted(action, reason) = outcome {
         agent.signals.raise(action, reason);
     }
-    if matches!(answered, Ok(Ok(()))) {
+    if matches!(sent, Ok(Ok(()))) {
         let _ = timeout(CLOSE_LIMIT, close(stream)).await;
     }
 }

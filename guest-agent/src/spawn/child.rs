@@ -50,15 +50,15 @@ pub fn clone_child(plan: &mut Plan) -> Result<i32> {
         let mut before: libc::sigset_t = std::mem::zeroed();
         libc::sigfillset(&mut all);
         libc::pthread_sigmask(libc::SIG_SETMASK, &all, &mut before);
-        let made = match clone_into_cgroup(plan, &mut stack) {
-            Some(made) => made,
+        let pid = match clone_into_cgroup(plan, &mut stack) {
+            Some(pid) => pid,
             None => {
                 plan.enter_cgroup = plan.cgroup >= 0;
                 clone_plain(plan, &mut stack)
             }
         };
         libc::pthread_sigmask(libc::SIG_SETMASK, &before, std::ptr::null_mut());
-        made
+        pid
     }
 }
 

@@ -26,6 +26,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
 use tokio::task::JoinHandle;
 
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(2);
+const HANDSHAKES_MAX: usize = 20;
+
 pub struct Host {
     hello: StdStream,
     data: StdStream,
@@ -77,8 +80,18 @@ impl Host {
         Self::open(&self.data)
     }
 
-    /// Steps 1 to 7 of `channel.rs`.
-    pub async fn greet(&self) -> UnixStream {
+    /// Steps 1 to 7 of `channel.rs`. Like a real host it starts over when there is no reply in time: on a busy machine
+    /// the agent may give up writing its reply while old output still fills the port.
+    pub async fn handshake(&self) -> UnixStream {
+        for _ in 0..HANDSHAKES_MAX {
+            if let Ok(data) = tokio::time::timeout(HANDSHAKE_TIMEOUT, self.try_handshake()).await {
+                return data;
+            }
+        }
+        panic!("no reply to {HANDSHAKES_MAX} hellos");
+    }
+
+    async fn try_handshake(&self) -> UnixStream {
         let nonce = new_nonce();
         let (mut hello_port, mut data) = (self.hello_port(), self.data_port());
         hello_port.write_all(&hello::line(&nonce)).await.unwrap();
@@ -89,7 +102,7 @@ impl Host {
     }
 
     pub async fn connect(&self) -> Client {
-        let data = self.greet().await;
+        let data = self.handshake().await;
         let mut builder = h2::client::Builder::new();
         builder.initial_window_size(256 * 1024).initial_connection_window_size(16 * 1024 * 1024);
         let (send, connection) = builder.handshake(data).await.unwrap();
