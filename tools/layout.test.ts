@@ -54,6 +54,54 @@ test("a feature does not import another feature's routes", () => {
   assert.deepEqual(wrong, [])
 })
 
+/** Folders with the code of a separate process: the host agent starts its main.ts and imports nothing of it. */
+const PROCESS_FOLDERS = ['host-agent/src/net/netd/', 'host-agent/src/net/egress-proxy/', 'host-agent/src/vmm/launcher/']
+/** The bench compares netd with the `nft` command, for which it renders the same rules. */
+const BENCH_RENDERERS = /^host-agent\/src\/net\/netd\/nft\//
+
+test('the folder of another process is imported only from inside, and by test helpers', () => {
+  const wrong = sources
+    .filter((file) => !isTestHelper(file))
+    .flatMap((file) => filesImportedBy(file).map((target) => ({ file, target })))
+    .filter(({ file, target }) =>
+      PROCESS_FOLDERS.some((folder) => target.startsWith(folder) && !file.startsWith(folder)),
+    )
+    .filter(({ file, target }) => !(file.startsWith('bench/src/net/') && BENCH_RENDERERS.test(target)))
+    .map(({ file, target }) => `${file} imports ${target}`)
+
+  assert.deepEqual(wrong, [])
+})
+
+const FFI_FOLDER = 'host-agent/src/ffi/'
+/** A crash in FFI kills the process, so only processes that the host agent can restart use it. The egress proxy does not. */
+const FFI_USERS = [
+  'host-agent/src/net/netd/',
+  'host-agent/src/vmm/launcher/',
+  'host-agent/src/vmm/kvm-probe/main.ts',
+  FFI_FOLDER,
+]
+
+test('FFI is used only in the ffi folder, and that only by restartable processes and test helpers', () => {
+  const wrong = sources
+    .flatMap((file) => importsOf(file).map((specifier) => ({ file, specifier })))
+    .filter(({ file, specifier }) => {
+      if (specifier === 'koffi') return !file.startsWith(FFI_FOLDER)
+      if (!resolveImport(file, specifier)?.startsWith(FFI_FOLDER)) return false
+      return !isTestHelper(file) && !FFI_USERS.some((folder) => file.startsWith(folder))
+    })
+    .map(({ file, specifier }) => `${file} imports ${specifier}`)
+
+  assert.deepEqual(wrong, [])
+})
+
+const isTestHelper = (file: string): boolean => /\/testing\/|\/testing\.ts$/.test(file)
+
+const resolveImport = (file: string, specifier: string): string | undefined =>
+  specifier.startsWith('.') ? path.join(path.dirname(file), specifier) : undefined
+
+const filesImportedBy = (file: string): string[] =>
+  importsOf(file).flatMap((specifier) => resolveImport(file, specifier) ?? [])
+
 test('values are imported without cycles', () => {
   const cycles = findCycles(buildValueGraph(ROOT, sources)).map((cycle) => cycle.join('\n  imports '))
 

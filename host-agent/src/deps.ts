@@ -11,6 +11,7 @@ import type { WorkerPool } from './snapshots/worker-pool.ts'
 import type { Standby } from './standby/standby.ts'
 import type { Machine } from './vmm/args.ts'
 import type { Compactor } from './vmm/disk/compact.ts'
+import type { VmmLauncher } from './vmm/launcher-client.ts'
 import type { Registry } from './vms/registry.ts'
 
 export type Deps = {
@@ -21,6 +22,7 @@ export type Deps = {
   initramfs: Initramfs
   images: ImageStore
   network: Network
+  launcher: VmmLauncher
   cgroups: Cgroups
   registry: Registry
   snapshots: SnapshotStore

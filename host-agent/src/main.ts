@@ -23,7 +23,7 @@ import { createHostApp } from './app.ts'
 import { pruneBases } from './bases/prune.ts'
 import { openCgroups } from './cgroups/cgroups.ts'
 import { findCgroupLayout } from './cgroups/layout.ts'
-import { chooseNetwork, networkStateOf } from './choose-network.ts'
+import { chooseNetwork, networkStateDir } from './choose-network.ts'
 import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
 import { openImageStore } from './images/store.ts'
@@ -35,6 +35,7 @@ import { openSnapshotStore } from './snapshots/store.ts'
 import { startWorkerPool } from './snapshots/worker-pool.ts'
 import { createStandby } from './standby/standby.ts'
 import { createCompactor } from './vmm/disk/compact.ts'
+import { VmmLauncher } from './vmm/launcher-client.ts'
 import { detectMachine } from './vmm/machine.ts'
 import type { VmmRecord } from './vmm/record.ts'
 import { findVmmRecord } from './vms/record.ts'
@@ -87,7 +88,12 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   const layout = await findCgroupLayout()
   if (!layout) throw new Error('no cgroups with cpu and memory controllers are mounted; see npm run doctor')
   const cgroups = await openCgroups(layout, config.instance)
-  const { network, cidr } = await chooseNetwork(config, log)
+  const launcher = new VmmLauncher(config.instance)
+  launcher.on('died', (exit) => log.warn(exit, 'the VMM launcher died; the next request starts another one'))
+  stack.add('VMM launcher', () => launcher.close())
+  // In parallel, because each starts processes. Both wait for their predecessors of a killed host agent to exit, which must
+  // happen before adoption: a VMM that a predecessor started later would never be found.
+  const [{ network, cidr }] = await Promise.all([chooseNetwork(config, log), launcher.request('ready')])
   let adopted: Vms | undefined
   stack.add('network', async () => {
     // Torn down only if no VM needs it, so that no rules, routes or cgroups are left behind. If the start failed before
@@ -97,7 +103,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     await network.close()
     if (!isEmpty) return
     await cgroups.close()
-    await rm(networkStateOf(config), { recursive: true, force: true })
+    await rm(networkStateDir(config), { recursive: true, force: true })
   })
   const deps: Deps = {
     config: { ...config, cidr },
@@ -107,6 +113,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     initramfs,
     images,
     network,
+    launcher,
     cgroups,
     registry: openRegistry(path.join(config.dataDir, 'vms')),
     snapshots: await openSnapshotStore(path.join(config.dataDir, 'snapshots')),

@@ -1,6 +1,6 @@
 /**
- * Runs a command of the host until it exits. Long-running processes are started elsewhere: netd by its client, QEMU by
- * netd. No other file of the host agent uses node:child_process for commands.
+ * Runs a command of the host until it exits. Long-running processes are started elsewhere: netd, the egress proxy and the
+ * VMM launcher by their clients, QEMU by the launcher, and `flock` by images/lock.ts.
  *
  * The child leads its own process group. The whole group is killed on timeout, on abort and when the output is too
  * large, so no helper process of the command is left behind. An exit code is always a real wait status: a command that

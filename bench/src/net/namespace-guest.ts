@@ -5,8 +5,8 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { until } from '@warren/kit/testing/until'
 import { GUEST_ADDRESS, GUEST_GATEWAY, netnsName, TAP } from '../../../host-agent/src/net/names.ts'
-import { renderCutTable } from '../../../host-agent/src/net/netd/nft/segment-table.ts'
-import { command } from '../../../host-agent/src/net/testing/host.ts'
+import { renderSegmentTable } from '../../../host-agent/src/net/netd/nft/segment-table.ts'
+import { runLine } from '../../../host-agent/src/net/testing/host.ts'
 import { runCommandOrThrow } from '../../../host-agent/src/run-command.ts'
 
 export class NamespaceGuest {
@@ -18,15 +18,15 @@ export class NamespaceGuest {
 
   static async start(instance: string, slot: number, mtu: number): Promise<NamespaceGuest> {
     const child = spawn('unshare', ['-n', 'sleep', 'infinity'], { stdio: 'ignore' })
-    const own = await command('readlink /proc/self/ns/net')
-    await until(async () => (await command(`readlink /proc/${child.pid}/ns/net`)) !== own)
+    const own = await runLine('readlink /proc/self/ns/net')
+    await until(async () => (await runLine(`readlink /proc/${child.pid}/ns/net`)) !== own)
     const inSlot = `ip -n ${netnsName(instance, slot)}`
     const inGuest = `nsenter -t ${child.pid} -n ip`
-    await command(`${inSlot} link del ${TAP}`)
-    await command(`${inSlot} link add ${TAP} mtu ${mtu} type veth peer name eth0 mtu ${mtu} netns ${child.pid}`)
+    await runLine(`${inSlot} link del ${TAP}`)
+    await runLine(`${inSlot} link add ${TAP} mtu ${mtu} type veth peer name eth0 mtu ${mtu} netns ${child.pid}`)
     // The segmentation rules were deleted with the tap.
     const nft = ['netns', 'exec', netnsName(instance, slot), 'nft', '-f', '-']
-    await runCommandOrThrow('ip', nft, { input: renderCutTable() })
+    await runCommandOrThrow('ip', nft, { input: renderSegmentTable() })
     for (const line of [
       `${inSlot} addr add ${GUEST_GATEWAY}/30 dev ${TAP}`,
       `${inSlot} link set ${TAP} up`,
@@ -34,7 +34,7 @@ export class NamespaceGuest {
       `${inGuest} link set eth0 up`,
       `${inGuest} route add default via ${GUEST_GATEWAY}`,
     ]) {
-      await command(line)
+      await runLine(line)
     }
     return new NamespaceGuest(child)
   }

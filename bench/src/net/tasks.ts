@@ -7,8 +7,8 @@ import { netnsName, netnsPath } from '../../../host-agent/src/net/names.ts'
 import { renderSlotPolicy } from '../../../host-agent/src/net/netd/nft/slot-policy.ts'
 import { compilePolicy } from '../../../host-agent/src/net/policy.ts'
 import { SHOP } from '../../../host-agent/src/net/testing/internet-names.ts'
-import { inRecords, renderHello } from '../../../host-agent/src/net/testing/render-client-hello.ts'
-import { CIDR, World, withRules } from '../../../host-agent/src/net/testing/test-network.ts'
+import { renderClientHello, toRecords } from '../../../host-agent/src/net/testing/render-client-hello.ts'
+import { CIDR, TestNetwork, withRules } from '../../../host-agent/src/net/testing/test-network.ts'
 import { RESOLVE, SEND } from './guest-programs.ts'
 import { applyWithNft, setUpWithCommands, tearDownWithCommands } from './ip-and-nft.ts'
 import { NamespaceGuest, runNode } from './namespace-guest.ts'
@@ -22,7 +22,7 @@ const UNMETERED = { ...HOST_NETWORK_DEFAULT.bandwidth, quota_bytes: -1 }
 const ADDRESSES = Array.from({ length: 1_000 }, (_, i) => `203.${i >> 8}.${i & 255}.0/24${i % 2 === 0 ? '' : ':443'}`)
 /** The rules of each of the thousand other sandboxes. */
 const MANY = [...ADDRESSES.slice(0, 100), ...Array.from({ length: 20 }, (_, i) => `*.host-${i}.example`)]
-const HELLO = Buffer.concat(inRecords(renderHello('shop.example'))).toString('hex')
+const HELLO = Buffer.concat(toRecords(renderClientHello('shop.example'))).toString('hex')
 
 export const ROUTES = {
   open: withRules([], { bandwidth: UNMETERED }),
@@ -33,33 +33,33 @@ export const ROUTES = {
 type Guest = { slot: number; guest: NamespaceGuest }
 
 export class Tasks {
-  readonly #world: World
+  readonly #testNet: TestNetwork
   #revision = 0
   #nextSlot = 500_000
   #sending: Promise<Guest> | undefined
   #first: Promise<Guest> | undefined
   #others = 0
 
-  private constructor(world: World) {
-    this.#world = world
+  private constructor(testNet: TestNetwork) {
+    this.#testNet = testNet
   }
 
   /** State for the next host agent is in memory, as it is in production below /run. */
   static async open(): Promise<Tasks> {
     const stateDir = mkdtempSync(existsSync('/dev/shm') ? '/dev/shm/warren-bench-' : '/tmp/warren-bench-')
-    return new Tasks(await World.open({ poolSize: POOL, stateDir }))
+    return new Tasks(await TestNetwork.open({ poolSize: POOL, stateDir }))
   }
 
   async close(): Promise<void> {
     for (const started of [this.#sending, this.#first]) (await started)?.guest.stop()
-    await this.#world.close()
+    await this.#testNet.close()
   }
 
   /** Without the pool. The teardown is timed until the namespace has no name; the kernel frees the rest afterwards. */
   async setUp(): Promise<{ setUp: number; tearDown: number }> {
-    const { netd, host, instance } = this.#world.network
+    const { netd, host, instance } = this.#testNet.network
     const slot = this.#nextSlot++
-    const claim = { slot, ip: '100.64.9.1', policy: DEFAULT_POLICY, usedBytes: 0, ingressBytes: 0, asPrepared: true }
+    const claim = { slot, ip: '100.64.9.1', policy: DEFAULT_POLICY, usedBytes: 0, ingressBytes: 0, isPrepared: true }
     const setUp = await timed(async () => {
       await netd.request('createSlot', { slot, mtu: host.mtu, tapOwnerUid: 0, policy: DEFAULT_POLICY })
       await netd.request('claimSlot', claim)
@@ -75,13 +75,13 @@ export class Tasks {
   }
 
   async setUpWithCommands(): Promise<{ setUp: number; tearDown: number }> {
-    const setUp = await timed(() => setUpWithCommands('100.64.9.2', this.#world.network.host.mtu, DEFAULT_POLICY))
+    const setUp = await timed(() => setUpWithCommands('100.64.9.2', this.#testNet.network.host.mtu, DEFAULT_POLICY))
     return { setUp, tearDown: await timed(tearDownWithCommands) }
   }
 
   /** Claims every ready slot, one after the other. */
   async claim(): Promise<number[]> {
-    const { slots } = this.#world.network
+    const { slots } = this.#testNet.network
     await until(() => slots.readyCount === POOL)
     const [times, claimed]: [number[], number[]] = [[], []]
     for (let i = 0; i < POOL; i++) {
@@ -101,7 +101,7 @@ export class Tasks {
   async applyRulesWithNft(): Promise<number> {
     const { slot } = await this.#firstGuest()
     const text = renderSlotPolicy(compilePolicy(withRules(ADDRESSES), SETTINGS), undefined, true)
-    const ms = await timed(() => applyWithNft(netnsName(this.#world.network.instance, slot), [text]))
+    const ms = await timed(() => applyWithNft(netnsName(this.#testNet.network.instance, slot), [text]))
     await this.#change(slot, withRules(['shop.example']))
     return ms
   }
@@ -130,7 +130,7 @@ export class Tasks {
     const times: number[] = []
     for (; this.#others < upTo; this.#others++) {
       const ip = `100.64.${20 + (this.#others >> 8)}.${this.#others & 255}`
-      times.push(await timed(() => this.#world.network.slots.claim(ip, withRules(MANY, this.#next()))))
+      times.push(await timed(() => this.#testNet.network.slots.claim(ip, withRules(MANY, this.#next()))))
     }
     return times
   }
@@ -141,13 +141,13 @@ export class Tasks {
   }
 
   async #startGuest(ip: string, network: HostVmNetwork): Promise<Guest> {
-    const { slots, instance, host } = this.#world.network
+    const { slots, instance, host } = this.#testNet.network
     const { slot } = await slots.claim(ip, { ...network, ...this.#next() })
     return { slot, guest: await NamespaceGuest.start(instance, slot, host.mtu) }
   }
 
   async #change(slot: number, network: HostVmNetwork): Promise<void> {
-    await this.#world.network.slots.change(slot, { ...network, ...this.#next() })
+    await this.#testNet.network.slots.change(slot, { ...network, ...this.#next() })
   }
 
   #next(): { revision: number } {

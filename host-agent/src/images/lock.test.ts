@@ -2,27 +2,28 @@ import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { until } from '@warren/kit/testing/until'
 import { runCommand } from '../run-command.ts'
 import { lock, tryLock } from './lock.ts'
 import { makeFolder } from './testing.ts'
 
-test('one holder at a time; the next gets it when it is released', async (t) => {
+test('one caller holds the lock at a time, and the next one gets it after the release', async (t) => {
   const file = path.join(await makeFolder(t), 'lock')
   const first = await tryLock(file)
   let waits = 0
 
   assert.equal(await tryLock(file), undefined)
   const second = lock(file, () => waits++)
-  await until(() => waits === 1, 'the second waits')
+  await until(() => waits === 1, 'the second caller waits')
   await first?.release()
 
   await (await second).release()
   assert.equal(waits, 1)
 })
 
-test('a wait can be called off', async (t) => {
+test('waiting for the lock can be aborted', async (t) => {
   const file = path.join(await makeFolder(t), 'lock')
   const held = await tryLock(file)
 
@@ -30,7 +31,7 @@ test('a wait can be called off', async (t) => {
   await held?.release()
 })
 
-test('a holder that is killed holds nothing any more', async (t) => {
+test('the lock of a killed process is released', async (t) => {
   const folder = await makeFolder(t)
   const [file, mark] = [path.join(folder, 'lock'), path.join(folder, 'mark')]
   const module = pathToFileURL(path.join(import.meta.dirname, 'lock.ts')).href
@@ -50,4 +51,40 @@ test('a holder that is killed holds nothing any more', async (t) => {
   await assert.rejects(holder)
 
   await (await lock(file, () => {})).release()
+})
+
+test('every one of several waiting callers gets the lock, one at a time', async (t) => {
+  const file = path.join(await makeFolder(t), 'lock')
+  const first = await tryLock(file)
+  let holders = 0
+  let waits = 0
+
+  const waiting = Array.from({ length: 5 }, async () => {
+    const held = await lock(file, () => waits++)
+    assert.equal(++holders, 1)
+    await nextTurn()
+    holders--
+    await held.release()
+  })
+  await until(() => waits === 5, 'all callers wait')
+  await first?.release()
+  await Promise.all(waiting)
+})
+
+test('a held lock does not keep its process running', async (t) => {
+  const file = path.join(await makeFolder(t), 'lock')
+  const module = pathToFileURL(path.join(import.meta.dirname, 'lock.ts')).href
+  const program = `
+    import { tryLock } from ${JSON.stringify(module)}
+    await tryLock(${JSON.stringify(file)})
+  `
+
+  const { exitCode } = await runCommand(process.execPath, ['--input-type=module', '--eval', program])
+
+  assert.equal(exitCode, 0)
+  await (await lock(file, () => {})).release()
+})
+
+test('a lock in a folder that does not exist is an error', async (t) => {
+  await assert.rejects(tryLock(path.join(await makeFolder(t), 'missing/lock')), { code: 'ENOENT' })
 })

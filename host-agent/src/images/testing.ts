@@ -3,7 +3,7 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import type { TestContext } from 'node:test'
-import koffi from 'koffi'
+import { setExtendedAttribute } from '../ffi/extended-attribute.ts'
 import { runCommandOrThrow } from '../run-command.ts'
 import { type Build, prepareFolders } from './build.ts'
 import type { ImageCache } from './layout.ts'
@@ -37,9 +37,4 @@ export async function inspectExt4(file: string, request: string): Promise<string
 const CAP_NET_RAW = Buffer.from('0100000200200000000000000000000000000000', 'hex')
 export const CAPABILITY = /security\.capability \(20\) = 01 00 00 02 00 20 00 00 /
 
-export function setCapability(file: string): void {
-  const setxattr = koffi.load(null).func('int setxattr(str path, str name, void *value, size_t size, int flags)')
-  if (setxattr(file, 'security.capability', CAP_NET_RAW, CAP_NET_RAW.length, 0) !== 0) {
-    throw new Error(`failed to set a capability on ${file}`)
-  }
-}
+export const setCapability = (file: string): void => setExtendedAttribute(file, 'security.capability', CAP_NET_RAW)

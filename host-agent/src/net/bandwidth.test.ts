@@ -1,33 +1,36 @@
-/** Bytes: counted exactly, through everything that happens to a sandbox, and no more of them than were paid for. */
+/** Traffic is metered exactly, across every event in the life of a sandbox, and never exceeds the quota. */
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import type { HostBandwidth, HostVmNetwork } from '@warren/protocol'
 import { ether, ipv4, PROTOCOL, udp } from './testing/frames.ts'
-import { cannotRun, command, PUBLIC_HOST, UPLINK } from './testing/host.ts'
-import { GUEST_MAC, type Sandbox, World, withRules } from './testing/test-network.ts'
+import { PUBLIC_HOST, runLine, skipReason, UPLINK } from './testing/host.ts'
+import { GUEST_MAC, type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
 
 const PACKET_BYTES = 1_000
 const UNMETERED = -1
 
-let world: World
+let testNet: TestNetwork
 let revision = 0
 let sent = 0
 
-if (cannotRun === false) {
+if (skipReason === false) {
   before(async () => {
-    world = await World.open()
+    testNet = await TestNetwork.open()
   })
-  after(() => world?.close())
+  after(() => testNet?.close())
 }
 
 const metered = (quota_bytes: number, used_bytes = 0, ingress_bytes = 0, egress: string[] = []): HostVmNetwork =>
   withRules(egress, { revision: ++revision, bandwidth: { quota_bytes, used_bytes, ingress_bytes } })
 
 const usageOf = async ({ slot }: Sandbox): Promise<HostBandwidth> =>
-  (await world.network.slots.usage([slot])).get(slot)!
+  (await testNet.network.slots.usage([slot])).get(slot)!
 
-/** Each packet has a number in it; gives those of these that arrived. The frames are with the kernel when it returns. */
+/**
+ * Sends numbered packets. The frames have reached the kernel when this returns; the returned function counts those that
+ * arrived.
+ */
 async function send(sandbox: Sandbox, count: number, to = PUBLIC_HOST): Promise<() => Promise<number>> {
   const texts = Array.from({ length: count }, () => `#${++sent}#`.padEnd(PACKET_BYTES - 28, '.'))
   const frames = texts.map((text) =>
@@ -39,11 +42,11 @@ async function send(sandbox: Sandbox, count: number, to = PUBLIC_HOST): Promise<
   )
   const heads = new Set(texts.map((text) => text.slice(0, 12)))
   await sandbox.guest.inject(frames)
-  return async () => (await world.internet.seen()).filter((one) => heads.has(one.slice(0, 12))).length
+  return async () => (await testNet.internet.received()).filter((one) => heads.has(one.slice(0, 12))).length
 }
 
-test('what left is counted to the byte, and the budget ends on the packet', { skip: cannotRun }, async () => {
-  const sandbox = await world.sandbox('100.64.2.1', metered(100 * PACKET_BYTES))
+test('sent traffic is counted to the byte, and the quota ends at the exact packet', { skip: skipReason }, async () => {
+  const sandbox = await testNet.addSandbox('100.64.2.1', metered(100 * PACKET_BYTES))
 
   const first = await send(sandbox, 60)
   await until(async () => (await first()) === 60)
@@ -60,8 +63,8 @@ test('what left is counted to the byte, and the budget ends on the packet', { sk
     capped: true,
   })
 
-  // A recharge opens exactly what was added, although the kernel's own count holds what it dropped too.
-  await world.network.slots.change(sandbox.slot, metered(130 * PACKET_BYTES))
+  // A recharge allows exactly what was added, although the kernel's own count includes dropped packets.
+  await testNet.network.slots.change(sandbox.slot, metered(130 * PACKET_BYTES))
   assert.equal((await usageOf(sandbox)).capped, false)
   const third = await send(sandbox, 100)
   await until(async () => (await third()) === 30)
@@ -71,33 +74,35 @@ test('what left is counted to the byte, and the budget ends on the packet', { sk
     ingress_bytes: 0,
     capped: true,
   })
-  await world.end(sandbox)
+  await testNet.removeSandbox(sandbox)
 })
 
-test('changing rules costs and gives nothing; refused packets cost nothing', { skip: cannotRun }, async () => {
-  const sandbox = await world.sandbox('100.64.2.2', metered(50 * PACKET_BYTES, 0, 0, [PUBLIC_HOST]))
+test('a change of rules keeps the count, and refused packets are not counted', { skip: skipReason }, async () => {
+  const sandbox = await testNet.addSandbox('100.64.2.2', metered(50 * PACKET_BYTES, 0, 0, [PUBLIC_HOST]))
 
   for (let round = 1; round <= 4; round++) {
     const passes = await send(sandbox, 10)
     await send(sandbox, 30, '198.18.5.6')
     await until(async () => (await passes()) === 10)
-    await world.network.slots.change(sandbox.slot, metered(50 * PACKET_BYTES, 0, 0, [PUBLIC_HOST, `1.1.1.${round}`]))
+    await testNet.network.slots.change(sandbox.slot, metered(50 * PACKET_BYTES, 0, 0, [PUBLIC_HOST, `1.1.1.${round}`]))
     assert.equal((await usageOf(sandbox)).used_bytes, round * 10 * PACKET_BYTES)
   }
   const last = await send(sandbox, 30)
   await until(async () => (await usageOf(sandbox)).capped)
   await until(async () => (await last()) === 10)
-  await world.end(sandbox)
+  await testNet.removeSandbox(sandbox)
 })
 
-test('through a pause, a host agent that ends, and to unmetered and back', { skip: cannotRun }, async () => {
-  const before = await world.sandbox('100.64.2.3', metered(100 * PACKET_BYTES))
+test('the count continues across a pause, a restart of the host agent and an unmetered period', {
+  skip: skipReason,
+}, async () => {
+  const before = await testNet.addSandbox('100.64.2.3', metered(100 * PACKET_BYTES))
   const passes = await send(before, 30)
   await until(async () => (await passes()) === 30)
   const paused = await usageOf(before)
-  await world.end(before)
+  await testNet.removeSandbox(before)
 
-  const sandbox = await world.sandbox(
+  const sandbox = await testNet.addSandbox(
     '100.64.2.3',
     metered(100 * PACKET_BYTES, paused.used_bytes, paused.ingress_bytes),
   )
@@ -105,43 +110,43 @@ test('through a pause, a host agent that ends, and to unmetered and back', { ski
   const resumed = await send(sandbox, 20)
   await until(async () => (await resumed()) === 20)
 
-  await world.restartHostAgent()
+  await testNet.restartHostAgent()
   const restarted = await send(sandbox, 10)
   await until(async () => (await restarted()) === 10)
   assert.equal((await usageOf(sandbox)).used_bytes, 60_000)
 
-  await world.network.slots.change(sandbox.slot, metered(UNMETERED))
+  await testNet.network.slots.change(sandbox.slot, metered(UNMETERED))
   const unmetered = await send(sandbox, 60)
   await until(async () => (await unmetered()) === 60)
   assert.deepEqual(await usageOf(sandbox), { quota_bytes: -1, used_bytes: 120_000, ingress_bytes: 0, capped: false })
 
-  await world.network.slots.change(sandbox.slot, metered(100 * PACKET_BYTES))
+  await testNet.network.slots.change(sandbox.slot, metered(100 * PACKET_BYTES))
   assert.equal((await usageOf(sandbox)).capped, true)
-  await world.end(sandbox)
+  await testNet.removeSandbox(sandbox)
 })
 
-test('metered bytes are the bytes on the uplink, both ways', { skip: cannotRun }, async () => {
-  const sandbox = await world.sandbox('100.64.2.4', metered(UNMETERED))
-  const start = await onUplink()
+test('metered bytes equal the bytes on the uplink, in both directions', { skip: skipReason }, async () => {
+  const sandbox = await testNet.addSandbox('100.64.2.4', metered(UNMETERED))
+  const start = await readUplinkBytes()
 
-  const outcomes = await sandbox.guest.probe({ pour: PUBLIC_HOST, port: 9000, bytes: 2_000_000 })
+  const outcomes = await sandbox.guest.probe({ bulk: PUBLIC_HOST, port: 9000, bytes: 2_000_000 })
 
-  const end = await onUplink()
+  const end = await readUplinkBytes()
   const usage = await usageOf(sandbox)
-  assert.deepEqual(outcomes, ['poured'])
+  assert.deepEqual(outcomes, ['sent all'])
   assert.ok(usage.used_bytes > 2_000_000)
   isWithinOnePercent(usage.used_bytes, end.out - start.out)
   isWithinOnePercent(usage.ingress_bytes, end.in - start.in)
-  await world.end(sandbox)
+  await testNet.removeSandbox(sandbox)
 })
 
-test('one piece that becomes many packets is metered as those, whatever size the guest asks for', {
-  skip: cannotRun,
+test('a large packet is metered as its segments, whatever segment size the guest asks for', {
+  skip: skipReason,
 }, async () => {
-  // As a cable does, the uplink takes single packets only.
-  await command(`ip link set ${UPLINK.name} gso_max_segs 1`)
-  const sandbox = await world.sandbox('100.64.2.5', metered(UNMETERED))
-  const start = await onUplink()
+  // Like a physical network, the uplink accepts only single packets.
+  await runLine(`ip link set ${UPLINK.name} gso_max_segs 1`)
+  const sandbox = await testNet.addSandbox('100.64.2.5', metered(UNMETERED))
+  const start = await readUplinkBytes()
   const segment = Buffer.concat([
     Buffer.from('138823280000000100000001501020000000' + '0000', 'hex'),
     Buffer.alloc(20_000),
@@ -154,26 +159,26 @@ test('one piece that becomes many packets is metered as those, whatever size the
   let expected = 0
 
   for (const bytes of [1_300, 100, 40]) {
-    await sandbox.guest.handOver([asOnePiece(frame, bytes)])
+    await sandbox.guest.injectWithVirtioHeader([withSegmentSize(frame, bytes)])
     expected += 20_000 + 40 * Math.ceil(20_000 / bytes)
-    await until(async () => (await onUplink()).out - start.out >= expected)
+    await until(async () => (await readUplinkBytes()).out - start.out >= expected)
   }
 
   assert.equal((await usageOf(sandbox)).used_bytes, expected)
-  await world.end(sandbox)
+  await testNet.removeSandbox(sandbox)
 })
 
-/** With the header of virtio: TCP over IPv4, whose checksums the host shall complete, in packets with so much data. */
-function asOnePiece(frame: string, dataBytes: number): string {
+/** Adds a virtio header: TCP over IPv4 with checksums to complete, to be split into segments with `dataBytes` each. */
+function withSegmentSize(frame: string, dataBytes: number): string {
   const header = Buffer.alloc(10)
   header.set([1, 1])
   for (const [index, value] of [54, dataBytes, 34, 16].entries()) header.writeUInt16LE(value, 2 + 2 * index)
   return header.toString('hex') + frame
 }
 
-/** Of IP: the interface counts the Ethernet header of each packet too. */
-async function onUplink(): Promise<{ in: number; out: number }> {
-  const [link] = JSON.parse(await command(`ip -s -j link show ${UPLINK.name}`)) as {
+/** Bytes of IP: the interface counts the Ethernet header of each packet as well. */
+async function readUplinkBytes(): Promise<{ in: number; out: number }> {
+  const [link] = JSON.parse(await runLine(`ip -s -j link show ${UPLINK.name}`)) as {
     stats64: Record<'rx' | 'tx', { bytes: number; packets: number }>
   }[]
   const { rx, tx } = link!.stats64

@@ -1,69 +1,72 @@
-/** Rules that change under a sandbox, before it and without the host agent that set them. */
+/** Changes of a sandbox's rules: while it runs, before it runs, and across a restart of the host agent. */
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { findFlowsFrom, openConntrack } from './netd/netlink/conntrack.ts'
 import { ether, ipv4, PROTOCOL, udp } from './testing/frames.ts'
-import { Hold } from './testing/held-flow.ts'
-import { cannotRun, NAME_SERVER, PUBLIC_HOST } from './testing/host.ts'
+import { HeldFlow } from './testing/held-flow.ts'
+import { NAME_SERVER, PUBLIC_HOST, skipReason } from './testing/host.ts'
 import { RULED, SHOP } from './testing/internet-names.ts'
-import { GUEST_MAC, type Sandbox, World, withRules } from './testing/test-network.ts'
+import { listFlows } from './testing/kernel-state.ts'
+import { GUEST_MAC, type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
 
 const [, OTHER] = RULED as [string, string]
-/** From where the internet's datagrams come. */
+/** The source address of the internet's datagrams. */
 const ONE = NAME_SERVER.address
 const MANY_TICKS = 20
 
-let world: World
+let testNet: TestNetwork
 let anna: Sandbox
 
-if (cannotRun === false) {
+if (skipReason === false) {
   before(async () => {
-    world = await World.open()
-    anna = await world.sandbox('100.64.0.10', withRules([ONE, OTHER, 'shop.example']))
+    testNet = await TestNetwork.open()
+    anna = await testNet.addSandbox('100.64.0.10', withRules([ONE, OTHER, 'shop.example']))
   })
-  after(() => world?.close())
+  after(() => testNet?.close())
 }
 
-test('narrowing cuts what it no longer allows, both ways and at once, and nothing else', {
-  skip: cannotRun,
+test('narrower rules end flows that they do not allow, in both directions and immediately, and no others', {
+  skip: skipReason,
 }, async (t) => {
-  const gone = new Hold(anna.guest, { tcp: ONE, port: 9000, send: 'x' })
-  const goneUdp = new Hold(anna.guest, { udp: ONE, port: 9001, send: 'x' })
-  const kept = new Hold(anna.guest, { tcp: OTHER, port: 9000, send: 'x' })
-  const proxied = new Hold(anna.guest, { tcp: SHOP, port: 80, send: 'GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n' })
-  const holds = [gone, goneUdp, kept, proxied]
-  t.after(() => holds.map((hold) => hold.stop()))
-  await until(() => holds.every((hold) => hold.count > 0))
+  const droppedTcp = new HeldFlow(anna.guest, { tcp: ONE, port: 9000, send: 'x' })
+  const droppedUdp = new HeldFlow(anna.guest, { udp: ONE, port: 9001, send: 'x' })
+  const allowed = new HeldFlow(anna.guest, { tcp: OTHER, port: 9000, send: 'x' })
+  const proxied = new HeldFlow(anna.guest, {
+    tcp: SHOP,
+    port: 80,
+    send: 'GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n',
+  })
+  const flows = [droppedTcp, droppedUdp, allowed, proxied]
+  t.after(() => flows.map((flow) => flow.stop()))
+  await until(() => flows.every((flow) => flow.count > 0))
 
-  await world.network.slots.change(anna.slot, withRules([OTHER], { revision: 1 }))
+  await testNet.network.slots.change(anna.slot, withRules([OTHER], { revision: 1 }))
 
-  using conntrack = openConntrack()
   assert.deepEqual(
-    findFlowsFrom(conntrack, anna.ip).filter(({ destination }) => destination === ONE),
+    listFlows(anna.ip).filter(({ destination }) => destination === ONE),
     [],
   )
   await until(() => proxied.closed)
-  // What had left the server before is at the guest when the flow that goes on has had many more.
-  await waitForMore(kept)
-  const counts = [gone.count, goneUdp.count]
-  await waitForMore(kept)
-  assert.deepEqual([gone.count, goneUdp.count], counts)
-  assert.equal(kept.closed, false)
+  // What the server sent before the change has arrived once the allowed flow has received a lot more.
+  await waitForMore(allowed)
+  const counts = [droppedTcp.count, droppedUdp.count]
+  await waitForMore(allowed)
+  assert.deepEqual([droppedTcp.count, droppedUdp.count], counts)
+  assert.equal(allowed.closed, false)
 })
 
-test('a list that comes late does not undo a later one', { skip: cannotRun }, async () => {
-  const late = await world.network.slots.change(anna.slot, withRules(['*'], { revision: 0 }))
+test('a change with a lower revision is ignored', { skip: skipReason }, async () => {
+  const late = await testNet.network.slots.change(anna.slot, withRules(['*'], { revision: 0 }))
 
   assert.deepEqual(late, { revision: 1 })
   assert.deepEqual(await anna.guest.probe({ tcp: PUBLIC_HOST, port: 80 }), ['no answer'])
 })
 
-test('changes asked at once end as the highest revision', { skip: cannotRun }, async () => {
+test('of concurrent changes the highest revision takes effect', { skip: skipReason }, async () => {
   const revisions = [5, 3, 6, 4]
   await Promise.all(
     revisions.map((revision) =>
-      world.network.slots.change(anna.slot, withRules([revision === 6 ? ONE : '*'], { revision })),
+      testNet.network.slots.change(anna.slot, withRules([revision === 6 ? ONE : '*'], { revision })),
     ),
   )
 
@@ -73,39 +76,41 @@ test('changes asked at once end as the highest revision', { skip: cannotRun }, a
   )
 })
 
-test('a change that netd or the gate did not survive is in force when it settles', { skip: cannotRun }, async () => {
-  process.kill(world.network.gate.pid!, 'SIGKILL')
-  const change = world.network.slots.change(anna.slot, withRules(['shop.example'], { revision: 7 }))
-  process.kill(world.network.netd.pid!, 'SIGKILL')
+test('a change during which netd and the egress proxy die is in force when it settles', {
+  skip: skipReason,
+}, async () => {
+  process.kill(testNet.network.egressProxy.pid!, 'SIGKILL')
+  const change = testNet.network.slots.change(anna.slot, withRules(['shop.example'], { revision: 7 }))
+  process.kill(testNet.network.netd.pid!, 'SIGKILL')
   await change
 
-  const shop = { talk: SHOP, port: 80, send: ['GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n'] }
-  const evil = { talk: SHOP, port: 80, send: ['GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n'] }
+  const shop = { exchange: SHOP, port: 80, send: ['GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n'] }
+  const evil = { exchange: SHOP, port: 80, send: ['GET / HTTP/1.1\r\nHost: evil.example\r\n\r\n'] }
   const outcomes = await anna.guest.probe(shop, evil, { tcp: ONE, port: 9000 })
   assert.match(outcomes[0]!, /^HTTP\/1.1 200/)
   assert.match(outcomes[1]!, /^HTTP\/1.1 403/)
   assert.equal(outcomes[2], 'no answer')
 })
 
-test('the next host agent keeps the rules, names and all', { skip: cannotRun }, async () => {
-  await world.restartHostAgent()
+test('the next host agent applies the same rules, names included', { skip: skipReason }, async () => {
+  await testNet.restartHostAgent()
 
   const outcomes = await anna.guest.probe(
-    { ask: 'shop.example', type: 1 },
-    { ask: 'evil.example', type: 1 },
-    { talk: SHOP, port: 80, send: ['GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n'] },
+    { query: 'shop.example', type: 1 },
+    { query: 'evil.example', type: 1 },
+    { exchange: SHOP, port: 80, send: ['GET / HTTP/1.1\r\nHost: shop.example\r\n\r\n'] },
     { tcp: PUBLIC_HOST, port: 9000 },
   )
   assert.deepEqual(outcomes.slice(0, 2), [`NOERROR ${SHOP}`, 'NXDOMAIN'])
   assert.match(outcomes[2]!, /^HTTP\/1.1 200/)
   assert.equal(outcomes[3], 'no answer')
-  assert.deepEqual(await world.network.slots.change(anna.slot, withRules(['*'], { revision: 6 })), { revision: 7 })
+  assert.deepEqual(await testNet.network.slots.change(anna.slot, withRules(['*'], { revision: 6 })), { revision: 7 })
 })
 
-test('of a guest that sends before, while and after it gets its rules, only what they allow leaves', {
-  skip: cannotRun,
+test('of a guest that sends before, during and after the assignment of its rules, only what they allow leaves', {
+  skip: skipReason,
 }, async () => {
-  const berta = await world.nobody()
+  const berta = await testNet.addUnassignedGuest()
   const frames = [
     { to: PUBLIC_HOST, text: 'early-evil' },
     { to: ONE, text: 'early-good' },
@@ -118,30 +123,30 @@ test('of a guest that sends before, while and after it gets its rules, only what
   )
   await berta.guest.inject(Array(100).fill(frames).flat())
   assert.deepEqual(
-    (await world.internet.seen()).filter((one) => one.startsWith('early')),
+    (await testNet.internet.received()).filter((one) => one.startsWith('early')),
     [],
   )
 
-  const given = world.network.slots.give(berta.slot, '100.64.0.20', withRules([ONE]))
+  const assigned = testNet.network.slots.assign(berta.slot, '100.64.0.20', withRules([ONE]))
   for (let settled = false; !settled; ) {
-    given.finally(() => {
+    assigned.finally(() => {
       settled = true
     })
     await berta.guest.inject(frames)
   }
-  await given
+  await assigned
   await until(async () => {
     await berta.guest.inject(frames)
-    return (await world.internet.seen()).some((one) => one.startsWith('early-good'))
+    return (await testNet.internet.received()).some((one) => one.startsWith('early-good'))
   })
 
   assert.deepEqual(
-    (await world.internet.seen()).filter((one) => one.startsWith('early-evil')),
+    (await testNet.internet.received()).filter((one) => one.startsWith('early-evil')),
     [],
   )
 })
 
-async function waitForMore(hold: Hold): Promise<void> {
-  const before = hold.count
-  await until(() => hold.count > before + MANY_TICKS)
+async function waitForMore(flow: HeldFlow): Promise<void> {
+  const before = flow.count
+  await until(() => flow.count > before + MANY_TICKS)
 }

@@ -1,4 +1,4 @@
-/** IPv4 blocks in the form the kernel takes them. */
+/** IPv4 blocks such as 100.64.0.0/16. */
 import { isIPv4 } from 'node:net'
 
 export type Cidr = { address: string; prefix: number }
@@ -18,7 +18,7 @@ export function parseCidr(text: string): Cidr {
 
 export const renderCidr = ({ address, prefix }: Cidr): string => `${address}/${prefix}`
 
-/** Is every address of `inner` in `outer`? */
+/** Whether every address of `inner` is in `outer`. */
 export const contains = (outer: Cidr, inner: Cidr): boolean =>
   inner.prefix >= outer.prefix &&
   (addressNumber(inner.address) & maskOf(outer.prefix)) === (addressNumber(outer.address) & maskOf(outer.prefix))
@@ -30,7 +30,7 @@ export function addressBytes(address: string): Buffer {
   return Buffer.from(address.split('.').map(Number))
 }
 
-/** Of an address that is one: a list of rules asks this many thousand times. */
+/** Does not validate `address`: compiling a long list of rules calls this many thousand times. */
 export function addressNumber(address: string): number {
   let value = 0
   let byte = 0
@@ -54,5 +54,5 @@ function addressText(value: number): string {
   return bytes.join('.')
 }
 
-/** A shift by 32 is a shift by 0 in JavaScript. */
+/** Prefix 0 is a special case, because JavaScript takes a shift by 32 for a shift by 0. */
 const maskOf = (prefix: number): number => (prefix === 0 ? 0 : -1 << (32 - prefix))

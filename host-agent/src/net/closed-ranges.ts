@@ -1,7 +1,7 @@
-/** Addresses that stay closed to sandboxes whatever their rules allow, unless a rule and the operator both name them. */
+/** Addresses that are closed to sandboxes whatever their rules allow, unless both a rule and the operator open them. */
 import { type Cidr, contains, parseCidr } from './cidr.ts'
 
-/** Private, shared, loopback, link-local (and the clouds' metadata), multicast, reserved. */
+/** Private, shared, loopback, link-local (with the metadata service of clouds), multicast and reserved. */
 export const CLOSED_RANGES = [
   '0.0.0.0/8',
   '10.0.0.0/8',

@@ -1,147 +1,133 @@
 /**
- * The host agent's end of the gate: it remembers every policy, so a gate that died is replaced by one that knows the
- * same. In between nothing answers: sandboxes have no names and no proxied connections, and none too many.
+ * The host agent's client of the egress proxy (egress-proxy/main.ts). It stores every policy, so that a proxy that died is
+ * replaced by one with the same policies. In between no process answers: sandboxes cannot resolve names or open proxied
+ * connections, and nothing passes that a policy forbids.
  */
-import { type ChildProcess, fork } from 'node:child_process'
+import type { ChildProcess } from 'node:child_process'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Log } from '@warren/kit/log'
+import { closeChild, describeExit, forkChild } from '../rpc/child-process.ts'
+import { PendingCalls } from '../rpc/pending-calls.ts'
+import type { Method, Params, Result, RpcRequest } from '../rpc/protocol.ts'
 import type {
-  GateCalls,
-  GateMessage,
-  GateMethod,
-  GateReport,
-  GateRequest,
-  GateSettings,
+  EgressProxyCalls,
+  EgressProxyMessage,
+  EgressProxyReport,
+  EgressProxySettings,
 } from './egress-proxy-protocol.ts'
 import type { Policy } from './policy.ts'
 
 const PROGRAM = join(import.meta.dirname, 'egress-proxy/main.ts')
 const START_LIMIT_MS = 20_000
-const CLOSE_LIMIT_MS = 2_000
+/** Before a request is sent to the next process. */
+const RESEND_DELAY_MS = 5
 /** After a start that failed. */
-const AGAIN_MS = 5
-const RETRY_MS = 500
+const RESTART_DELAY_MS = 500
 
-class GateDiedError extends Error {}
+class ProxyDiedError extends Error {}
 
-export class Gate {
+export class EgressProxy {
   readonly #log: Pick<Log, 'warn'>
-  readonly #settings: GateSettings
+  readonly #settings: EgressProxySettings
   readonly #policies = new Map<string, Policy>()
-  readonly #waiting = new Map<number, { resolve: (result: unknown) => void; reject: (error: Error) => void }>()
+  readonly #pending = new PendingCalls()
   #child: Promise<ChildProcess>
   #pid: number | undefined
-  #nextId = 1
   #closed = false
 
-  /** Its sockets are open when this settles; the code of the error says whether a port was taken. */
-  static async open(log: Pick<Log, 'warn'>, settings: GateSettings): Promise<Gate> {
-    const gate = new Gate(log, settings)
-    await gate.#child
-    return gate
+  /** Settles when the sockets are open. When a port is taken, the error has the code EADDRINUSE. */
+  static async open(log: Pick<Log, 'warn'>, settings: EgressProxySettings): Promise<EgressProxy> {
+    const proxy = new EgressProxy(log, settings)
+    await proxy.#child
+    return proxy
   }
 
-  private constructor(log: Pick<Log, 'warn'>, settings: GateSettings) {
+  private constructor(log: Pick<Log, 'warn'>, settings: EgressProxySettings) {
     this.#log = log
     this.#settings = settings
     this.#child = this.#start()
   }
 
+  /** Undefined while the next process starts. */
   get pid(): number | undefined {
     return this.#pid
   }
 
-  /** In force when this settles. */
-  async set(ip: string, policy: Policy): Promise<void> {
+  /** The policy is in force when this settles. */
+  async setPolicy(ip: string, policy: Policy): Promise<void> {
     this.#policies.set(ip, policy)
     await this.#request('setPolicies', [{ ip, policy }])
   }
 
-  async forget(ip: string): Promise<void> {
+  async removeSandbox(ip: string): Promise<void> {
     this.#policies.delete(ip)
-    await this.#request('forget', { ip })
+    await this.#request('removeSandbox', { ip })
   }
 
-  report(ip: string): Promise<GateReport> {
+  report(ip: string): Promise<EgressProxyReport> {
     return this.#request('report', { ip })
   }
 
   async close(): Promise<void> {
     this.#closed = true
     const child = await this.#child.catch(() => undefined)
-    if (child === undefined || child.exitCode !== null || child.signalCode !== null) return
-    const { promise: ended, resolve } = Promise.withResolvers<void>()
-    child.once('exit', () => resolve())
-    if (child.connected) child.disconnect()
-    const timer = setTimeout(() => child.kill('SIGKILL'), CLOSE_LIMIT_MS)
-    await ended
-    clearTimeout(timer)
+    if (child !== undefined) await closeChild(child)
   }
 
-  /** All of them are safe to repeat, so one whose gate died goes to the next. */
-  async #request<M extends GateMethod>(
+  /** All requests are safe to repeat: one whose process died is sent to the next process. */
+  async #request<M extends Method<EgressProxyCalls>>(
     method: M,
-    params: Parameters<GateCalls[M]>[0],
-  ): Promise<ReturnType<GateCalls[M]>> {
+    ...params: Params<EgressProxyCalls, M>
+  ): Promise<Result<EgressProxyCalls, M>> {
     for (;;) {
-      if (this.#closed) throw new Error(`the gate is closed, ${method} cannot run`)
+      if (this.#closed) throw new Error(`failed to send ${method} to the egress proxy: it is closed`)
       const child = await this.#child
       try {
-        return (await this.#ask(child, method, params)) as ReturnType<GateCalls[M]>
+        return (await this.#send(child, method, params)) as Result<EgressProxyCalls, M>
       } catch (error) {
-        if (!(error instanceof GateDiedError)) throw error
-        // A turn of the loop, not only of promises: the news of its end comes there, and with it the next gate.
-        await sleep(AGAIN_MS)
+        if (!(error instanceof ProxyDiedError)) throw error
+        // The exit event, which replaces `#child`, needs a turn of the event loop.
+        await sleep(RESEND_DELAY_MS)
       }
     }
   }
 
-  #ask(child: ChildProcess, method: GateMethod, params: unknown): Promise<unknown> {
-    const id = this.#nextId++
-    const { promise, resolve, reject } = Promise.withResolvers<unknown>()
-    this.#waiting.set(id, { resolve, reject })
-    const request: GateRequest = { id, method, params }
-    // Dead, and we were not told yet: its exit follows.
-    child.send(request, (error) => error && this.#settle(id)?.reject(new GateDiedError('the gate is gone')))
-    return promise
-  }
-
-  #settle(id: number) {
-    const waiting = this.#waiting.get(id)
-    this.#waiting.delete(id)
-    return waiting
+  #send(child: ChildProcess, method: Method<EgressProxyCalls>, params: unknown[]): Promise<unknown> {
+    const { id, reply } = this.#pending.add()
+    const request: RpcRequest = { id, method, params }
+    // The process is dead and its exit was not reported yet.
+    child.send(request, (error) => error && this.#pending.reject(id, new ProxyDiedError('the egress proxy exited')))
+    return reply
   }
 
   async #start(): Promise<ChildProcess> {
-    const child = fork(PROGRAM, [JSON.stringify(this.#settings)], {
-      detached: true,
-      stdio: ['ignore', 'inherit', 'inherit', 'ipc'],
-    })
+    const child = forkChild(PROGRAM, [JSON.stringify(this.#settings)])
     const { promise: ready, resolve, reject } = Promise.withResolvers<void>()
     const timer = setTimeout(
-      () => reject(new Error(`the gate was not ready within ${START_LIMIT_MS} ms`)),
+      () => reject(new Error(`the egress proxy was not ready within ${START_LIMIT_MS} ms`)),
       START_LIMIT_MS,
     )
-    let started = false
-    child.on('message', (message: GateMessage) => {
+    let isReady = false
+    child.on('message', (message: EgressProxyMessage) => {
       if ('ready' in message) resolve()
       else if ('failed' in message) {
-        const { code, message: why } = message.failed
-        reject(Object.assign(new Error(`the gate could not start: ${why}`), { code }))
-      } else this.#settle(message.id)?.resolve(message.result)
+        const { code, message: reason } = message.failed
+        reject(Object.assign(new Error(`the egress proxy failed to start: ${reason}`), { code }))
+      } else this.#pending.settle(message)
     })
     child.once('error', reject)
     child.once('exit', (code, signal) => {
-      reject(new GateDiedError(`the gate ended (${signal ?? `exit code ${code}`})`))
-      for (const id of [...this.#waiting.keys()]) this.#settle(id)?.reject(new GateDiedError('the gate died'))
-      if (started) this.#lost({ code, signal })
+      const error = new ProxyDiedError(`the egress proxy died (${describeExit(code, signal)})`)
+      reject(error)
+      this.#pending.rejectAll(error)
+      if (isReady) this.#onDeath({ code, signal })
     })
     try {
       await ready
       const policies = [...this.#policies].map(([ip, policy]) => ({ ip, policy }))
-      if (policies.length > 0) await this.#ask(child, 'setPolicies', policies)
-      started = true
+      if (policies.length > 0) await this.#send(child, 'setPolicies', [policies])
+      isReady = true
       this.#pid = child.pid
       return child
     } catch (error) {
@@ -152,22 +138,23 @@ export class Gate {
     }
   }
 
-  #lost(how: { code: number | null; signal: NodeJS.Signals | null }): void {
+  #onDeath(exit: { code: number | null; signal: NodeJS.Signals | null }): void {
     this.#pid = undefined
     if (this.#closed) return
-    this.#log.warn(how, 'the gate died; another one starts')
-    this.#child = this.#startAgain()
-    this.#child.catch(() => {}) // only when closed meanwhile; whoever waits for it is told
+    this.#log.warn(exit, 'the egress proxy died and is restarted')
+    this.#child = this.#restart()
+    // Rejects only when closed in the meantime; a request that waits for it gets the error.
+    this.#child.catch(() => {})
   }
 
-  async #startAgain(): Promise<ChildProcess> {
+  async #restart(): Promise<ChildProcess> {
     for (;;) {
       try {
         return await this.#start()
       } catch (error) {
         if (this.#closed) throw error
-        this.#log.warn({ err: error }, 'the gate does not start')
-        await sleep(RETRY_MS)
+        this.#log.warn({ err: error }, 'failed to restart the egress proxy; trying again')
+        await sleep(RESTART_DELAY_MS)
       }
     }
   }

@@ -1,32 +1,33 @@
-/** What the host agent says to the gate, and hears from it: JSON over Node's channel. */
+/** The messages between the host agent and the egress proxy, as JSON over Node's channel. */
 import type { EgressDecision, EgressFlow } from '@warren/protocol'
+import type { RpcError, RpcReply } from '../rpc/protocol.ts'
 import type { Policy } from './policy.ts'
 
-/** Where the gate listens on HOST_ADDRESS. */
-export type GatePorts = { dns: number; http: number; tls: number }
+/** The ports on HOST_ADDRESS at which the egress proxy listens. */
+export type EgressProxyPorts = { dns: number; http: number; tls: number }
 /** A name server of the host. */
 export type Upstream = { address: string; port: number }
-export type GateReport = { decisions: EgressDecision[]; flows: EgressFlow[] }
 
-export type GateSettings = {
+/** Passed as the first argument of the process. */
+export type EgressProxySettings = {
   address: string
-  ports: GatePorts
-  /** Asked instead of the host's own name servers: for tests. */
+  ports: EgressProxyPorts
+  /** Used instead of the host's name servers, for tests. */
   upstreams?: Upstream[]
-  /** Who it becomes once its sockets are open. */
+  /** The user that the process switches to once its sockets are open. */
   uid: number
 }
 
-export type GateCalls = {
-  /** From now on, for these; those not named stay as they are. */
-  setPolicies: (policies: { ip: string; policy: Policy }[]) => null
-  forget: (sandbox: { ip: string }) => null
-  report: (sandbox: { ip: string }) => GateReport
-}
-export type GateMethod = keyof GateCalls
+/** What the egress proxy refused and forwarded for one sandbox. */
+export type EgressProxyReport = { decisions: EgressDecision[]; flows: EgressFlow[] }
 
-export type GateRequest = { id: number; method: GateMethod; params: unknown }
-export type GateMessage =
-  | { ready: true }
-  | { failed: { message: string; code?: string } }
-  | { id: number; result: unknown }
+export type EgressProxyCalls = {
+  /** Takes effect for the sandboxes in the list; the others keep their policies. */
+  setPolicies: (policies: { ip: string; policy: Policy }[]) => null
+  /** Closes the sandbox's connections and drops its policy. */
+  removeSandbox: (sandbox: { ip: string }) => null
+  report: (sandbox: { ip: string }) => EgressProxyReport
+}
+
+/** Before the first reply the process sends whether its sockets are open. */
+export type EgressProxyMessage = { ready: true } | { failed: RpcError } | RpcReply

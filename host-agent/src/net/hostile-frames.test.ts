@@ -1,28 +1,28 @@
-/** What a guest with its own driver puts on the cable: false addresses, pieces of packets, other protocols, ARP, IPv6. */
+/** Frames of a guest with its own driver: spoofed addresses, fragments, other protocols, ARP, IPv6. */
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { netnsName } from './names.ts'
-import { arpClaim, ETHER, ether, ipv4, type Packet, PROTOCOL, ping, pongs, udp } from './testing/frames.ts'
-import { cannotRun, command, PRIVATE_HOSTS, PUBLIC_HOST } from './testing/host.ts'
+import { arpReply, ETHER, ether, ipv4, type Packet, PROTOCOL, parseEchoReplies, ping, udp } from './testing/frames.ts'
+import { PRIVATE_HOSTS, PUBLIC_HOST, runLine, skipReason } from './testing/host.ts'
 import { RULED, SHOP } from './testing/internet-names.ts'
-import { GUEST_MAC, type Sandbox, World, withRules } from './testing/test-network.ts'
+import { GUEST_MAC, type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
 
 const [WHOLE, PORT] = RULED as [string, string]
 const OPEN = '100.64.0.11'
-const FALSE_MAC = '02:00:de:ad:be:ef'
+const SPOOFED_MAC = '02:00:de:ad:be:ef'
 
-let world: World
+let testNet: TestNetwork
 let anna: Sandbox
 let berta: Sandbox
 
-if (cannotRun === false) {
+if (skipReason === false) {
   before(async () => {
-    world = await World.open()
-    anna = await world.sandbox('100.64.0.10', withRules([WHOLE, `${PORT}:7777`, 'shop.example']))
-    berta = await world.sandbox(OPEN)
+    testNet = await TestNetwork.open()
+    anna = await testNet.addSandbox('100.64.0.10', withRules([WHOLE, `${PORT}:7777`, 'shop.example']))
+    berta = await testNet.addSandbox(OPEN)
   })
-  after(() => world?.close())
+  after(() => testNet?.close())
 }
 
 type Attempt = [tried: string, packet: Packet, arrives: boolean]
@@ -33,14 +33,14 @@ const datagram = (text: string, to = WHOLE, port = 7777): Packet => ({
 })
 const frame = (packet: Packet, from = GUEST_MAC) => ether({ to: anna.gatewayMac, from, body: ipv4(packet) })
 
-/** Everything sent, then one that must arrive: when it has, the others would have. */
-async function arrived(frames: readonly string[], last: string): Promise<string[]> {
+/** Sends the frames and then one that must arrive: once it has, the others would have arrived too. */
+async function listArrived(frames: readonly string[], last: string): Promise<string[]> {
   await anna.guest.inject([...frames, frame(datagram(last))])
-  await until(async () => (await world.internet.seen()).some((one) => one.startsWith(`${last} `)))
-  return (await world.internet.seen()).map((one) => one.split(' from ')[0]!)
+  await until(async () => (await testNet.internet.received()).some((one) => one.startsWith(`${last} `)))
+  return (await testNet.internet.received()).map((one) => one.split(' from ')[0]!)
 }
 
-test('datagrams of every form, and which arrive', { skip: cannotRun }, async (t) => {
+test('only datagrams with the own source address to allowed destinations arrive', { skip: skipReason }, async (t) => {
   const attempts: Attempt[] = [
     ['its own address', datagram('own'), true],
     ['a port rule', datagram('port', PORT), true],
@@ -52,14 +52,14 @@ test('datagrams of every form, and which arrive', { skip: cannotRun }, async (t)
     ['the host’s address', { ...datagram('as-host'), from: '169.254.1.1' }, false],
     ['a public address', { ...datagram('as-public'), from: SHOP }, false],
     ['loopback', { ...datagram('as-loopback'), from: '127.0.0.1' }, false],
-    ['stamped for the proxy', { ...datagram('stamp-1', PUBLIC_HOST), dscp: 1 }, false],
-    ['stamped as granted', { ...datagram('stamp-2', PUBLIC_HOST), dscp: 2 }, false],
-    ['stamped as granted, to a private address', { ...datagram('stamp-3', PRIVATE_HOSTS[0]!), dscp: 2 }, false],
+    ['marked for the proxy', { ...datagram('mark-1', PUBLIC_HOST), dscp: 1 }, false],
+    ['marked as granted', { ...datagram('mark-2', PUBLIC_HOST), dscp: 2 }, false],
+    ['marked as granted, to a private address', { ...datagram('mark-3', PRIVATE_HOSTS[0]!), dscp: 2 }, false],
     ['a broadcast', datagram('broadcast', '255.255.255.255'), false],
     ['multicast', datagram('multicast', '224.0.0.251'), false],
   ]
 
-  const texts = await arrived(
+  const texts = await listArrived(
     attempts.map(([, packet]) => frame(packet)),
     'last-1',
   )
@@ -71,34 +71,34 @@ test('datagrams of every form, and which arrive', { skip: cannotRun }, async (t)
   }
 })
 
-test('in pieces it passes where the address is open whole, and nowhere else', { skip: cannotRun }, async () => {
+test('fragments pass only to an address that is allowed on all ports', { skip: skipReason }, async () => {
   const whole = 'w'.repeat(40)
-  const pieces = (to: string, port: number, id: number, text = whole): string[] => {
+  const fragments = (to: string, port: number, id: number, text = whole): string[] => {
     const body = udp(5000, port, text)
     const common = { to, protocol: PROTOCOL.UDP, id }
     return [
-      frame({ ...common, body: body.subarray(0, 16), moreFollow: true }),
+      frame({ ...common, body: body.subarray(0, 16), moreFragments: true }),
       frame({ ...common, body: body.subarray(16), offset: 16 }),
     ]
   }
-  // A first piece that shows an allowed port, and a second that would write another over it.
+  // The first fragment has an allowed port; the second overlaps it with another port.
   const overlapping = (id: number) => {
     const common = { to: PORT, protocol: PROTOCOL.UDP, id }
     return [
-      frame({ ...common, body: udp(5000, 7777, 'o'.repeat(24)).subarray(0, 24), moreFollow: true }),
+      frame({ ...common, body: udp(5000, 7777, 'o'.repeat(24)).subarray(0, 24), moreFragments: true }),
       frame({ ...common, body: udp(5000, 443, 'o'.repeat(24)).subarray(8), offset: 8 }),
     ]
   }
 
-  const texts = await arrived(
+  const texts = await listArrived(
     [
-      ...pieces(WHOLE, 7777, 1, `a${whole}`),
-      ...pieces(PORT, 7777, 2, `b${whole}`),
-      ...pieces(PORT, 443, 3, `c${whole}`),
-      ...pieces(PUBLIC_HOST, 7777, 4, `d${whole}`),
+      ...fragments(WHOLE, 7777, 1, `a${whole}`),
+      ...fragments(PORT, 7777, 2, `b${whole}`),
+      ...fragments(PORT, 443, 3, `c${whole}`),
+      ...fragments(PUBLIC_HOST, 7777, 4, `d${whole}`),
       ...overlapping(5),
-      // Pieces so small that the port is in the second.
-      frame({ to: PORT, protocol: PROTOCOL.UDP, id: 6, body: Buffer.alloc(0), moreFollow: true }),
+      // A fragment so small that the port would be in the next one.
+      frame({ to: PORT, protocol: PROTOCOL.UDP, id: 6, body: Buffer.alloc(0), moreFragments: true }),
     ],
     'last-2',
   )
@@ -109,7 +109,7 @@ test('in pieces it passes where the address is open whole, and nowhere else', { 
   )
 })
 
-test('ICMP and other protocols follow the address', { skip: cannotRun }, async () => {
+test('ICMP and other protocols are allowed by address', { skip: skipReason }, async () => {
   const echo = (to: string, number: number) => frame({ to, protocol: PROTOCOL.ICMP, body: ping(number) })
 
   await anna.guest.inject([
@@ -123,21 +123,22 @@ test('ICMP and other protocols follow the address', { skip: cannotRun }, async (
     echo(WHOLE, 7),
   ])
 
-  await until(async () => pongs(await anna.guest.received()).some(({ number }) => number === 7))
-  assert.deepEqual(pongs(await anna.guest.received()), [{ from: WHOLE, number: 7 }])
-  const { decisions } = await world.network.slots.report(anna.slot)
-  const told = decisions.map(({ destination, protocol }) => `${protocol} ${destination}`)
-  for (const one of [`icmp ${PUBLIC_HOST}`, `sctp ${PUBLIC_HOST}`]) assert.ok(told.includes(one), `${one} in ${told}`)
+  await until(async () => parseEchoReplies(await anna.guest.received()).some(({ number }) => number === 7))
+  assert.deepEqual(parseEchoReplies(await anna.guest.received()), [{ from: WHOLE, number: 7 }])
+  const { decisions } = await testNet.network.slots.report(anna.slot)
+  const reported = decisions.map(({ destination, protocol }) => `${protocol} ${destination}`)
+  for (const one of [`icmp ${PUBLIC_HOST}`, `sctp ${PUBLIC_HOST}`])
+    assert.ok(reported.includes(one), `${one} in ${reported}`)
 })
 
-test('a false MAC gains nothing, and ARP moves nobody', { skip: cannotRun }, async () => {
-  const claims = ['172.30.0.1', '169.254.1.1', OPEN, '172.30.0.2', WHOLE].map((address) =>
-    ether({ to: 'ff:ff:ff:ff:ff:ff', from: FALSE_MAC, type: ETHER.ARP, body: arpClaim(address, FALSE_MAC) }),
+test('a spoofed MAC address gains nothing, and ARP replies redirect no traffic', { skip: skipReason }, async () => {
+  const replies = ['172.30.0.1', '169.254.1.1', OPEN, '172.30.0.2', WHOLE].map((address) =>
+    ether({ to: 'ff:ff:ff:ff:ff:ff', from: SPOOFED_MAC, type: ETHER.ARP, body: arpReply(address, SPOOFED_MAC) }),
   )
-  const before = await command('ip neigh')
+  const before = await runLine('ip neigh')
 
-  const texts = await arrived(
-    [...claims, frame(datagram('mac-evil', PUBLIC_HOST), FALSE_MAC), frame(datagram('mac-good'), FALSE_MAC)],
+  const texts = await listArrived(
+    [...replies, frame(datagram('mac-evil', PUBLIC_HOST), SPOOFED_MAC), frame(datagram('mac-good'), SPOOFED_MAC)],
     'last-3',
   )
 
@@ -145,12 +146,12 @@ test('a false MAC gains nothing, and ARP moves nobody', { skip: cannotRun }, asy
     texts.filter((text) => text.startsWith('mac-')),
     ['mac-good'],
   )
-  assert.equal(await command('ip neigh'), before)
-  assert.doesNotMatch(await command(`ip -n ${netnsName(world.network.instance, berta.slot)} neigh`), /de:ad:be:ef/)
+  assert.equal(await runLine('ip neigh'), before)
+  assert.doesNotMatch(await runLine(`ip -n ${netnsName(testNet.network.instance, berta.slot)} neigh`), /de:ad:be:ef/)
   assert.match((await berta.guest.probe({ tcp: PUBLIC_HOST, port: 80 }))[0]!, /^hello/)
 })
 
-test('IPv6 has no way out', { skip: cannotRun }, async () => {
+test('IPv6 packets do not leave', { skip: skipReason }, async () => {
   const header = Buffer.alloc(40)
   header.writeUInt8(0x60, 0)
   header.writeUInt16BE(12, 4)
@@ -161,7 +162,7 @@ test('IPv6 has no way out', { skip: cannotRun }, async () => {
   const packet = Buffer.concat([header, udp(5000, 7777, 'six!')])
   const solicitation = Buffer.from(`333300000002${GUEST_MAC.replaceAll(':', '')}86dd`, 'hex').toString('hex')
 
-  const texts = await arrived(
+  const texts = await listArrived(
     [
       ether({ to: anna.gatewayMac, from: GUEST_MAC, type: ETHER.IPV6, body: packet }),
       `${solicitation}${packet.toString('hex')}`,
@@ -173,6 +174,6 @@ test('IPv6 has no way out', { skip: cannotRun }, async () => {
   const answers = (await anna.guest.received()).filter((one) => one.slice(24, 28) === '86dd')
   assert.deepEqual(answers, [])
   for (const { slot } of [anna, berta]) {
-    assert.equal(await command(`ip -n ${netnsName(world.network.instance, slot)} -6 addr`), '')
+    assert.equal(await runLine(`ip -n ${netnsName(testNet.network.instance, slot)} -6 addr`), '')
   }
 })

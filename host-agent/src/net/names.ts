@@ -1,29 +1,29 @@
 /**
- * What things of one Warren are called in the kernel. Every name carries the instance (8 hex digits, derived by the
- * caller from its data directory), so two Warrens on one machine, or tests that run side by side, never meet.
+ * Names and addresses of one Warren in the kernel. Names include the instance (8 hex digits, derived from the data
+ * directory), so that two Warrens on one machine, or tests that run in parallel, do not collide.
  */
 import { join } from 'node:path'
 
-/** Where `ip netns` looks as well, so an operator sees the namespaces with the usual tools. */
+/** The folder of `ip netns`, so that an operator can inspect the namespaces with the usual tools. */
 export const NETNS_FOLDER = '/run/netns'
 
-/** The same in every guest, so a clone needs no change. */
+/** The same in every guest, so that a clone needs no new address. */
 export const GUEST_ADDRESS = '172.30.0.2'
 export const GUEST_GATEWAY = '172.30.0.1'
 export const GUEST_PREFIX = 30
-/** The host as every sandbox sees it: its gateway and its resolver. */
+/** The address of the host for every sandbox: its gateway and its DNS server. */
 export const HOST_ADDRESS = '169.254.1.1'
-/** `<member>.<network>.fc.local`: under this name the public CLI shows each member of a network. */
+/** The public CLI shows the members of a private network as `<member>.<network>.fc.local`. */
 export const MEMBER_DOMAIN = 'fc.local'
 
-/** Inside each namespace. */
+/** Interfaces inside the namespace of each slot. */
 export const TAP = 'tap0'
 export const INNER_VETH = 'v0'
-/** A pair that what the guest sends goes through first: it leaves the exit as single packets (netd/nft/segment-table.ts). */
-export const CUT = { entry: 'c0', exit: 'c1', exitMac: '02:00:00:00:00:01' }
+/** A veth pair that segments what the guest sends before it is filtered (netd/nft/segment-table.ts). */
+export const SEGMENT_VETH = { entry: 'c0', exit: 'c1', exitMac: '02:00:00:00:00:01' }
 export const SLOT_TABLE = 'warren'
 
-/** An interface name has at most 15 characters: `w`, the instance, and up to six digits. */
+/** An interface name has at most 15 characters: `w`, the instance and up to six digits. */
 export const SLOT_MAX = 999_999
 
 const INSTANCE = /^[0-9a-f]{8}$/
@@ -36,7 +36,7 @@ export function checkInstance(instance: string): string {
 export const netnsName = (instance: string, slot: number): string => `warren-${instance}-${slot}`
 export const netnsPath = (instance: string, slot: number): string => join(NETNS_FOLDER, netnsName(instance, slot))
 
-/** The host's end of a slot's pair; with the same prefix for all slots, so one rule names them all. */
+/** The host's end of a slot's veth pair. All slots share a prefix, so that one rule matches them all. */
 export const outerVeth = (instance: string, slot: number): string => `${outerVethPrefix(instance)}${slot}`
 export const outerVethPrefix = (instance: string): string => `w${instance}`
 

@@ -1,105 +1,87 @@
-/** What the host agent asks of netd, and what netd says by itself. One message each way, as JSON over Node's channel. */
-import type { GatePorts } from './egress-proxy-protocol.ts'
+/** The requests of the host agent to netd and their results, as JSON over Node's channel. */
+import type { EgressProxyPorts } from './egress-proxy-protocol.ts'
 import type { Policy } from './policy.ts'
 
 export type HostSettings = {
-  /** The block the sandboxes' addresses come from. */
+  /** The block that the addresses of sandboxes are taken from. */
   cidr: string
-  /** The interface to the world; those of the default routes when absent. */
+  /** The interface to the internet. By default the interfaces of all default routes. */
   uplink?: string
-  gate: GatePorts
-  /** TCP ports of the host open to sandboxes: the API's, when it listens beyond loopback. */
+  egressProxy: EgressProxyPorts
+  /** TCP ports of the host that sandboxes may reach: the API's, when it listens beyond loopback. */
   apiPorts: readonly number[]
 }
 
 export type HostNetwork = {
-  /** Empty: the machine has no default route, and sandboxes reach nothing beyond it. */
+  /** Empty when the machine has no default route; sandboxes then reach nothing beyond the machine. */
   uplinks: string[]
-  /** For the guest's eth0: the smallest of the uplinks. */
+  /** For the guest's eth0: the smallest MTU of the uplinks. */
   mtu: number
-  /** For the operator: what works on this machine only with their help. */
+  /** For the operator: what they have to configure on this machine. */
   warnings: string[]
 }
 
-/** `policy`: what the slot's first owner will probably have. Until a claim nothing passes, with it or without. */
-export type SlotSettings = { slot: number; mtu: number; tapOwnerUid: number; policy?: Policy }
+export type SlotSettings = {
+  slot: number
+  mtu: number
+  tapOwnerUid: number
+  /** The policy that the slot's sandbox will probably have. With or without one, nothing passes until the claim. */
+  policy?: Policy
+}
 
 export type SlotClaim = {
   slot: number
   ip: string
   policy: Policy
-  /** What counting goes on from. */
+  /** The initial values of the counters. */
   usedBytes: number
   ingressBytes: number
-  /** The slot was made with this policy, to the last rule, and counts from nothing. */
-  asPrepared?: boolean
+  /** The slot was created with exactly this policy, and its counters start at 0. */
+  isPrepared?: boolean
 }
 
-export type PolicyChange = { slot: number; ip: string; policy: Policy; cut: boolean }
+export type PolicyChange = {
+  slot: number
+  ip: string
+  policy: Policy
+  /** Ends existing flows that the policy does not allow. */
+  dropFlows: boolean
+}
 
 export type Usage = { quotaBytes: number; usedBytes: number; ingressBytes: number; capped: boolean }
-/** A destination in the slot's table; no port where the protocol has none. */
+/** `port` is absent for protocols without ports. */
 export type Destination = { address: string; protocol: string; port?: number; packets: number }
-/** `agoSeconds`: since the last attempt. */
-export type Refused = Destination & { agoSeconds: number }
-export type SlotReport = { usage: Usage; refused: Refused[]; flows: Destination[] }
+/** `agoSeconds`: the time since the last attempt. */
+export type RefusedDestination = Destination & { agoSeconds: number }
+export type SlotReport = { usage: Usage; refused: RefusedDestination[]; flows: Destination[] }
 
 export type FoundSlot = {
   slot: number
-  /** The sandbox's address, when the slot was claimed. */
+  /** The sandbox's address, when the slot is claimed. */
   ip?: string
-  /** Has both its namespace and its link; anything else is the rest of a killed netd and can only be reaped. */
+  /** The slot has its namespace and its link. One without was left by a killed netd and can only be reaped. */
   complete: boolean
 }
 
-export type SpawnSettings = {
-  slot: number
-  command: string
-  /** The tap of the slot is descriptor 3: `-netdev tap,id=n0,fd=3`. */
-  args: readonly string[]
-  uid: number
-  gid: number
-  env: Record<string, string>
-  cwd?: string
-  /** Files the output is appended to; stdin is empty. */
-  stdoutPath?: string
-  stderrPath: string
-  /** The pid is written into each; one that refuses it ends the program. */
-  cgroupProcs: readonly string[]
-  /** What else it gets opened, from descriptor 4 on; `sealed` is a copy in memory that cannot be written to. */
-  files?: readonly { fd: number; path: string; flags: 'r' | 'r+' | 'w' | 'sealed' }[]
-}
-
-/** `freed`: false when somebody still holds the tap. The link is gone then, the namespace goes with its last user. */
+/**
+ * `freed`: false when a process still holds the tap. The link is then deleted; the kernel frees the namespace when that
+ * process exits.
+ */
 export type Released = { slot: number; freed: boolean }
 
 export type NetdCalls = {
   setUpHost: (settings: HostSettings) => HostNetwork
-  /** Ends all slots as well. */
+  /** Releases all slots as well. */
   tearDownHost: () => { released: Released[] }
   createSlot: (settings: SlotSettings) => null
   claimSlot: (claim: SlotClaim) => null
-  /** Of a claimed slot, while it is used. With `cut`, flows that the policy does not allow are ended. */
+  /** Changes the policy of a claimed slot while its sandbox runs. */
   changePolicy: (change: PolicyChange) => null
   readSlot: (read: { slot: number }) => SlotReport
-  /** The counts alone, of many; those that are gone are left out. */
+  /** The counters of many slots. Slots that do not exist any more are left out. */
   readUsage: (read: { slots: readonly number[] }) => { slot: number; usage: Usage }[]
   releaseSlot: (release: { slot: number }) => Released
   listSlots: () => FoundSlot[]
-  /** Every slot and file of this instance that does not belong to one of `except`. */
+  /** Releases every slot of this instance that is not in `except`. */
   reapAll: (reap: { except: readonly number[] }) => { released: Released[] }
-  spawnIn: (settings: SpawnSettings) => { pid: number }
 }
-
-export type NetdMethod = keyof NetdCalls
-export type NetdParams<M extends NetdMethod> = Parameters<NetdCalls[M]>
-export type NetdResult<M extends NetdMethod> = ReturnType<NetdCalls[M]>
-
-/** While netd lives. A program it started lives on without it, and then nobody is told: watch the program itself too. */
-export type ProgramExit = { pid: number; code: number | null; signal: NodeJS.Signals | null }
-
-export type NetdRequest = { id: number; method: NetdMethod; params: unknown[] }
-export type NetdMessage =
-  | { id: number; result: unknown }
-  | { id: number; error: { message: string; code?: string } }
-  | { exit: ProgramExit }

@@ -1,107 +1,114 @@
 /**
- * The network of this host, opened in order: netd, the host's table, the gate (resolver and proxy). Then the caller
- * adopts the slots of living VMs (`slots.adopt`), reaps the rest (`reap`) and lets the pool fill (`slots.start`).
+ * Opens the network of this host: netd, the host's table, the egress proxy. Afterwards the caller adopts the slots of
+ * running VMs (`slots.adopt`), removes the others (`reap`) and fills the pool (`slots.start`).
  *
- * Closing stops netd and the gate; sandboxes keep their network, except for names and proxied connections.
+ * Closing stops netd and the egress proxy. Sandboxes keep their network, except for DNS and proxied connections.
  */
 import type { Log } from '@warren/kit/log'
 import { parseCidr } from './cidr.ts'
-import { Gate } from './egress-proxy-client.ts'
-import type { GatePorts, Upstream } from './egress-proxy-protocol.ts'
+import { EgressProxy } from './egress-proxy-client.ts'
+import type { EgressProxyPorts, Upstream } from './egress-proxy-protocol.ts'
 import { HOST_ADDRESS } from './names.ts'
 import { Netd } from './netd-client.ts'
 import type { HostNetwork, HostSettings, Released } from './netd-protocol.ts'
 import { SlotPool } from './slot-pool.ts'
-import { KeptNetworks } from './slot-store.ts'
+import { SlotStore } from './slot-store.ts'
 import { Slots } from './slots.ts'
 
-export type NetworkSettings = Omit<HostSettings, 'gate'> & {
+export type NetworkSettings = Omit<HostSettings, 'egressProxy'> & {
   instance: string
-  /** Ready slots. */
+  /** The number of slots to keep ready. */
   poolSize: number
   tapOwnerUid: number
-  /** Where the rules of slots in use are kept for the next host agent; gone after a restart of the machine. */
+  /** Where the networks of slots in use are stored for the next host agent. Lost when the machine restarts. */
   stateDir: string
   /** Blocks inside closed ranges that a sandbox's rules may open. */
   privateCidrs?: readonly string[]
-  /** Asked instead of the host's own name servers: for tests. */
+  /** Used instead of the host's name servers, for tests. */
   upstreams?: Upstream[]
 }
 
 export type Network = {
   instance: string
   netd: Netd
-  gate: Gate
+  egressProxy: EgressProxy
   slots: Slots
   host: HostNetwork
-  gatePorts: GatePorts
-  /** Every slot that no VM has adopted or claimed and the pool did not make. After the programs of dead VMs have ended. */
+  egressProxyPorts: EgressProxyPorts
+  /**
+   * Releases every slot that is neither adopted, claimed nor in the pool. The programs of dead VMs must have exited
+   * before.
+   */
   reap: () => Promise<Released[]>
   close: () => Promise<void>
 }
 
-/** Below the ports the kernel gives out by itself, three per instance, and the next when somebody has one. */
+/** Three ports per instance, below the kernel's ephemeral ports. When one is taken, the next three are tried. */
 const PORT_FIRST = 20_000
 const PORT_TRIPLES = 3_333
-const PORT_TRIES = 20
-/** Next to those of the VMs (main.ts), above every real account. */
-const GATE_UID = 1_610_612_735
+const PORT_ATTEMPTS_MAX = 20
+/** Directly below the uids of the VMs (main.ts), above every real account. */
+const EGRESS_PROXY_UID = 1_610_612_735
 
 export async function openNetwork(log: Log, settings: NetworkSettings): Promise<Network> {
-  const { instance, poolSize, tapOwnerUid, stateDir, privateCidrs = [], upstreams, ...forHost } = settings
+  const { instance, poolSize, tapOwnerUid, stateDir, privateCidrs = [], upstreams, ...hostSettings } = settings
   for (const block of privateCidrs) parseCidr(block)
   const netd = new Netd(instance)
-  netd.on('died', (how) => log.warn(how, 'netd died; the next request starts another'))
-  let gate: Gate | undefined
+  netd.on('died', (exit) => log.warn(exit, 'netd died; the next request starts another one'))
+  let openedProxy: EgressProxy | undefined
   try {
-    const opened = await openGate(log, netd, forHost, { instance, ...(upstreams === undefined ? {} : { upstreams }) })
-    gate = opened.gate
-    const { host, gatePorts } = opened
+    const { egressProxy, host, egressProxyPorts } = await openEgressProxy(log, netd, instance, hostSettings, upstreams)
+    openedProxy = egressProxy
     for (const warning of host.warnings) log.warn(warning)
     const pool = new SlotPool({ netd, log }, { size: poolSize, mtu: host.mtu, tapOwnerUid })
-    const kept = new KeptNetworks(stateDir)
-    const slots = await Slots.open({ netd, gate, kept, pool, log }, { cidr: settings.cidr, privateCidrs })
+    const store = new SlotStore(stateDir)
+    const slots = await Slots.open({ netd, egressProxy, store, pool, log }, { cidr: settings.cidr, privateCidrs })
     return {
       instance,
       netd,
-      gate,
+      egressProxy,
       slots,
       host,
-      gatePorts,
+      egressProxyPorts,
       reap: async () => {
         await slots.restore()
         return (await netd.request('reapAll', { except: slots.taken })).released
       },
       close: async () => {
         await slots.close()
-        await opened.gate.close()
+        await egressProxy.close()
         await netd.close()
       },
     }
   } catch (error) {
-    await gate?.close()
+    await openedProxy?.close()
     await netd.close()
-    throw new Error('could not open the network', { cause: error })
+    throw new Error('failed to open the network', { cause: error })
   }
 }
 
-async function openGate(
+/** The host is set up first, because that adds the address on which the egress proxy listens. */
+async function openEgressProxy(
   log: Log,
   netd: Netd,
-  forHost: Omit<HostSettings, 'gate'>,
-  forGate: { instance: string; upstreams?: Upstream[] },
-): Promise<{ gate: Gate; host: HostNetwork; gatePorts: GatePorts }> {
-  const { instance, ...rest } = forGate
+  instance: string,
+  hostSettings: Omit<HostSettings, 'egressProxy'>,
+  upstreams: Upstream[] | undefined,
+): Promise<Pick<Network, 'egressProxy' | 'host' | 'egressProxyPorts'>> {
   for (let attempt = 0; ; attempt++) {
     const first = PORT_FIRST + 3 * ((Number.parseInt(instance, 16) + attempt) % PORT_TRIPLES)
-    const gatePorts = { dns: first, http: first + 1, tls: first + 2 }
-    // First, because it gives the host the address the gate listens on.
-    const host = await netd.request('setUpHost', { ...forHost, gate: gatePorts })
+    const ports = { dns: first, http: first + 1, tls: first + 2 }
+    const host = await netd.request('setUpHost', { ...hostSettings, egressProxy: ports })
     try {
-      const gate = await Gate.open(log, { address: HOST_ADDRESS, ports: gatePorts, uid: GATE_UID, ...rest })
-      return { gate, host, gatePorts }
+      const egressProxy = await EgressProxy.open(log, {
+        address: HOST_ADDRESS,
+        ports,
+        uid: EGRESS_PROXY_UID,
+        ...(upstreams === undefined ? {} : { upstreams }),
+      })
+      return { egressProxy, host, egressProxyPorts: ports }
     } catch (error) {
-      if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE' || attempt >= PORT_TRIES) throw error
+      if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE' || attempt >= PORT_ATTEMPTS_MAX) throw error
     }
   }
 }

@@ -11,7 +11,7 @@ const network = (id: string, members: Record<string, string>) => ({
   members: Object.entries(members).map(([name, ip]) => ({ name, ip })),
 })
 
-test('each form of a rule opens what it says and nothing beside', () => {
+test('each form of a rule allows exactly what it names', () => {
   const cases: [rule: string, address: string, port: number | undefined, allowed: boolean][] = [
     ['1.2.3.4', '1.2.3.4', 22, true],
     ['1.2.3.4', '1.2.3.4', undefined, true],
@@ -32,7 +32,7 @@ test('each form of a rule opens what it says and nothing beside', () => {
   }
 })
 
-test('private addresses open only to a rule that names them and an operator who allows it', () => {
+test('a private address needs both a rule that names it and the permission of the operator', () => {
   const closed = ['10.0.0.1', '169.254.169.254', '192.168.1.1', '100.64.0.9', '127.0.0.1', '224.0.0.1']
   for (const rules of [['*'], ['0.0.0.0/0'], ['8.0.0.0/5', '128.0.0.0/1'], closed]) {
     for (const address of closed) assert.equal(allowsAddress(policy(rules), address, 80), false, `${rules} ${address}`)
@@ -46,7 +46,7 @@ test('private addresses open only to a rule that names them and an operator who 
   assert.equal(allowsAddress(policy(['0.0.0.0/0']), '10.20.1.7', 5432), false)
 })
 
-test('a name is the host itself, or any depth below a wildcard, and never the reverse', () => {
+test('a host rule matches the exact name, a wildcard matches any depth below it but not the apex', () => {
   const rules = policy(['example.com', '*.wild.example:443', 'plain.example:80'])
 
   for (const name of ['example.com', 'a.wild.example', 'a.b.wild.example', 'plain.example']) {
@@ -61,7 +61,7 @@ test('a name is the host itself, or any depth below a wildcard, and never the re
   assert.equal(allowsName(policy([]), 'example.com', 443), true)
 })
 
-test('blocks that hold each other become the widest, per port', () => {
+test('blocks that are contained in others are removed, per port', () => {
   const { rules } = policy([
     '9.0.0.0/8',
     '9.1.0.0/16',
@@ -84,7 +84,7 @@ test('blocks that hold each other become the widest, per port', () => {
   })
 })
 
-test('members are peers and names, whatever the rules say', () => {
+test('members of networks are peers with names, whatever the rules are', () => {
   const { peers, names } = policy(
     ['none'],
     [network('A', { db: '100.64.0.2' }), network('B', { db: '100.64.0.3', web: '100.64.0.2' })],
@@ -94,7 +94,7 @@ test('members are peers and names, whatever the rules say', () => {
   assert.deepEqual({ ...names }, { db: ['100.64.0.2', '100.64.0.3'], web: ['100.64.0.2'] })
 })
 
-test('where networks share a name of a member, the longer name says which one is meant', () => {
+test('when two networks have members of the same name, the longer name distinguishes them', () => {
   const { names } = policy(
     [],
     [
@@ -108,18 +108,18 @@ test('where networks share a name of a member, the longer name says which one is
   assert.deepEqual(names.db, ['100.64.0.2', '100.64.0.3'])
 })
 
-test('of the host a confined sandbox reaches names alone, unless a rule says its address', () => {
+test('a sandbox with rules reaches only DNS on the host, unless a rule names its address', () => {
   assert.equal(policy([]).reachesHost, true)
   assert.equal(policy(['none']).reachesHost, false)
   assert.equal(policy(['169.254.0.0/16']).reachesHost, false)
   assert.equal(policy(['169.254.1.1:8080']).reachesHost, true)
 })
 
-test('a rule that should never have come this far is an error', () => {
-  assert.throws(() => policy(['http://x']), /bad egress rule: "http:\/\/x"/)
+test('an invalid rule is an error', () => {
+  assert.throws(() => policy(['http://x']), /invalid egress rule: "http:\/\/x"/)
 })
 
-test('a recharge, a new member and an open list cut nothing; anything else may', () => {
+test('a recharge, a new member and an open policy do not narrow the rules; other changes may', () => {
   const rules = policy(['1.2.3.4', 'shop.example'])
 
   assert.equal(narrows(rules, { ...rules, quotaBytes: 1, revision: 9, peers: ['100.64.0.2'] }), false)

@@ -1,11 +1,11 @@
 /**
- * What the control plane says about a sandbox's network (HostVmNetwork) made ready to enforce: addresses for the kernel
- * (netd/nft/slot-policy.ts), names for the resolver and the proxy (egress-proxy/). Plain data, so it crosses to other processes and
- * into a file as it is.
+ * Compiles the network of a sandbox, as the control plane describes it (HostVmNetwork), into the form that is enforced:
+ * addresses for the kernel (netd/nft/slot-policy.ts), names for the egress proxy. A policy is plain data, so it can be sent
+ * to other processes.
  *
- * A block that lies inside a closed range "names" it and takes effect only where the operator allows that; a wider
- * block, such as 0.0.0.0/0, opens the public addresses in it and no others. Sandboxes reach each other through private
- * networks only, so no rule opens their own block.
+ * A rule for a block inside a closed range takes effect only if the operator allows that block (`granted`). A wider block,
+ * such as 0.0.0.0/0, opens only the public addresses in it. Sandboxes reach each other only through private networks, so no
+ * rule opens the block of the sandboxes.
  */
 import { type HostVmNetwork, isOpenEgress, parseEgressRules } from '@warren/protocol'
 import { addressNumber, type Cidr, contains, parseCidr } from './cidr.ts'
@@ -13,23 +13,25 @@ import { isClosedBlock } from './closed-ranges.ts'
 import { HOST_ADDRESS, MEMBER_DOMAIN } from './names.ts'
 
 export type PortBlock = Cidr & { port: number }
-/** Disjoint, and disjoint for each port: the kernel's sets of intervals take no overlaps. */
+/** `anyPort` has no overlaps, and neither has `onePort` for any port: the kernel's interval sets reject overlaps. */
 export type Blocks = { anyPort: Cidr[]; onePort: PortBlock[] }
 export type HostRule = { host: string; subdomains: boolean; ports: readonly number[] }
 
 export type Policy = {
   revision: number
-  /** The block of all sandboxes. */
+  /** The block that the addresses of all sandboxes are taken from. */
   cidr: string
+  /** Without an allowlist: all public addresses and names are allowed. */
   open: boolean
-  /** The host's own services beyond names: the API. */
+  /** The sandbox may reach services of the host other than DNS, such as the API. */
   reachesHost: boolean
   hosts: HostRule[]
   rules: Blocks
-  /** Inside closed ranges. */
+  /** Allowed blocks inside closed ranges. */
   granted: Blocks
+  /** The addresses of the members of its private networks. */
   peers: string[]
-  /** Of the members of its networks, and where they are. */
+  /** The names of these members and their addresses. */
   names: Record<string, string[]>
   quotaBytes: number
 }
@@ -42,7 +44,7 @@ export type PolicySettings = {
 
 export function compilePolicy(network: HostVmNetwork, { cidr, privateCidrs }: PolicySettings): Policy {
   const parsed = parseEgressRules(network.egress)
-  if (typeof parsed === 'string') throw new Error(`bad egress rule: ${parsed}`)
+  if (typeof parsed === 'string') throw new Error(`invalid egress rule: ${parsed}`)
   const open = isOpenEgress(network.egress)
   const sandboxes = parseCidr(cidr)
   const allowed = privateCidrs.map(parseCidr)
@@ -69,21 +71,7 @@ export function compilePolicy(network: HostVmNetwork, { cidr, privateCidrs }: Po
   }
 }
 
-/** In force where nothing is known: nothing passes. */
-export const closedPolicy = (cidr: string): Policy => ({
-  revision: 0,
-  cidr,
-  open: false,
-  reachesHost: false,
-  hosts: [],
-  rules: { anyPort: [], onePort: [] },
-  granted: { anyPort: [], onePort: [] },
-  peers: [],
-  names: {},
-  quotaBytes: 0,
-})
-
-/** By the name a client asks for, in lower case and without a last dot; `port` undefined asks about any. */
+/** `name` is in lower case and without a last dot. Without `port`: is the name allowed on any port? */
 export function allowsName(policy: Pick<Policy, 'open' | 'hosts'>, name: string, port?: number): boolean {
   if (policy.open) return true
   return policy.hosts.some(
@@ -101,7 +89,7 @@ export function inBlocks({ anyPort, onePort }: Blocks, address: string, port: nu
   )
 }
 
-/** May a packet leave for this address without the proxy? The same question as the slot's table answers. */
+/** Whether packets to this address may leave without the proxy. Must decide as the slot's table does. */
 export function allowsAddress(policy: Policy, address: string, port: number | undefined): boolean {
   if (policy.peers.includes(address) || address === HOST_ADDRESS) return true
   const single = { address, prefix: 32 }
@@ -111,8 +99,8 @@ export function allowsAddress(policy: Policy, address: string, port: number | un
 }
 
 /**
- * Could a flow that one policy allowed be refused by the next? Asking the kernel for flows takes it ten milliseconds,
- * so a recharge or a new member is not a reason to. Members are judged packet by packet.
+ * Whether `to` may refuse a flow that `from` allowed. Listing the flows takes the kernel ten milliseconds, which a recharge
+ * or a new member should not cost. Flows between members need no check: the table checks each of their packets.
  */
 export function narrows(from: Policy, to: Policy): boolean {
   const same = (part: 'hosts' | 'rules' | 'granted') => JSON.stringify(from[part]) === JSON.stringify(to[part])
@@ -120,8 +108,8 @@ export function narrows(from: Policy, to: Policy): boolean {
   return !to.open && (from.open || !same('hosts') || !same('rules'))
 }
 
-/** Would the kernel be told the same? Names of members are the resolver's alone. */
-export function sameRules(one: Policy, other: Policy): boolean {
+/** Whether both policies make the same rules in the kernel, which does not know the names of members. */
+export function hasSameRules(one: Policy, other: Policy): boolean {
   const rules = ({ revision: _, names: __, ...rest }: Policy) => JSON.stringify(rest)
   return one.open === other.open && one.quotaBytes === other.quotaBytes && rules(one) === rules(other)
 }
@@ -129,27 +117,32 @@ export function sameRules(one: Policy, other: Policy): boolean {
 function toBlocks(blocks: readonly (Cidr & { port?: number })[]): Blocks {
   const ports = new Set(blocks.flatMap(({ port }) => port ?? []))
   return {
-    anyPort: widest(blocks.filter(({ port }) => port === undefined)),
+    anyPort: removeContained(blocks.filter(({ port }) => port === undefined)),
     onePort: [...ports]
       .sort((one, other) => one - other)
-      .flatMap((port) => widest(blocks.filter((block) => block.port === port)).map((block) => ({ ...block, port }))),
+      .flatMap((port) =>
+        removeContained(blocks.filter((block) => block.port === port)).map((block) => ({ ...block, port })),
+      ),
   }
 }
 
-/** Two blocks are apart or one holds the other: sorted, a block comes right after the one that holds it. */
-function widest(blocks: readonly Cidr[]): Cidr[] {
+/**
+ * Removes blocks that are inside another one. Two blocks are either disjoint or one contains the other, so after sorting a
+ * block follows the one that contains it.
+ */
+function removeContained(blocks: readonly Cidr[]): Cidr[] {
   const sorted = blocks
     .map(({ address, prefix }) => ({ address, prefix, first: addressNumber(address) }))
     .sort((one, other) => one.first - other.first || one.prefix - other.prefix)
-  const kept: Cidr[] = []
+  const result: Cidr[] = []
   for (const { address, prefix } of sorted) {
-    const last = kept.at(-1)
-    if (last === undefined || !contains(last, { address, prefix })) kept.push({ address, prefix })
+    const last = result.at(-1)
+    if (last === undefined || !contains(last, { address, prefix })) result.push({ address, prefix })
   }
-  return kept
+  return result
 }
 
-/** Each by its own name, and by the longer one that says in which network: two networks may have the same names. */
+/** Every member by its name and by a longer one that includes the network, because names repeat across networks. */
 function nameMembers({ name: network, members }: HostVmNetwork['networks'][number]): { ip: string; name: string }[] {
   if (network === undefined) return members
   return members.flatMap(({ ip, name }) => [

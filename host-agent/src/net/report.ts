@@ -1,9 +1,9 @@
-/** What the kernel and the gate have seen of a sandbox, as the control plane reads it. */
+/** Combines what the kernel and the egress proxy recorded about a sandbox into the report for the control plane. */
 import type { EgressDecision, EgressRefusal, HostBandwidth, HostVmNetworkReport } from '@warren/protocol'
 import { contains, parseCidr } from './cidr.ts'
 import { isClosedAddress } from './closed-ranges.ts'
-import type { GateReport } from './egress-proxy-protocol.ts'
-import type { Refused, SlotReport, Usage } from './netd-protocol.ts'
+import type { EgressProxyReport } from './egress-proxy-protocol.ts'
+import type { RefusedDestination, SlotReport, Usage } from './netd-protocol.ts'
 
 const DECISIONS_MAX = 200
 const FLOWS_MAX = 1_000
@@ -11,12 +11,12 @@ const FLOWS_MAX = 1_000
 export function renderReport(
   revision: number,
   cidr: string,
-  inKernel: SlotReport,
-  inGate: GateReport,
+  slotReport: SlotReport,
+  proxyReport: EgressProxyReport,
   now = Date.now(),
 ): HostVmNetworkReport {
-  const refused = inKernel.refused.map((one) => toDecision(one, cidr, now))
-  const flows = inKernel.flows.map(({ address, protocol, port = 0, packets }) => ({
+  const refused = slotReport.refused.map((one) => renderDecision(one, cidr, now))
+  const flows = slotReport.flows.map(({ address, protocol, port = 0, packets }) => ({
     destination: address,
     protocol,
     port,
@@ -24,11 +24,11 @@ export function renderReport(
   }))
   return {
     revision,
-    bandwidth: renderBandwidth(inKernel.usage),
-    decisions: [...refused, ...inGate.decisions]
+    bandwidth: renderBandwidth(slotReport.usage),
+    decisions: [...refused, ...proxyReport.decisions]
       .sort((one, other) => Date.parse(other.at) - Date.parse(one.at))
       .slice(0, DECISIONS_MAX),
-    flows: [...flows, ...inGate.flows].sort((one, other) => other.count - one.count).slice(0, FLOWS_MAX),
+    flows: [...flows, ...proxyReport.flows].sort((one, other) => other.count - one.count).slice(0, FLOWS_MAX),
   }
 }
 
@@ -39,8 +39,8 @@ export const renderBandwidth = (usage: Usage): HostBandwidth => ({
   capped: usage.capped,
 })
 
-function toDecision(
-  { address, protocol, port, packets, agoSeconds }: Refused,
+function renderDecision(
+  { address, protocol, port, packets, agoSeconds }: RefusedDestination,
   cidr: string,
   now: number,
 ): EgressDecision {
@@ -50,13 +50,13 @@ function toDecision(
     destination: address,
     protocol,
     ...(port === undefined ? {} : { port }),
-    reason: reasonOf(address, cidr),
+    reason: findReason(address, cidr),
     count: packets,
   }
 }
 
-/** The kernel tells only where it was going, and that says why: the chain asks in this order. */
-function reasonOf(address: string, cidr: string): EgressRefusal {
+/** The kernel records only the destination. The reason follows from it: the slot's table checks in this order. */
+function findReason(address: string, cidr: string): EgressRefusal {
   if (contains(parseCidr(cidr), { address, prefix: 32 })) return 'not_a_peer'
   return isClosedAddress(address) ? 'private_address' : 'not_allowed'
 }

@@ -1,7 +1,8 @@
 /**
- * Ready-made slots without an address, so that a create does not wait for one to be made: about 2 ms, and far more under
- * load. Filled in the background, one at a time; whoever finds none ready makes their own. Their rules are those that
- * most sandboxes begin with, so a claim has only to add an address to them.
+ * Slots that are created ahead of time, without an address, so that creating a sandbox does not wait for one: that takes
+ * about 2 ms, and far longer under load. The pool is filled in the background, one slot at a time; a caller that finds it
+ * empty waits for a new slot. Slots are created with the rules that most sandboxes start with, so that assigning one only
+ * adds an address.
  */
 import type { Log } from '@warren/kit/log'
 import { SLOT_MAX } from './names.ts'
@@ -10,7 +11,7 @@ import type { Policy } from './policy.ts'
 
 export type SlotPoolSettings = { size: number; mtu: number; tapOwnerUid: number }
 
-/** After a failure to make one; the claims of that time fail by themselves and say why. */
+/** After a slot could not be created. Callers that need one meanwhile get the error themselves. */
 const RETRY_MS = 1_000
 const FILL_DELAY_MS = 20
 
@@ -18,15 +19,15 @@ export class SlotPool {
   readonly #netd: Pick<Netd, 'request'>
   readonly #log: Pick<Log, 'warn'>
   readonly #settings: SlotPoolSettings
-  /** Every number that is not free: being made, ready, in use, being released. */
+  /** Every number that is not free: being created, ready, in use or being released. */
   readonly #taken = new Set<number>()
   readonly #ready: number[] = []
-  /** What each slot of ours was made with, until it is released. */
-  readonly #madeWith = new Map<number, Policy>()
-  /** For the next ones. */
-  usual: Policy | undefined
+  /** The policy that each slot was created with. */
+  readonly #preparedPolicies = new Map<number, Policy>()
+  /** The policy that new slots are created with. */
+  expectedPolicy: Policy | undefined
   #filling: Promise<void> | undefined
-  #soon: NodeJS.Timeout | undefined
+  #fillTimer: NodeJS.Timeout | undefined
   readonly #stop = new AbortController()
 
   constructor(deps: { netd: Pick<Netd, 'request'>; log: Pick<Log, 'warn'> }, settings: SlotPoolSettings) {
@@ -35,7 +36,6 @@ export class SlotPool {
     this.#settings = settings
   }
 
-  /** What reaping must leave alone: in use, ready, or on the way to either. */
   get taken(): number[] {
     return [...this.#taken]
   }
@@ -44,17 +44,17 @@ export class SlotPool {
     return this.#ready.length
   }
 
-  madeWith(slot: number): Policy | undefined {
-    return this.#madeWith.get(slot)
+  preparedPolicy(slot: number): Policy | undefined {
+    return this.#preparedPolicies.get(slot)
   }
 
-  /** In the kernel already, and in use. */
+  /** For a slot that exists in the kernel and is in use. */
   adopt(slot: number): void {
-    if (this.#taken.has(slot)) throw new Error(`slot ${slot} is taken already`)
+    if (this.#taken.has(slot)) throw new Error(`slot ${slot} is already taken`)
     this.#taken.add(slot)
   }
 
-  /** Begins to fill; `until` settles when the pool is full for the first time, or closed. */
+  /** `until` settles when the pool is full for the first time, or closed. */
   start(): { until: Promise<void> } {
     return { until: this.#fill() }
   }
@@ -65,44 +65,47 @@ export class SlotPool {
     return slot
   }
 
-  /** When the program that holds its tap has ended. Safe to repeat. */
+  /** Call it when the program that holds the tap has exited. Safe to repeat. */
   async release(slot: number): Promise<void> {
     const { freed } = await this.#netd.request('releaseSlot', { slot })
-    this.#madeWith.delete(slot)
+    this.#preparedPolicies.delete(slot)
     this.#taken.delete(slot)
-    if (!freed) this.#log.warn({ slot }, 'the namespace of a released slot is still held by a process')
+    if (!freed) this.#log.warn({ slot }, 'a process still holds the network namespace of a released slot')
   }
 
-  /** Ready slots stay in the kernel for the next start's reaping. */
+  /** Ready slots remain in the kernel until the next start reaps them. */
   async close(): Promise<void> {
     this.#stop.abort()
-    clearTimeout(this.#soon)
+    clearTimeout(this.#fillTimer)
     await this.#filling
   }
 
-  /** netd does one thing at a time: whoever took a slot wants to use it first, and so do those who come right after. */
+  /**
+   * netd handles one request at a time: the caller that just took a slot, and others that come right after it, use it
+   * before it creates new slots.
+   */
   #fillSoon(): void {
-    if (this.#ready.length > 0) clearTimeout(this.#soon)
-    else if (this.#soon !== undefined) return
-    this.#soon = setTimeout(() => {
-      this.#soon = undefined
+    if (this.#ready.length > 0) clearTimeout(this.#fillTimer)
+    else if (this.#fillTimer !== undefined) return
+    this.#fillTimer = setTimeout(() => {
+      this.#fillTimer = undefined
       void this.#fill()
     }, FILL_DELAY_MS)
   }
 
   #fill(): Promise<void> {
-    this.#filling ??= this.#fillUp().finally(() => {
+    this.#filling ??= this.#createUntilFull().finally(() => {
       this.#filling = undefined
     })
     return this.#filling
   }
 
-  async #fillUp(): Promise<void> {
+  async #createUntilFull(): Promise<void> {
     while (this.#ready.length < this.#settings.size && !this.#stop.signal.aborted) {
       try {
         this.#ready.push(await this.#create())
       } catch (error) {
-        this.#log.warn({ err: error }, 'could not make a network slot ready')
+        this.#log.warn({ err: error }, 'failed to create a network slot for the pool; trying again')
         await delay(RETRY_MS, this.#stop.signal)
       }
     }
@@ -111,14 +114,14 @@ export class SlotPool {
   async #create(): Promise<number> {
     const slot = this.#takeNumber()
     const { mtu, tapOwnerUid } = this.#settings
-    const policy = this.usual
+    const policy = this.expectedPolicy
     try {
       await this.#netd.request('createSlot', { slot, mtu, tapOwnerUid, ...(policy && { policy }) })
-      if (policy) this.#madeWith.set(slot, policy)
+      if (policy) this.#preparedPolicies.set(slot, policy)
       return slot
     } catch (error) {
-      // netd may have died in the middle: only when nothing of it is left is the number free again.
-      this.release(slot).catch((cause) => this.#log.warn({ err: cause, slot }, 'could not release a slot'))
+      // netd may have died halfway. The number becomes free only when everything of the slot is removed.
+      this.release(slot).catch((cause) => this.#log.warn({ err: cause, slot }, 'failed to release a slot'))
       throw error
     }
   }

@@ -1,47 +1,50 @@
 /**
- * What each slot in use was told, in files: a host agent that starts again knows the rules of sandboxes that live on,
- * before it has heard from the control plane. Below /run, because after a restart of the machine none of them lives.
+ * Stores the network of each slot in use as a file, so that the next host agent knows the rules of running sandboxes
+ * before the control plane has sent them. The folder is below /run, because no sandbox survives a restart of the machine.
  */
 import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { HostVmNetwork } from '@warren/protocol'
 import { Value } from 'typebox/value'
 
-export type Kept = { slot: number; ip: string; network: HostVmNetwork }
+export type StoredSlot = { slot: number; ip: string; network: HostVmNetwork }
 
-export class KeptNetworks {
+export class SlotStore {
   readonly #folder: string
-  readonly #made: Promise<unknown>
+  readonly #created: Promise<unknown>
 
   constructor(folder: string) {
     this.#folder = folder
-    this.#made = mkdir(folder, { recursive: true, mode: 0o700 })
-    this.#made.catch(() => {}) // Whoever writes is told.
+    this.#created = mkdir(folder, { recursive: true, mode: 0o700 })
+    this.#created.catch(() => {}) // `write` reports the error.
   }
 
-  async write({ slot, ...rest }: Kept): Promise<void> {
-    await this.#made
+  async write({ slot, ...rest }: StoredSlot): Promise<void> {
+    await this.#created
     const path = this.#path(slot)
     await writeFile(`${path}.new`, JSON.stringify(rest), { mode: 0o600 })
     await rename(`${path}.new`, path)
   }
 
-  async remove(slot: number): Promise<void> {
+  async delete(slot: number): Promise<void> {
     await rm(this.#path(slot), { force: true })
   }
 
-  /** A file that is damaged, or of an older form, is as good as none: its sandbox stays closed until we are told. */
-  async readAll(): Promise<Kept[]> {
-    const names = await readdir(this.#folder).catch(() => [])
-    const kept = await Promise.all(
-      names.flatMap((name) => /^(\d+)\.json$/.exec(name)?.[1] ?? []).map((one) => this.#read(Number(one))),
+  /**
+   * Leaves out files that are damaged or written by an incompatible version: their sandboxes resolve no names until the
+   * control plane sends their networks again.
+   */
+  async list(): Promise<StoredSlot[]> {
+    const files = await readdir(this.#folder).catch(() => [])
+    const stored = await Promise.all(
+      files.flatMap((name) => /^(\d+)\.json$/.exec(name)?.[1] ?? []).map((slot) => this.#find(Number(slot))),
     )
-    return kept.flatMap((one) => one ?? [])
+    return stored.flatMap((one) => one ?? [])
   }
 
-  async #read(slot: number): Promise<Kept | undefined> {
+  async #find(slot: number): Promise<StoredSlot | undefined> {
     try {
-      const { ip, network } = JSON.parse(await readFile(this.#path(slot), 'utf8')) as Partial<Kept>
+      const { ip, network } = JSON.parse(await readFile(this.#path(slot), 'utf8')) as Partial<StoredSlot>
       return typeof ip === 'string' && Value.Check(HostVmNetwork, network) ? { slot, ip, network } : undefined
     } catch {
       return undefined

@@ -1,13 +1,14 @@
 /**
- * Places in the network, and what holds in them. A sandbox's rules are in force in three places: its slot's table
- * (netd), the resolver and the proxy (gate), and a file for the next host agent. `give` and `change` settle when they
- * are in all three. Until then each place has the old rules or the new ones, and a new sandbox has none: nothing passes.
+ * The slots of this host and the networks of the sandboxes in them. A sandbox's rules are enforced in two places, its
+ * slot's table (netd) and the egress proxy, and stored in a file for the next host agent. `assign` and `change` settle when
+ * all three have the rules. Until then each place has the old rules or the new ones, and a new sandbox has none: nothing
+ * passes.
  *
- *   take → (a guest that is nobody yet) → give: address, rules, counters → change, as often as wanted → release
+ *   take → (a guest without an address) → assign address, rules and counters → change any number of times → release
  *
- * Give before the guest runs its first instruction: until then nothing it sends gets out, and after it only what the
- * rules allow. Which sandbox has which slot is remembered by the VM registry. After a restart: adopt those that live,
- * `restore`, reap the rest (netd's reapAll, except `taken`), then start.
+ * Call `assign` before the guest runs its first instruction: until then nothing that it sends gets out, and afterwards only
+ * what the rules allow. The VM registry records which sandbox has which slot. After a restart of the host agent: `adopt`
+ * the slots of running sandboxes, `restore`, reap the others (netd's reapAll, except `taken`), then `start`.
  */
 import type { Log } from '@warren/kit/log'
 import {
@@ -17,51 +18,57 @@ import {
   type HostVmNetwork,
   type HostVmNetworkReport,
 } from '@warren/protocol'
-import type { Gate } from './egress-proxy-client.ts'
+import type { EgressProxy } from './egress-proxy-client.ts'
 import type { Netd } from './netd-client.ts'
-import { compilePolicy, narrows, type Policy, type PolicySettings, sameRules } from './policy.ts'
+import { compilePolicy, hasSameRules, narrows, type Policy, type PolicySettings } from './policy.ts'
 import { renderBandwidth, renderReport } from './report.ts'
 import type { SlotPool } from './slot-pool.ts'
-import type { Kept, KeptNetworks } from './slot-store.ts'
+import type { SlotStore, StoredSlot } from './slot-store.ts'
 
 export type SlotsDeps = {
   netd: Pick<Netd, 'request'>
-  gate: Pick<Gate, 'set' | 'forget' | 'report'>
-  kept: KeptNetworks
+  egressProxy: Pick<EgressProxy, 'setPolicy' | 'removeSandbox' | 'report'>
+  store: SlotStore
   pool: SlotPool
   log: Pick<Log, 'warn'>
 }
 
-/** `policy`: the one in force; undefined when that is not known for certain. */
-type Held = { ip: string; network: HostVmNetwork; policy?: Policy | undefined; lastWork: Promise<unknown> }
+type AssignedSlot = {
+  ip: string
+  network: HostVmNetwork
+  /** The policy in force; undefined when that is not certain, as after a failed change. */
+  policy?: Policy | undefined
+  /** Settles when the changes requested so far are done. */
+  lastChange: Promise<unknown>
+}
 
-/** Older than anything we could be told. */
+/** The network of an adopted sandbox whose file is lost. Every revision of the control plane is higher. */
 const UNKNOWN: HostVmNetwork = { ...HOST_NETWORK_DEFAULT, revision: -1 }
 
 export class Slots {
   readonly #deps: SlotsDeps
   readonly #settings: PolicySettings
-  readonly #held = new Map<number, Held>()
-  /** From a host agent before this one, until adopted. */
-  readonly #found = new Map<number, Kept>()
+  readonly #assigned = new Map<number, AssignedSlot>()
+  /** Stored by the previous host agent and not adopted yet. */
+  readonly #stored = new Map<number, StoredSlot>()
 
   private constructor(deps: SlotsDeps, settings: PolicySettings) {
     this.#deps = deps
     this.#settings = settings
   }
 
-  /** The gate knows at once what was in force before. */
+  /** Sends the policies of the previous host agent to the egress proxy. */
   static async open(deps: SlotsDeps, settings: PolicySettings): Promise<Slots> {
     const slots = new Slots(deps, settings)
-    slots.#expect(HOST_NETWORK_DEFAULT.bandwidth.quota_bytes)
-    for (const kept of await deps.kept.readAll()) {
-      slots.#found.set(kept.slot, kept)
-      await deps.gate.set(kept.ip, compilePolicy(kept.network, settings))
+    slots.#expectQuota(HOST_NETWORK_DEFAULT.bandwidth.quota_bytes)
+    for (const stored of await deps.store.list()) {
+      slots.#stored.set(stored.slot, stored)
+      await deps.egressProxy.setPolicy(stored.ip, compilePolicy(stored.network, settings))
     }
     return slots
   }
 
-  /** What reaping must leave alone: in use, ready, or on the way to either. */
+  /** The slots that reaping must keep: assigned, ready, or being created or released. */
   get taken(): number[] {
     return this.#deps.pool.taken
   }
@@ -70,151 +77,160 @@ export class Slots {
     return this.#deps.pool.readyCount
   }
 
+  /** Fills the pool in the background; `until` settles when it is full for the first time, or closed. */
   start(): { until: Promise<void> } {
     return this.#deps.pool.start()
   }
 
-  /** A slot without an address: for a guest that is nobody yet. `give` makes it somebody's. */
+  /** A slot without an address, for a VM that does not belong to a sandbox yet. */
   take(): Promise<number> {
     return this.#deps.pool.take()
   }
 
-  /** When it fails, release the slot: it may be half given. */
-  async give(slot: number, ip: string, network: HostVmNetwork = HOST_NETWORK_DEFAULT): Promise<void> {
+  /** When this fails, release the slot: it may be assigned partly. */
+  async assign(slot: number, ip: string, network: HostVmNetwork = HOST_NETWORK_DEFAULT): Promise<void> {
     const policy = compilePolicy(network, this.#settings)
-    if ([...this.#held.values()].some((held) => held.ip === ip)) throw new Error(`${ip} belongs to another slot`)
-    this.#held.set(slot, { ip, network, policy, lastWork: Promise.resolve() })
+    if ([...this.#assigned.values()].some((one) => one.ip === ip)) throw new Error(`${ip} belongs to another slot`)
+    this.#assigned.set(slot, { ip, network, policy, lastChange: Promise.resolve() })
     const { used_bytes: usedBytes, ingress_bytes: ingressBytes } = network.bandwidth
-    const madeWith = this.#deps.pool.madeWith(slot)
-    const asPrepared = usedBytes === 0 && ingressBytes === 0 && madeWith !== undefined && sameRules(madeWith, policy)
-    this.#expect(policy.quotaBytes)
-    await allOf(
-      this.#deps.netd.request('claimSlot', { slot, ip, policy, usedBytes, ingressBytes, asPrepared }),
-      this.#deps.gate.set(ip, policy),
-      this.#deps.kept.write({ slot, ip, network }),
+    const preparedPolicy = this.#deps.pool.preparedPolicy(slot)
+    const isPrepared =
+      usedBytes === 0 && ingressBytes === 0 && preparedPolicy !== undefined && hasSameRules(preparedPolicy, policy)
+    this.#expectQuota(policy.quotaBytes)
+    await waitForAll(
+      this.#deps.netd.request('claimSlot', { slot, ip, policy, usedBytes, ingressBytes, isPrepared }),
+      this.#deps.egressProxy.setPolicy(ip, policy),
+      this.#deps.store.write({ slot, ip, network }),
     )
   }
 
+  /** `take` and `assign` in one call. */
   async claim(ip: string, network?: HostVmNetwork): Promise<{ slot: number }> {
     const slot = await this.take()
     try {
-      await this.give(slot, ip, network)
+      await this.assign(slot, ip, network)
       return { slot }
     } catch (error) {
-      // Half claimed perhaps. When this fails too, the number stays taken and the next reaping finds the slot.
-      this.release(slot).catch((cause) => this.#deps.log.warn({ err: cause, slot }, 'could not release a slot'))
-      throw new Error(`could not give ${ip} a slot`, { cause: error })
+      // When the release fails too, the number stays taken until the next host agent reaps the slot.
+      this.release(slot).catch((cause) => this.#deps.log.warn({ err: cause, slot }, 'failed to release a slot'))
+      throw new Error(`failed to assign a slot to ${ip}`, { cause: error })
     }
   }
 
-  /** One after the other for each slot; a revision lower than the one in force changes nothing. Gives the one in force. */
+  /**
+   * Changes of a slot are made one after another. A network with a lower revision than the current one changes nothing.
+   * Returns the revision in force.
+   */
   async change(slot: number, network: HostVmNetwork): Promise<{ revision: number }> {
-    const held = this.#get(slot)
-    const work = held.lastWork.then(async () => {
-      if (network.revision >= held.network.revision) await this.#apply(slot, held, network)
-      return { revision: held.network.revision }
+    const assigned = this.#get(slot)
+    const change = assigned.lastChange.then(async () => {
+      if (network.revision >= assigned.network.revision) await this.#apply(slot, assigned, network)
+      return { revision: assigned.network.revision }
     })
-    held.lastWork = work.catch(() => {})
-    return work
+    assigned.lastChange = change.catch(() => {})
+    return change
   }
 
   async report(slot: number): Promise<HostVmNetworkReport> {
     const { ip, network } = this.#get(slot)
-    const [inKernel, inGate] = await Promise.all([
+    const [slotReport, proxyReport] = await Promise.all([
       this.#deps.netd.request('readSlot', { slot }),
-      this.#deps.gate.report(ip),
+      this.#deps.egressProxy.report(ip),
     ])
-    return renderReport(network.revision, this.#settings.cidr, inKernel, inGate)
+    return renderReport(network.revision, this.#settings.cidr, slotReport, proxyReport)
   }
 
-  /** What was reached, also from a slot that nobody has adopted: then without what the gate alone has seen. */
+  /** What the sandbox reached. Of a slot that was not adopted, without what only the egress proxy knows. */
   async flows(slot: number): Promise<EgressFlow[]> {
-    const ip = this.#held.get(slot)?.ip
-    const inKernel = await this.#deps.netd.request('readSlot', { slot })
-    const inGate = ip === undefined ? { decisions: [], flows: [] } : await this.#deps.gate.report(ip)
-    return renderReport(0, this.#settings.cidr, inKernel, inGate).flows
+    const ip = this.#assigned.get(slot)?.ip
+    const slotReport = await this.#deps.netd.request('readSlot', { slot })
+    const proxyReport = ip === undefined ? { decisions: [], flows: [] } : await this.#deps.egressProxy.report(ip)
+    return renderReport(0, this.#settings.cidr, slotReport, proxyReport).flows
   }
 
-  /** Of these slots, or of all in use. Read it before a release: the counters go with the slot. */
-  async usage(slots: readonly number[] = [...this.#held.keys()]): Promise<Map<number, HostBandwidth>> {
+  /** Of the given slots, or of all assigned ones. Read it before the release: the counters are deleted with the slot. */
+  async usage(slots: readonly number[] = [...this.#assigned.keys()]): Promise<Map<number, HostBandwidth>> {
     const found = await this.#deps.netd.request('readUsage', { slots })
     return new Map(found.map(({ slot, usage }) => [slot, renderBandwidth(usage)]))
   }
 
-  /** A sandbox that lives from before: its slot is in the kernel already. */
+  /** For a sandbox that outlived the previous host agent: its slot exists in the kernel. */
   adopt(slot: number, ip: string): void {
     this.#deps.pool.adopt(slot)
-    const found = this.#found.get(slot)
-    this.#found.delete(slot)
-    if (found?.ip === ip) return void this.#held.set(slot, { ...found, lastWork: Promise.resolve() })
+    const stored = this.#stored.get(slot)
+    this.#stored.delete(slot)
+    if (stored?.ip === ip) return void this.#assigned.set(slot, { ...stored, lastChange: Promise.resolve() })
     this.#deps.log.warn(
       { slot, ip },
-      'the rules of a sandbox are not known here any more: no names until they are told',
+      'the stored network of a sandbox is lost; it cannot resolve names until the control plane sends it again',
     )
-    this.#held.set(slot, { ip, network: UNKNOWN, lastWork: Promise.resolve() })
+    this.#assigned.set(slot, { ip, network: UNKNOWN, lastChange: Promise.resolve() })
   }
 
-  /** When all are adopted: a change that was under way when the last host agent ended is finished, the rest forgotten. */
+  /**
+   * Call it when all slots are adopted. Applies the stored networks, because the previous host agent may have exited
+   * during a change, and deletes what is stored of sandboxes that were not adopted.
+   */
   async restore(): Promise<void> {
-    for (const [slot, held] of this.#held) {
-      if (held.network === UNKNOWN) continue
-      await this.#apply(slot, held, held.network).catch((error) =>
-        this.#deps.log.warn({ err: error, slot }, 'could not restore the rules of a sandbox'),
+    for (const [slot, assigned] of this.#assigned) {
+      if (assigned.network === UNKNOWN) continue
+      await this.#apply(slot, assigned, assigned.network).catch((error) =>
+        this.#deps.log.warn({ err: error, slot }, 'failed to restore the network rules of a sandbox'),
       )
     }
-    const inUse = new Set([...this.#held.values()].map(({ ip }) => ip))
-    for (const { slot, ip } of this.#found.values()) {
-      if (!inUse.has(ip)) await this.#deps.gate.forget(ip)
-      if (!this.#held.has(slot)) await this.#deps.kept.remove(slot)
+    const usedIps = new Set([...this.#assigned.values()].map(({ ip }) => ip))
+    for (const { slot, ip } of this.#stored.values()) {
+      if (!usedIps.has(ip)) await this.#deps.egressProxy.removeSandbox(ip)
+      if (!this.#assigned.has(slot)) await this.#deps.store.delete(slot)
     }
-    this.#found.clear()
+    this.#stored.clear()
   }
 
-  /** When the program that holds its tap has ended. Safe to repeat. */
+  /** Call it when the program that holds the tap has exited. Safe to repeat. */
   async release(slot: number): Promise<void> {
-    const held = this.#held.get(slot)
-    await held?.lastWork
-    if (held !== undefined) await this.#deps.gate.forget(held.ip)
+    const assigned = this.#assigned.get(slot)
+    await assigned?.lastChange
+    if (assigned !== undefined) await this.#deps.egressProxy.removeSandbox(assigned.ip)
     await this.#deps.pool.release(slot)
-    await this.#deps.kept.remove(slot)
-    this.#held.delete(slot)
+    await this.#deps.store.delete(slot)
+    this.#assigned.delete(slot)
   }
 
-  /** Ready slots stay in the kernel for the next start's reaping. */
+  /** Ready slots remain in the kernel until the next start reaps them. */
   close(): Promise<void> {
     return this.#deps.pool.close()
   }
 
-  /** Most sandboxes begin with no rules and the quota that the operator chose, which the last claim tells. */
-  #expect(quota: number): void {
+  /** Most sandboxes start without rules and with the operator's default quota, which the last assignment shows. */
+  #expectQuota(quotaBytes: number): void {
     const { pool } = this.#deps
-    if (pool.usual?.quotaBytes === quota) return
-    const bandwidth = { ...HOST_NETWORK_DEFAULT.bandwidth, quota_bytes: quota }
-    pool.usual = compilePolicy({ ...HOST_NETWORK_DEFAULT, bandwidth }, this.#settings)
+    if (pool.expectedPolicy?.quotaBytes === quotaBytes) return
+    const bandwidth = { ...HOST_NETWORK_DEFAULT.bandwidth, quota_bytes: quotaBytes }
+    pool.expectedPolicy = compilePolicy({ ...HOST_NETWORK_DEFAULT, bandwidth }, this.#settings)
   }
 
-  async #apply(slot: number, held: Held, network: HostVmNetwork): Promise<void> {
+  async #apply(slot: number, assigned: AssignedSlot, network: HostVmNetwork): Promise<void> {
     const policy = compilePolicy(network, this.#settings)
-    const cut = held.policy === undefined || narrows(held.policy, policy)
-    held.policy = undefined
-    await allOf(
-      this.#deps.netd.request('changePolicy', { slot, ip: held.ip, policy, cut }),
-      this.#deps.gate.set(held.ip, policy),
-      this.#deps.kept.write({ slot, ip: held.ip, network }),
+    const dropFlows = assigned.policy === undefined || narrows(assigned.policy, policy)
+    assigned.policy = undefined
+    await waitForAll(
+      this.#deps.netd.request('changePolicy', { slot, ip: assigned.ip, policy, dropFlows }),
+      this.#deps.egressProxy.setPolicy(assigned.ip, policy),
+      this.#deps.store.write({ slot, ip: assigned.ip, network }),
     )
-    held.network = network
-    held.policy = policy
+    assigned.network = network
+    assigned.policy = policy
   }
 
-  #get(slot: number): Held {
-    const held = this.#held.get(slot)
-    if (held === undefined) throw new Error(`slot ${slot} belongs to nobody`)
-    return held
+  #get(slot: number): AssignedSlot {
+    const assigned = this.#assigned.get(slot)
+    if (assigned === undefined) throw new Error(`slot ${slot} is not assigned to a sandbox`)
+    return assigned
   }
 }
 
-/** Waits for all of them, also when one fails: whatever comes next must not meet them half done. */
-async function allOf(...work: Promise<unknown>[]): Promise<void> {
+/** Waits for all of them even when one fails: the next step must not run while they are still in progress. */
+async function waitForAll(...work: Promise<unknown>[]): Promise<void> {
   const failed = (await Promise.allSettled(work)).find((one) => one.status === 'rejected')
   if (failed !== undefined) throw failed.reason
 }

@@ -6,7 +6,7 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import { readHostConfig } from '../config.ts'
-import { becomeOnlyOne } from '../net/process-lock.ts'
+import { acquireProcessLock } from '../process-lock.ts'
 import { snapshots } from './main.ts'
 import { openSnapshotStore } from './store.ts'
 import { makeManifest } from './testing.ts'
@@ -69,7 +69,7 @@ test('gc removes files that no generation refers to', async (t) => {
 test('gc waits for a host agent that is starting', async (t) => {
   const { dataDir, store } = await makeData(t)
   await writeFile(store.fileOf('left-over'), 'x')
-  const release = await becomeOnlyOne(readHostConfig({ WARREN_DATA_DIR: dataDir }).instance)
+  const release = await acquireProcessLock('netd', readHostConfig({ WARREN_DATA_DIR: dataDir }).instance)
 
   const collecting = run(dataDir, 'gc')
   await delay(200)

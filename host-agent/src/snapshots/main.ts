@@ -6,7 +6,7 @@ import path from 'node:path'
 import type { Command } from 'commander'
 import { createCommand, runCli, type Terminal } from '../cli.ts'
 import { type Config, readHostConfig } from '../config.ts'
-import { becomeOnlyOne } from '../net/process-lock.ts'
+import { acquireProcessLock } from '../process-lock.ts'
 import { findVmmRecord } from '../vms/record.ts'
 import { openRegistry } from '../vms/registry.ts'
 import { checkFile } from './checksums.ts'
@@ -101,7 +101,7 @@ function findDamage(store: SnapshotStore, { sandbox, generation }: SnapshotLine)
  */
 async function collect(config: Config): Promise<{ removed: number; bytes: number }> {
   if (await isListening(config.socket)) return requestCollect(config.socket)
-  const release = await becomeOnlyOne(config.instance)
+  const release = await acquireProcessLock('netd', config.instance)
   try {
     const store = await openSnapshotStore(path.join(config.dataDir, 'snapshots'))
     const { records, unreadable } = await openRegistry(path.join(config.dataDir, 'vms')).list()

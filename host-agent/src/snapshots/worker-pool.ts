@@ -3,10 +3,11 @@
  * it would block the requests of every other sandbox; asynchronous calls would cost a round trip per MiB.
  */
 import { Worker } from 'node:worker_threads'
-import type { JobName, JobReply, Jobs } from './worker.ts'
+import { PendingCalls } from '../rpc/pending-calls.ts'
+import type { RpcReply, RpcRequest } from '../rpc/protocol.ts'
+import type { JobName, Jobs } from './worker.ts'
 
-type Job = { id: number; job: JobName; options: unknown; resolve: (value: never) => void; reject: (e: Error) => void }
-type Thread = { worker: Worker; slow: boolean; current?: Job }
+type Thread = { worker: Worker; slow: boolean; current?: RpcRequest }
 
 /** Background jobs. They have a dedicated thread, because a guest may be paused while other jobs wait. */
 const SLOW_JOBS: ReadonlySet<JobName> = new Set(['mergeAndVerify', 'sealBase', 'checkBase'])
@@ -17,12 +18,12 @@ export type WorkerPool = {
 }
 
 export function startWorkerPool(count: number): WorkerPool {
-  const waiting: Job[] = []
-  const takeNext = (thread: Thread): Job | undefined => {
-    const at = waiting.findIndex((job) => SLOW_JOBS.has(job.job) === thread.slow)
+  const pending = new PendingCalls()
+  const waiting: RpcRequest[] = []
+  const takeNext = (thread: Thread): RpcRequest | undefined => {
+    const at = waiting.findIndex(({ method }) => SLOW_JOBS.has(method as JobName) === thread.slow)
     return at < 0 ? undefined : waiting.splice(at, 1)[0]
   }
-  let nextId = 1
   let closed = false
   const threads = Array.from({ length: count + 1 }, (_, i) => {
     const thread: Thread = { worker: undefined as never, slow: i === count }
@@ -34,19 +35,12 @@ export function startWorkerPool(count: number): WorkerPool {
     const worker = new Worker(new URL('./worker.ts', import.meta.url))
     thread.worker = worker
     worker.unref()
-    worker.on('message', (reply: JobReply) => {
-      const job = thread.current
-      if (job?.id !== reply.id) return
-      finish(thread, () => {
-        if ('error' in reply) job.reject(Object.assign(new Error(reply.error.message), { code: reply.error.code }))
-        else job.resolve(reply.result as never)
-      })
-    })
+    worker.on('message', (reply: RpcReply) => finish(thread, () => pending.settle(reply)))
     worker.on('error', (error) => {
-      const job = thread.current
+      const request = thread.current
       // The thread crashed, for example out of memory. Its job fails, and a new thread takes the next one.
       if (!closed) start(thread)
-      if (job) finish(thread, () => job.reject(error as Error))
+      if (request) finish(thread, () => pending.reject(request.id, error as Error))
     })
   }
 
@@ -60,20 +54,21 @@ export function startWorkerPool(count: number): WorkerPool {
   function assignJobs(): void {
     for (const thread of threads) {
       if (thread.current) continue
-      const job = takeNext(thread)
-      if (!job) continue
-      thread.current = job
+      const request = takeNext(thread)
+      if (!request) continue
+      thread.current = request
       thread.worker.ref()
-      thread.worker.postMessage({ id: job.id, job: job.job, options: job.options })
+      thread.worker.postMessage(request)
     }
   }
 
   return {
-    run: (job, options) =>
-      new Promise((resolve, reject) => {
-        waiting.push({ id: nextId++, job, options, resolve: resolve as Job['resolve'], reject })
-        assignJobs()
-      }),
+    run(job, options) {
+      const { id, reply } = pending.add()
+      waiting.push({ id, method: job, params: [options] })
+      assignJobs()
+      return reply as Promise<never>
+    },
     async close() {
       closed = true
       await Promise.all(threads.map((thread) => thread.worker.terminate()))

@@ -2,6 +2,8 @@
 import { closeSync, fdatasyncSync, openSync } from 'node:fs'
 import path from 'node:path'
 import { parentPort } from 'node:worker_threads'
+import type { RpcRequest } from '../rpc/protocol.ts'
+import { serveRequest } from '../rpc/serve-request.ts'
 import { mergeLayers } from '../vmm/disk/qcow2/merge.ts'
 import { type Checksums, checkFile, computeChecksums } from './checksums.ts'
 import { loadMemory } from './memory/load.ts'
@@ -48,16 +50,5 @@ const [sealBase, checkBase] = [seal, check]
 const JOBS = { saveMemory, loadMemory, mergeAndVerify, seal, sync, check, sealBase, checkBase }
 export type Jobs = typeof JOBS
 export type JobName = keyof Jobs
-export type JobRequest = { id: number; job: JobName; options: never }
-export type JobReply = { id: number; result: unknown } | { id: number; error: { message: string; code?: string } }
 
-parentPort?.on('message', ({ id, job, options }: JobRequest) => {
-  let reply: JobReply
-  try {
-    reply = { id, result: JOBS[job](options) }
-  } catch (error) {
-    const { message, code } = error as NodeJS.ErrnoException
-    reply = { id, error: { message, ...(code === undefined ? {} : { code }) } }
-  }
-  parentPort?.postMessage(reply)
-})
+parentPort?.on('message', async (request: RpcRequest) => parentPort?.postMessage(await serveRequest(JOBS, request)))

@@ -66,7 +66,7 @@ async function spawnQemu(deps: Deps, launch: Launch, socketFolder: string): Prom
     mtu: network.host.mtu,
     layers: layers.length,
   })
-  const { pid } = await network.netd.request('spawnIn', {
+  const { pid } = await deps.launcher.request('spawn', {
     slot: launch.slot,
     ...(launch.outlivesHostAgent
       ? { command: machine.binary, args }

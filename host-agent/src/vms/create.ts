@@ -126,7 +126,7 @@ async function setUp(
   { ip, network, hostname, envs, ssh_pubkeys, disk_mib, cpu_quota_pct }: HostVmCreateBody,
   signal: AbortSignal,
 ): Promise<void> {
-  await deps.network.slots.give(vmm.record.slot, ip, network)
+  await deps.network.slots.assign(vmm.record.slot, ip, network)
   await vmm.resumeCpus()
   if (disk_mib > base.diskMib) await growDisk(vmm, disk_mib, signal)
   await applyIdentity(vmm, { hostname, envs, ssh_pubkeys }, { isNew: true }, signal)

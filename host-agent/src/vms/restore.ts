@@ -63,7 +63,7 @@ export async function restoreVmm(
   })
   await checked
   await crashPoint('host.resume.loaded')
-  await deps.network.slots.give(vmm.record.slot, request.ip, withCounts(request.network, record.counts))
+  await deps.network.slots.assign(vmm.record.slot, request.ip, withCounts(request.network, record.counts))
   return vmm
 }
 

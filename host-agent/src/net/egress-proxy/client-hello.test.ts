@@ -1,41 +1,41 @@
-/** A ClientHello from Node's own TLS, cut and bent in every way we could think of. */
+/** A ClientHello of Node's TLS client, split and corrupted in many ways. */
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { type AddressInfo, createServer, type Socket } from 'node:net'
 import { test } from 'node:test'
 import { connect } from 'node:tls'
-import { ClientHelloReader, type HelloOutcome } from './client-hello.ts'
+import { type ClientHelloOutcome, ClientHelloReader } from './client-hello.ts'
 
 const HEADER = 5
 const hello = await realHello('Shop.Example')
 const message = hello.subarray(HEADER)
 
-test('the name of a real hello is found, in lower case', () => {
+test('the name of a real ClientHello is found, in lower case', () => {
   assert.deepEqual(new ClientHelloReader().push(hello), { name: 'shop.example' })
 })
 
-test('cut at every byte, it is the same name, and nothing before the last byte', () => {
-  for (let cut = 1; cut < hello.length; cut++) {
+test('split at any byte, the name is the same, and is not found before the last byte', () => {
+  for (let splitAt = 1; splitAt < hello.length; splitAt++) {
     const reader = new ClientHelloReader()
-    assert.equal(reader.push(hello.subarray(0, cut)), undefined, `after ${cut} bytes`)
-    assert.deepEqual(reader.push(hello.subarray(cut)), { name: 'shop.example' }, `cut at ${cut}`)
+    assert.equal(reader.push(hello.subarray(0, splitAt)), undefined, `after ${splitAt} bytes`)
+    assert.deepEqual(reader.push(hello.subarray(splitAt)), { name: 'shop.example' }, `split at ${splitAt}`)
   }
 })
 
-test('one byte at a time, and one byte per record', () => {
+test('the name is found with one byte per segment and one byte per record', () => {
   assert.deepEqual(feed([...hello].map((byte) => Buffer.from([byte]))), { name: 'shop.example' })
   assert.deepEqual(feed([Buffer.concat(records(1))]), { name: 'shop.example' })
 })
 
-test('split over two records at every byte', () => {
-  for (let cut = 1; cut < message.length; cut++) {
-    const split = [message.subarray(0, cut), message.subarray(cut)].map(record)
-    assert.deepEqual(feed([Buffer.concat(split)]), { name: 'shop.example' }, `record cut at ${cut}`)
+test('the name is found when two records split the message at any byte', () => {
+  for (let splitAt = 1; splitAt < message.length; splitAt++) {
+    const split = [message.subarray(0, splitAt), message.subarray(splitAt)].map(record)
+    assert.deepEqual(feed([Buffer.concat(split)]), { name: 'shop.example' }, `record split at ${splitAt}`)
   }
 })
 
-test('without a name, with two names, with an address or odd bytes: refused', async () => {
+test('a ClientHello without a name, with two names, an address or invalid bytes is refused', async () => {
   const name = Buffer.from('Shop.Example')
   const at = hello.indexOf(name)
   const put = (text: string) => {
@@ -60,7 +60,7 @@ test('without a name, with two names, with an address or odd bytes: refused', as
   assert.deepEqual(feed([twice(hello, typeAt)]), { refusal: 'bad_request' })
 })
 
-test('what is no hello is refused at its first byte', () => {
+test('other data than a ClientHello is refused at its first bytes', () => {
   for (const bytes of ['GET / HTTP/1.1\r\n', '\x80\x2e\x01\x03\x01', '\x17\x03\x03\x00\x01a', '\x16\x02']) {
     assert.deepEqual(new ClientHelloReader().push(Buffer.from(bytes, 'latin1')), { refusal: 'bad_request' })
   }
@@ -69,7 +69,7 @@ test('what is no hello is refused at its first byte', () => {
   assert.deepEqual(feed([serverHello]), { refusal: 'bad_request' })
 })
 
-test('empty records, a record too long, a message too long, and words after the hello: refused', () => {
+test('empty records, too long records or messages and data after the ClientHello are refused', () => {
   const tooLong = Buffer.concat([Buffer.from([1, 1, 0, 0]), Buffer.alloc(100)])
 
   assert.deepEqual(feed([record(Buffer.alloc(0))]), { refusal: 'bad_request' })
@@ -78,15 +78,15 @@ test('empty records, a record too long, a message too long, and words after the 
   assert.deepEqual(feed([record(Buffer.concat([message, message]))]), { refusal: 'bad_request' })
 })
 
-test('bent at random it never throws, and never finds another name than one that is spelled in it', () => {
+test('random corruption never throws and never yields a name that is not in the bytes', () => {
   for (let round = 0; round < 20_000; round++) {
-    const bent = Buffer.from(hello)
+    const corrupted = Buffer.from(hello)
     for (let changes = 1 + (round % 4); changes > 0; changes--) {
-      bent[randomInt(bent.length)] = randomInt(256)
+      corrupted[randomInt(corrupted.length)] = randomInt(256)
     }
-    const outcome = new ClientHelloReader().push(bent.subarray(0, 1 + randomInt(bent.length)))
+    const outcome = new ClientHelloReader().push(corrupted.subarray(0, 1 + randomInt(corrupted.length)))
     if (outcome !== undefined && 'name' in outcome) {
-      assert.ok(bent.toString('latin1').toLowerCase().includes(outcome.name))
+      assert.ok(corrupted.toString('latin1').toLowerCase().includes(outcome.name))
     }
   }
   for (let round = 0; round < 2_000; round++) new ClientHelloReader().push(randomBytes(200))
@@ -94,7 +94,7 @@ test('bent at random it never throws, and never finds another name than one that
 
 const randomInt = (end: number): number => Math.floor(Math.random() * end)
 
-function feed(chunks: readonly Buffer[]): HelloOutcome | undefined {
+function feed(chunks: readonly Buffer[]): ClientHelloOutcome | undefined {
   const reader = new ClientHelloReader()
   for (const [index, chunk] of chunks.entries()) {
     const outcome = reader.push(chunk)
@@ -116,12 +116,12 @@ function records(bytes: number): Buffer[] {
   return Array.from({ length: count }, (_, index) => record(message.subarray(index * bytes, (index + 1) * bytes)))
 }
 
-/** The same with its server name extension a second time, all lengths right. */
+/** The same ClientHello with its server name extension twice and correct lengths. */
 function twice(whole: Buffer, typeAt: number): Buffer {
   const extension = whole.subarray(typeAt, typeAt + 4 + whole.readUInt16BE(typeAt + 2))
   const body = Buffer.concat([whole.subarray(HEADER), extension])
   body.writeUIntBE(body.length - 4, 1, 3)
-  // After version, random, session, suites and compression comes the length of the extensions.
+  // The length of the extensions follows version, random, session, cipher suites and compression.
   let at = 4 + 2 + 32
   at += 1 + body.readUInt8(at)
   at += 2 + body.readUInt16BE(at)

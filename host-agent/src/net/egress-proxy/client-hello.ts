@@ -1,40 +1,40 @@
 /**
- * Which host a TLS connection asks for (RFC 8446 4.1.2, RFC 6066 3): the first message of the client, gathered from
- * however many records and segments it comes in. Whatever is not exactly a ClientHello with one server name is refused:
- * what we cannot read, we cannot judge. Pure, and fed by strangers.
+ * Reads the server name from the first message of a TLS client (RFC 8446 §4.1.2, RFC 6066 §3), which may arrive in any
+ * number of records and segments. Anything but a ClientHello with exactly one server name is refused, because a name that
+ * cannot be read cannot be checked. Parses untrusted input and has no side effects.
  *
- * An encrypted ClientHello has an outer name, which is judged like any other; without one there is no name and no way.
+ * An encrypted ClientHello has an outer name, which is checked like any other. One without an outer name is refused.
  */
 import type { EgressRefusal } from '@warren/protocol'
 import { normaliseHostName } from './host-name.ts'
 
-export type HelloOutcome = { name: string } | { refusal: EgressRefusal }
+export type ClientHelloOutcome = { name: string } | { refusal: EgressRefusal }
 
 const RECORD_HEADER_BYTES = 5
 const RECORD_MAX_BYTES = 2 ** 14
 const HANDSHAKE = 22
 const CLIENT_HELLO = 1
 const MESSAGE_HEADER_BYTES = 4
-/** With the keys of every group and a ticket a hello has some 4 KiB. */
+/** A ClientHello with keys of every group and a session ticket has about 4 KiB. */
 const MESSAGE_MAX_BYTES = 32 * 1024
 const SERVER_NAME = 0
 const HOST_NAME = 0
 
-const BAD: HelloOutcome = { refusal: 'bad_request' }
+const BAD: ClientHelloOutcome = { refusal: 'bad_request' }
 
 export class ClientHelloReader {
   #rest: Buffer = Buffer.alloc(0)
   #message: Buffer = Buffer.alloc(0)
 
-  /** undefined: not all of it is there yet. */
-  push(chunk: Buffer): HelloOutcome | undefined {
+  /** Undefined: the message is not complete yet. */
+  push(chunk: Buffer): ClientHelloOutcome | undefined {
     this.#rest = this.#rest.length === 0 ? chunk : Buffer.concat([this.#rest, chunk])
     for (;;) {
       const record = this.#takeRecord()
       if (record === 'bad') return BAD
       if (record === undefined) return undefined
       this.#message = Buffer.concat([this.#message, record])
-      const outcome = this.#judge()
+      const outcome = this.#parse()
       if (outcome !== undefined) return outcome
     }
   }
@@ -44,7 +44,7 @@ export class ClientHelloReader {
     if ((type !== undefined && type !== HANDSHAKE) || (major !== undefined && major !== 3)) return 'bad'
     if (this.#rest.length < RECORD_HEADER_BYTES) return undefined
     const length = this.#rest.readUInt16BE(3)
-    // An empty one is forbidden for handshakes; many of them would keep us reading for nothing.
+    // Empty handshake records are forbidden, and a client could send them forever.
     if (length === 0 || length > RECORD_MAX_BYTES) return 'bad'
     const end = RECORD_HEADER_BYTES + length
     if (this.#rest.length < end) return undefined
@@ -53,7 +53,7 @@ export class ClientHelloReader {
     return record
   }
 
-  #judge(): HelloOutcome | undefined {
+  #parse(): ClientHelloOutcome | undefined {
     const message = this.#message
     if (message[0] !== CLIENT_HELLO) return BAD
     if (message.length < MESSAGE_HEADER_BYTES) return undefined
@@ -61,13 +61,13 @@ export class ClientHelloReader {
     if (length > MESSAGE_MAX_BYTES) return BAD
     const end = MESSAGE_HEADER_BYTES + length
     if (message.length < end) return undefined
-    // A client has nothing more to say before the server has answered.
+    // A client sends nothing more before the server has answered.
     if (message.length > end) return BAD
     return readServerName(new Reader(message.subarray(MESSAGE_HEADER_BYTES)))
   }
 }
 
-function readServerName(hello: Reader): HelloOutcome {
+function readServerName(hello: Reader): ClientHelloOutcome {
   try {
     hello.take(2 + 32) // version, random
     hello.takeVector(1) // session
@@ -91,8 +91,8 @@ function readServerName(hello: Reader): HelloOutcome {
   }
 }
 
-/** The list may have names of other kinds by its form; none was ever defined. */
-function readNameList(extension: Reader): HelloOutcome {
+/** The format allows names of other kinds, but none was ever defined. */
+function readNameList(extension: Reader): ClientHelloOutcome {
   const list = new Reader(extension.takeVector(2))
   const kind = list.take(1)[0]
   const text = list.takeVector(2).toString('latin1')
@@ -121,7 +121,7 @@ class Reader {
     return this.#bytes.subarray(this.#at - count, this.#at)
   }
 
-  /** Bytes after their length, which has `lengthBytes`. */
+  /** Takes a length of `lengthBytes` and then as many bytes. */
   takeVector(lengthBytes: number): Buffer {
     return this.take(this.take(lengthBytes).readUIntBE(0, lengthBytes))
   }

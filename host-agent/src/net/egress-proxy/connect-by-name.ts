@@ -1,6 +1,7 @@
 /**
- * From an allowed name to a connection. The addresses are judged too: a name that leads to a private address, to a
- * sandbox or to this host (DNS rebinding) leads nowhere, unless the sandbox's rules and the operator name that address.
+ * Connects to a host by its name, if the sandbox's policy allows the name. The addresses are checked as well: a name that
+ * resolves to a private address, to a sandbox or to this host (DNS rebinding) is refused, unless the sandbox's rules and
+ * the operator both allow that address.
  */
 import { connect, type Socket } from 'node:net'
 import { networkInterfaces } from 'node:os'
@@ -9,22 +10,27 @@ import { contains, parseCidr } from '../cidr.ts'
 import { isClosedAddress } from '../closed-ranges.ts'
 import { allowsName, inBlocks, type Policy } from '../policy.ts'
 import type { Lookup } from './lookup.ts'
-import type { Known } from './sandbox.ts'
+import type { SandboxEgress } from './sandbox-egress.ts'
 
 const ADDRESSES_MAX = 3
 const CONNECT_LIMIT_MS = 10_000
 /** A machine with a thousand sandboxes has as many interfaces to list. */
-const OWN_KEEP_MS = 10_000
+const OWN_ADDRESSES_CACHE_MS = 10_000
 
-export type Reached = { socket: Socket } | { refusal: EgressRefusal } | { unreachable: true }
+export type ConnectResult = { socket: Socket } | { refusal: EgressRefusal } | { unreachable: true }
 
-export async function reach(lookup: Lookup, known: Known, name: string, port: number): Promise<Reached> {
-  if (!allowsName(known.policy, name, port)) return { refusal: 'not_allowed' }
+export async function connectByName(
+  lookup: Lookup,
+  sandbox: SandboxEgress,
+  name: string,
+  port: number,
+): Promise<ConnectResult> {
+  if (!allowsName(sandbox.policy, name, port)) return { refusal: 'not_allowed' }
   const addresses = await lookup.find(name)
-  // The list may have been narrowed while we asked.
-  if (!allowsName(known.policy, name, port)) return { refusal: 'not_allowed' }
+  // The policy may have changed during the lookup.
+  if (!allowsName(sandbox.policy, name, port)) return { refusal: 'not_allowed' }
   if (addresses.length === 0) return { refusal: 'name_not_found' }
-  const allowed = addresses.filter((address) => mayConnect(known.policy, address, port))
+  const allowed = addresses.filter((address) => allowsConnection(sandbox.policy, address, port))
   if (allowed.length === 0) return { refusal: 'private_address' }
   for (const address of allowed.slice(0, ADDRESSES_MAX)) {
     const socket = await connectTo(address, port)
@@ -33,7 +39,7 @@ export async function reach(lookup: Lookup, known: Known, name: string, port: nu
   return { unreachable: true }
 }
 
-export function mayConnect(policy: Policy, address: string, port: number): boolean {
+function allowsConnection(policy: Policy, address: string, port: number): boolean {
   if (inBlocks(policy.granted, address, port)) return true
   if (isClosedAddress(address) || ownAddresses().has(address)) return false
   return !contains(parseCidr(policy.cidr), { address, prefix: 32 })
@@ -56,12 +62,13 @@ function connectTo(host: string, port: number): Promise<Socket | undefined> {
   return promise.finally(() => clearTimeout(timer))
 }
 
-let own = { addresses: new Set<string>(), readAt: Number.NEGATIVE_INFINITY }
+let cachedAddresses = { addresses: new Set<string>(), readAt: Number.NEGATIVE_INFINITY }
 
+/** The addresses of this host. */
 function ownAddresses(): Set<string> {
-  if (performance.now() - own.readAt > OWN_KEEP_MS) {
+  if (performance.now() - cachedAddresses.readAt > OWN_ADDRESSES_CACHE_MS) {
     const all = Object.values(networkInterfaces()).flatMap((list) => list ?? [])
-    own = { addresses: new Set(all.map(({ address }) => address)), readAt: performance.now() }
+    cachedAddresses = { addresses: new Set(all.map(({ address }) => address)), readAt: performance.now() }
   }
-  return own.addresses
+  return cachedAddresses.addresses
 }

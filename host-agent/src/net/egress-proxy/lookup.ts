@@ -1,51 +1,51 @@
-/** Where an allowed name leads: asked by the proxy itself, so what a guest believes about the name does not matter. */
+/** Resolves allowed names for the proxy, with a cache. What the guest believes about a name does not matter. */
 import { Resolver } from 'node:dns/promises'
 import { isIPv6 } from 'node:net'
 import type { Upstream } from '../egress-proxy-protocol.ts'
 
 const TRY_MS = 2_000
 const TRIES = 2
-/** A name server may say less; never more, because names move. */
-const KEEP_MAX_SECONDS = 60
-const KEPT_MAX = 10_000
+/** An upper bound on the TTL of the name server, because addresses of names change. */
+const TTL_MAX_SECONDS = 60
+const CACHE_MAX = 10_000
 
 export class Lookup {
   readonly #upstreams: () => Promise<Upstream[]>
-  readonly #kept = new Map<string, { addresses: string[]; until: number }>()
-  readonly #asking = new Map<string, Promise<string[]>>()
+  readonly #cache = new Map<string, { addresses: string[]; expiresAt: number }>()
+  readonly #inProgress = new Map<string, Promise<string[]>>()
   #resolver: { servers: string; resolver: Resolver } | undefined
 
   constructor(upstreams: () => Promise<Upstream[]>) {
     this.#upstreams = upstreams
   }
 
-  /** Empty when it has none, or when nobody says. */
+  /** Empty when the name has no address, or when no server answers. */
   async find(name: string): Promise<string[]> {
-    const kept = this.#kept.get(name)
-    if (kept !== undefined && kept.until > Date.now()) return kept.addresses
-    // Whoever asks meanwhile shares the answer.
-    const asking = this.#asking.get(name) ?? this.#ask(name).finally(() => this.#asking.delete(name))
-    this.#asking.set(name, asking)
-    return asking
+    const cached = this.#cache.get(name)
+    if (cached !== undefined && cached.expiresAt > Date.now()) return cached.addresses
+    // Concurrent lookups of one name share a query.
+    const lookup = this.#inProgress.get(name) ?? this.#query(name).finally(() => this.#inProgress.delete(name))
+    this.#inProgress.set(name, lookup)
+    return lookup
   }
 
-  async #ask(name: string): Promise<string[]> {
+  async #query(name: string): Promise<string[]> {
     try {
-      const found = await (await this.#current()).resolve4(name, { ttl: true })
+      const found = await (await this.#currentResolver()).resolve4(name, { ttl: true })
       const addresses = found.map(({ address }) => address)
-      const seconds = Math.min(...found.map(({ ttl }) => ttl), KEEP_MAX_SECONDS)
-      this.#kept.delete(name)
-      this.#kept.set(name, { addresses, until: Date.now() + seconds * 1_000 })
-      if (this.#kept.size > KEPT_MAX) this.#kept.delete(this.#kept.keys().next().value!)
+      const seconds = Math.min(...found.map(({ ttl }) => ttl), TTL_MAX_SECONDS)
+      this.#cache.delete(name)
+      this.#cache.set(name, { addresses, expiresAt: Date.now() + seconds * 1_000 })
+      if (this.#cache.size > CACHE_MAX) this.#cache.delete(this.#cache.keys().next().value!)
       return addresses
     } catch {
-      // No such name, or no server that answers: the guest learns that the name leads nowhere.
+      // The name does not exist, or no server answers. In both cases the guest gets "name not found".
       return []
     }
   }
 
-  /** A resolver takes no other servers while it has a question under way, so other servers get another resolver. */
-  async #current(): Promise<Resolver> {
+  /** The servers of a resolver cannot change while it has a query in progress, so other servers get a new resolver. */
+  async #currentResolver(): Promise<Resolver> {
     const list = (await this.#upstreams()).map(({ address, port }) =>
       isIPv6(address.split('%')[0]!) ? `[${address}]:${port}` : `${address}:${port}`,
     )

@@ -1,48 +1,46 @@
 /**
- * The gate: the process that answers sandboxes' questions for names and carries their connections to hosts that rules
- * name. `main.ts SETTINGS`, forked by the host agent (client.ts).
+ * The egress proxy: the process that answers the DNS queries of sandboxes and relays their connections to hosts that
+ * rules name. `main.ts SETTINGS`, forked by the host agent (../egress-proxy-client.ts).
  *
- * It is apart so that traffic does not slow the host agent, and because it reads what guests send: it has no FFI and,
- * once its sockets are open, no privileges. It knows only what it is told; a sandbox it was told nothing of gets
- * nothing. It ends with the host agent's channel.
+ * It is a separate process so that traffic does not slow the host agent, and because it parses what guests send: it uses
+ * no FFI and gives up root once its sockets are open. A sandbox without a policy gets nothing. The process exits when the
+ * host agent's channel closes.
  */
-
-import type { GateCalls, GateMessage, GateRequest, GateSettings } from '../egress-proxy-protocol.ts'
-import { judgeQuestion } from './decide-dns-answer.ts'
+import { endWithParent, sendToParent } from '../../rpc/child-channel.ts'
+import type { RpcRequest } from '../../rpc/protocol.ts'
+import { type Handlers, renderError, serveRequest } from '../../rpc/serve-request.ts'
+import type { EgressProxyCalls, EgressProxyMessage, EgressProxySettings } from '../egress-proxy-protocol.ts'
+import { decideDnsAnswer } from './decide-dns-answer.ts'
 import { startDns } from './dns/server.ts'
 import { hostUpstreams } from './dns/upstreams.ts'
 import { Lookup } from './lookup.ts'
-import { proxyShares, startProxy } from './proxy.ts'
-import { Known } from './sandbox.ts'
+import { createConnectionLimiter, startProxy } from './proxy.ts'
+import { SandboxEgress } from './sandbox-egress.ts'
 
-const settings = JSON.parse(process.argv[2] ?? '') as GateSettings
-const sandboxes = new Map<string, Known>()
-const find = (ip: string): Known | undefined => sandboxes.get(ip)
+const settings = JSON.parse(process.argv[2] ?? '') as EgressProxySettings
+const sandboxes = new Map<string, SandboxEgress>()
+const findSandbox = (ip: string): SandboxEgress | undefined => sandboxes.get(ip)
 
-process.on('disconnect', () => process.exit(0))
-// The terminal's Ctrl-C is for the host agent, which closes the channel when it is done with us.
-for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => {})
-
+endWithParent()
 try {
-  await open()
-  process.on('message', (request: GateRequest) => answer(request))
-  say({ ready: true })
+  await openSockets()
+  process.on('message', async (request: RpcRequest) => sendToParent(await serveRequest(handlers(), request)))
+  sendToParent({ ready: true } satisfies EgressProxyMessage)
 } catch (error) {
-  const { message, code } = error as NodeJS.ErrnoException
-  say({ failed: { message, ...(code === undefined ? {} : { code }) } })
+  sendToParent({ failed: renderError(error) } satisfies EgressProxyMessage)
 }
 
-async function open(): Promise<void> {
+async function openSockets(): Promise<void> {
   const { address, ports, uid } = settings
-  const fixed = settings.upstreams
-  const upstreams = fixed === undefined ? hostUpstreams() : async () => fixed
-  const log = { warn: (...words: unknown[]) => process.stderr.write(`gate: ${words.map(String).join(' ')}\n`) }
+  const fixedUpstreams = settings.upstreams
+  const upstreams = fixedUpstreams === undefined ? hostUpstreams() : async () => fixedUpstreams
+  const log = { warn: (...parts: unknown[]) => process.stderr.write(`egress proxy: ${parts.map(String).join(' ')}\n`) }
   await startDns(
-    { upstreams, log, judge: (source, ...about) => judgeQuestion(find(source), ...about) },
+    { upstreams, log, decide: (source, query, packet) => decideDnsAnswer(findSandbox(source), query, packet) },
     address,
     ports.dns,
   )
-  const deps = { find, lookup: new Lookup(upstreams), connections: proxyShares() }
+  const deps = { findSandbox, lookup: new Lookup(upstreams), limiter: createConnectionLimiter() }
   await startProxy(deps, 'http', address, ports.http)
   await startProxy(deps, 'tls', address, ports.tls)
   process.setgroups!([])
@@ -50,28 +48,21 @@ async function open(): Promise<void> {
   process.setuid!(uid)
 }
 
-const calls: GateCalls = {
-  setPolicies(policies) {
-    for (const { ip, policy } of policies) {
-      const known = sandboxes.get(ip)
-      if (known === undefined) sandboxes.set(ip, new Known(policy))
-      else known.change(policy)
-    }
-    return null
-  },
-  forget({ ip }) {
-    sandboxes.get(ip)?.close()
-    sandboxes.delete(ip)
-    return null
-  },
-  report: ({ ip }) => sandboxes.get(ip)?.report() ?? { decisions: [], flows: [] },
-}
-
-function answer({ id, method, params }: GateRequest): void {
-  say({ id, result: (calls[method] as (params: unknown) => unknown)(params) })
-}
-
-/** Nobody listens any more when the channel is closed; the process is about to end. */
-function say(message: GateMessage): void {
-  if (process.connected) process.send!(message, undefined, undefined, () => {})
+function handlers(): Handlers<EgressProxyCalls> {
+  return {
+    setPolicies(policies) {
+      for (const { ip, policy } of policies) {
+        const sandbox = sandboxes.get(ip)
+        if (sandbox === undefined) sandboxes.set(ip, new SandboxEgress(policy))
+        else sandbox.changePolicy(policy)
+      }
+      return null
+    },
+    removeSandbox({ ip }) {
+      sandboxes.get(ip)?.close()
+      sandboxes.delete(ip)
+      return null
+    },
+    report: ({ ip }) => sandboxes.get(ip)?.report() ?? { decisions: [], flows: [] },
+  }
 }

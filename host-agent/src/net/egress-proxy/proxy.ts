@@ -1,40 +1,43 @@
 /**
- * Connections of sandboxes whose rules name hosts: to port 80 and 443 of whatever address, turned here by the host's
- * table. Each must say which host it wants (HTTP: Host, TLS: server name); the proxy asks for the address itself and
- * carries the bytes, without changing one. It cannot see what goes on inside TLS.
+ * Relays connections of sandboxes whose rules name hosts. The host's table redirects connections to ports 80 and 443 of
+ * any address here. Each connection must name its host (HTTP: the Host header, TLS: the server name). The proxy resolves
+ * the name itself and relays the bytes unchanged. It cannot see what happens inside TLS.
  *
- * A connection ends when its sandbox's rules no longer allow its name, and with its sandbox.
+ * A connection is closed when a new policy no longer allows its name, and when its sandbox ends.
  */
 import { createServer, type Socket } from 'node:net'
-import type { EgressRefusal } from '@warren/protocol'
-import { EGRESS_REFUSALS } from '@warren/protocol'
+import { EGRESS_REFUSALS, type EgressRefusal } from '@warren/protocol'
 import { ClientHelloReader } from './client-hello.ts'
-import { reach } from './connect-by-name.ts'
+import { connectByName } from './connect-by-name.ts'
 import type { Lookup } from './lookup.ts'
-import { carry, carryRequests } from './relay.ts'
+import { relay, relayRequests } from './relay.ts'
 import { RequestReader } from './request-reader.ts'
-import type { Connection, Known } from './sandbox.ts'
-import { Shares } from './source-limiter.ts'
+import type { Connection, SandboxEgress } from './sandbox-egress.ts'
+import { SourceLimiter } from './source-limiter.ts'
 
 export type ProxyKind = 'http' | 'tls'
-export type ProxyDeps = { find: (ip: string) => Known | undefined; lookup: Lookup; connections: Shares }
+export type ProxyDeps = {
+  findSandbox: (ip: string) => SandboxEgress | undefined
+  lookup: Lookup
+  limiter: SourceLimiter
+}
 export type Proxy = { close: () => Promise<void> }
 
-/** To say which host it wants. */
+/** Within this time a connection must name its host. */
 const NAME_LIMIT_MS = 5_000
-/** For the guest to take our last words. */
+/** The time that a guest has to read the refusal before the connection is closed. */
 const LINGER_MS = 1_000
 const PORT = { http: 80, tls: 443 } as const
 
-/** Each costs two descriptors, of which a process may have as few as 20000. */
-export const proxyShares = (): Shares => new Shares({ perSource: 512, total: 6_000 })
+/** Each connection costs two descriptors, and the limit of a process can be as low as 20000. */
+export const createConnectionLimiter = (): SourceLimiter => new SourceLimiter({ perSource: 512, total: 6_000 })
 
 export async function startProxy(deps: ProxyDeps, kind: ProxyKind, address: string, port: number): Promise<Proxy> {
   const open = new Set<Socket>()
   const server = createServer({ allowHalfOpen: true, noDelay: true, keepAlive: true }, (guest) => {
     open.add(guest)
     guest.once('close', () => open.delete(guest))
-    guest.on('error', () => {}) // its close follows
+    guest.on('error', () => {}) // The close event follows.
     accept(deps, kind, guest)
   })
   const { promise, resolve, reject } = Promise.withResolvers<void>()
@@ -52,89 +55,91 @@ export async function startProxy(deps: ProxyDeps, kind: ProxyKind, address: stri
 
 function accept(deps: ProxyDeps, kind: ProxyKind, guest: Socket): void {
   const source = guest.remoteAddress ?? ''
-  const known = deps.find(source)
-  // Nobody we know: the kernel lets no such packet here, except in the moment in which its sandbox ends.
-  if (known === undefined) return void guest.destroy()
-  const release = deps.connections.take(source)
+  const sandbox = deps.findSandbox(source)
+  // The kernel admits only packets of sandboxes, so this happens only while a sandbox ends.
+  if (sandbox === undefined) return void guest.destroy()
+  const release = deps.limiter.acquire(source)
   if (release === undefined) {
-    known.refuse({ via: kind, destination: '', protocol: 'tcp', port: PORT[kind] }, 'too_many')
+    sandbox.recordRefusal({ via: kind, destination: '', protocol: 'tcp', port: PORT[kind] }, 'too_many')
     return void guest.destroy()
   }
   const connection: Connection = { name: undefined, port: PORT[kind], close: () => guest.destroy() }
-  known.connections.add(connection)
+  sandbox.connections.add(connection)
   guest.once('close', () => {
-    known.connections.delete(connection)
+    sandbox.connections.delete(connection)
     release()
   })
-  void serve(deps, kind, guest, known, connection)
+  void serve(deps, kind, guest, sandbox, connection)
 }
 
 async function serve(
   deps: ProxyDeps,
   kind: ProxyKind,
   guest: Socket,
-  known: Known,
+  sandbox: SandboxEgress,
   connection: Connection,
 ): Promise<void> {
+  const { port } = connection
+  const recordRefusal = (refusal: EgressRefusal) =>
+    sandbox.recordRefusal({ via: kind, destination: connection.name ?? '', protocol: 'tcp', port }, refusal)
   const refuse = (refusal: EgressRefusal) => {
-    known.refuse({ via: kind, destination: connection.name ?? '', protocol: 'tcp', port: connection.port }, refusal)
-    sayRefused(kind, guest, refusal)
+    recordRefusal(refusal)
+    sendRefusal(kind, guest, refusal)
   }
-  const requests = new RequestReader(connection.port)
-  const asked = await (kind === 'tls' ? readHello(guest) : readRequest(guest, requests))
+  const requests = new RequestReader(port)
+  const target = await (kind === 'tls' ? readClientHello(guest) : readRequest(guest, requests))
   if (guest.destroyed) return
-  connection.name = asked.name
-  if ('refusal' in asked) return refuse(asked.refusal)
+  connection.name = target.name
+  if ('refusal' in target) return refuse(target.refusal)
 
-  const reached = await reach(deps.lookup, known, asked.name, connection.port)
-  if (guest.destroyed) return void ('socket' in reached && reached.socket.destroy())
-  if ('refusal' in reached) return refuse(reached.refusal)
-  if ('unreachable' in reached) return sayUnreachable(kind, guest)
-  const { socket } = reached
+  const result = await connectByName(deps.lookup, sandbox, target.name, port)
+  if (guest.destroyed) return void ('socket' in result && result.socket.destroy())
+  if ('refusal' in result) return refuse(result.refusal)
+  if ('unreachable' in result) return sendUnreachable(kind, guest)
+  const { socket } = result
   connection.close = () => {
     guest.destroy()
     socket.destroy()
   }
-  known.pass(asked.name, connection.port)
-  for (const bytes of asked.first) socket.write(bytes)
-  if (kind === 'tls') carry(guest, socket)
-  else {
-    carryRequests(guest, socket, requests, (refusal) => {
-      known.refuse({ via: kind, destination: asked.name, protocol: 'tcp', port: connection.port }, refusal)
-      connection.close()
-    })
-  }
-}
-
-type Asked = { name: string; first: Buffer[] } | { refusal: EgressRefusal; name?: string }
-
-function readHello(guest: Socket): Promise<Asked> {
-  const reader = new ClientHelloReader()
-  const first: Buffer[] = []
-  return readUntil(guest, (chunk) => {
-    first.push(chunk)
-    const outcome = reader.push(chunk)
-    return outcome === undefined || 'refusal' in outcome ? outcome : { name: outcome.name, first }
+  sandbox.recordFlow(target.name, port)
+  for (const bytes of target.received) socket.write(bytes)
+  if (kind === 'tls') return relay(guest, socket)
+  relayRequests(guest, socket, requests, (refusal) => {
+    recordRefusal(refusal)
+    connection.close()
   })
 }
 
-/** The body, as far as it came along, is among the first bytes. */
-function readRequest(guest: Socket, requests: RequestReader): Promise<Asked> {
+/** The host that the guest asked for, and the bytes that were received until it was known. */
+type Target = { name: string; received: Buffer[] } | { refusal: EgressRefusal; name?: string }
+
+function readClientHello(guest: Socket): Promise<Target> {
+  const reader = new ClientHelloReader()
+  const received: Buffer[] = []
+  return readUntil(guest, (chunk) => {
+    received.push(chunk)
+    const outcome = reader.push(chunk)
+    return outcome === undefined || 'refusal' in outcome ? outcome : { name: outcome.name, received }
+  })
+}
+
+/** `received` includes the part of the body that came with the head. */
+function readRequest(guest: Socket, requests: RequestReader): Promise<Target> {
   return readUntil(guest, (chunk) => {
     const { forward, refusal } = requests.push(chunk)
     if (refusal !== undefined) return { refusal, ...(requests.host === undefined ? {} : { name: requests.host }) }
-    return requests.host === undefined ? undefined : { name: requests.host, first: forward }
+    return requests.host === undefined ? undefined : { name: requests.host, received: forward }
   })
 }
 
-/** Chunk by chunk, until `take` has seen enough; the rest stays in the socket. */
-function readUntil(guest: Socket, take: (chunk: Buffer) => Asked | undefined): Promise<Asked> {
-  const { promise, resolve } = Promise.withResolvers<Asked>()
+/** Reads chunks until `take` returns a result; later bytes stay in the socket. */
+function readUntil(guest: Socket, take: (chunk: Buffer) => Target | undefined): Promise<Target> {
+  const { promise, resolve } = Promise.withResolvers<Target>()
   const onData = (chunk: Buffer) => {
-    const asked = take(chunk)
-    if (asked === undefined) return
+    const target = take(chunk)
+    if (target === undefined) return
     guest.pause()
-    resolve(asked)
+    resolve(target)
   }
   const giveUp = () => resolve({ refusal: 'no_server_name' })
   const timer = setTimeout(giveUp, NAME_LIMIT_MS)
@@ -147,26 +152,26 @@ function readUntil(guest: Socket, take: (chunk: Buffer) => Asked | undefined): P
   })
 }
 
-function sayRefused(kind: ProxyKind, guest: Socket, refusal: EgressRefusal): void {
+function sendRefusal(kind: ProxyKind, guest: Socket, refusal: EgressRefusal): void {
   const text = `egress refused: ${EGRESS_REFUSALS[refusal]}\n`
-  sayLast(guest, kind === 'http' ? renderAnswer('403 Forbidden', text) : UNRECOGNIZED_NAME)
+  sendAndClose(guest, kind === 'http' ? renderResponse('403 Forbidden', text) : UNRECOGNIZED_NAME)
 }
 
-function sayUnreachable(kind: ProxyKind, guest: Socket): void {
+function sendUnreachable(kind: ProxyKind, guest: Socket): void {
   if (kind === 'tls') return void guest.resetAndDestroy()
-  sayLast(guest, renderAnswer('502 Bad Gateway', 'the host does not answer\n'))
+  sendAndClose(guest, renderResponse('502 Bad Gateway', 'the host does not answer\n'))
 }
 
-/** A fatal alert (RFC 8446 6.2): clients report it as "unrecognized name". */
+/** A fatal TLS alert (RFC 8446 §6.2), which clients report as "unrecognized name". */
 const UNRECOGNIZED_NAME = Buffer.from([21, 3, 3, 0, 2, 2, 112])
 
-const renderAnswer = (status: string, text: string): Buffer =>
+const renderResponse = (status: string, text: string): Buffer =>
   Buffer.from(
     `HTTP/1.1 ${status}\r\ncontent-type: text/plain\r\ncontent-length: ${text.length}\r\nconnection: close\r\n\r\n${text}`,
   )
 
-/** What the guest still sends is read and forgotten: closing on unread bytes would take our words back. */
-function sayLast(guest: Socket, bytes: Buffer): void {
+/** Discards what the guest still sends: closing a socket with unread bytes resets it, and the guest would lose ours. */
+function sendAndClose(guest: Socket, bytes: Buffer): void {
   guest.resume()
   guest.end(bytes)
   const timer = setTimeout(() => guest.destroy(), LINGER_MS)

@@ -1,18 +1,18 @@
-/** Two connections on loopback with the carrier between them: what is put in at one end comes out at the other. */
+/** Two loopback connections with the relay between them: what enters at one end leaves at the other. */
 import assert from 'node:assert/strict'
 import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { type AddressInfo, connect, createServer, type Socket } from 'node:net'
 import { type TestContext, test } from 'node:test'
-import { carry, carryRequests } from './relay.ts'
+import { relay, relayRequests } from './relay.ts'
 import { RequestReader } from './request-reader.ts'
 
 const BULK = randomBytes(8 * 1024 ** 2)
 const hash = (bytes: Buffer) => createHash('sha256').update(bytes).digest('hex')
 
-test('bytes arrive whole both ways, and an end of one side leaves the other open', async (t) => {
+test('all bytes arrive in both directions, and closing one direction leaves the other open', async (t) => {
   const { guest, server, inner, outer } = await ends(t)
-  carry(inner, outer)
+  relay(inner, outer)
 
   guest.end(BULK)
   const atServer = await readAll(server)
@@ -23,20 +23,20 @@ test('bytes arrive whole both ways, and an end of one side leaves the other open
   assert.equal(hash(atGuest), hash(BULK))
 })
 
-test('a large body arrives whole behind its head', async (t) => {
+test('a large body arrives completely after its head', async (t) => {
   const { guest, server, inner, outer } = await ends(t)
   const head = Buffer.from(`POST / HTTP/1.1\r\nHost: shop.example\r\nContent-Length: ${BULK.length}\r\n\r\n`)
-  carryRequests(inner, outer, new RequestReader(80), (refusal) => assert.fail(refusal))
+  relayRequests(inner, outer, new RequestReader(80), (refusal) => assert.fail(refusal))
 
   guest.end(Buffer.concat([head, BULK]))
 
   assert.equal(hash(await readAll(server)), hash(Buffer.concat([head, BULK])))
 })
 
-test('a request to another host behind the first is told, and does not arrive', async (t) => {
+test('a later request to another host is reported and not forwarded', async (t) => {
   const { guest, server, inner, outer } = await ends(t)
   const { promise: refused, resolve } = Promise.withResolvers<string>()
-  carryRequests(inner, outer, new RequestReader(80), (refusal) => {
+  relayRequests(inner, outer, new RequestReader(80), (refusal) => {
     resolve(refusal)
     inner.destroy()
   })
@@ -48,13 +48,13 @@ test('a request to another host behind the first is told, and does not arrive', 
   assert.equal((await readAll(server)).toString(), first)
 })
 
-test('a WebSocket begins with the word of the server', async (t) => {
+test('a WebSocket is relayed once the server accepts it', async (t) => {
   const { guest, server, inner, outer } = await ends(t)
   const requests = new RequestReader(80)
   const upgrade = 'GET / HTTP/1.1\r\nHost: shop.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n'
-  // As the proxy does: the first head is read before the server is there.
+  // As in the proxy: the first head is read before the server is connected.
   for (const bytes of requests.push(Buffer.from(upgrade)).forward) outer.write(bytes)
-  carryRequests(inner, outer, requests, (refusal) => assert.fail(refusal))
+  relayRequests(inner, outer, requests, (refusal) => assert.fail(refusal))
   await once(server, 'data')
 
   server.write('HTTP/1.1 101 Switching Protocols\r\n\r\n')
@@ -64,9 +64,9 @@ test('a WebSocket begins with the word of the server', async (t) => {
   assert.deepEqual([...(await readAll(server))], [0x81, 0x05, 1, 2, 3, 4, 5])
 })
 
-test('a reset at one end is a reset at the other', async (t) => {
+test('a reset of one side resets the other', async (t) => {
   const { guest, server, inner, outer } = await ends(t)
-  carry(inner, outer)
+  relay(inner, outer)
   guest.write('x')
   await once(server, 'data')
 
@@ -100,7 +100,7 @@ async function pair(t: TestContext): Promise<[Socket, Socket]> {
   return [one, other]
 }
 
-/** To its end, and no further: an iterator would close the other direction too. */
+/** Reads to the end without closing the other direction, as an async iterator would. */
 async function readAll(socket: Socket): Promise<Buffer> {
   const chunks: Buffer[] = []
   socket.on('data', (chunk: Buffer) => chunks.push(chunk))

@@ -1,51 +1,59 @@
-/** Bytes from one end to the other and back, as fast as the slower one takes them. Either end closing closes both. */
+/**
+ * Relays bytes between a guest and a server in both directions, at the speed of the slower side. When one side closes, so
+ * does the other.
+ */
 import type { Socket } from 'node:net'
 import type { EgressRefusal } from '@warren/protocol'
 import type { RequestReader } from './request-reader.ts'
 
-export function carry(guest: Socket, server: Socket): void {
-  tie(guest, server)
+/** The length of `HTTP/1.1 101` and the character after it. */
+const STATUS_BYTES = 13
+
+export function relay(guest: Socket, server: Socket): void {
+  closeTogether(guest, server)
   guest.pipe(server)
   server.pipe(guest)
 }
 
-/** As above, but each request is looked at on its way. */
-export function carryRequests(
+/** Like `relay`, but checks every HTTP request on its way to the server. */
+export function relayRequests(
   guest: Socket,
   server: Socket,
   requests: RequestReader,
   onRefused: (refusal: EgressRefusal) => void,
 ): void {
-  tie(guest, server)
-  const pass = ({ forward, refusal }: ReturnType<RequestReader['push']>) => {
+  closeTogether(guest, server)
+  const forward = ({ forward, refusal }: ReturnType<RequestReader['push']>) => {
     let isFull = false
     for (const bytes of forward) isFull = !server.write(bytes) || isFull
     if (refusal !== undefined) return onRefused(refusal)
     if (isFull) guest.pause()
   }
-  guest.on('data', (chunk: Buffer) => pass(requests.push(chunk)))
+  guest.on('data', (chunk: Buffer) => forward(requests.push(chunk)))
   guest.once('end', () => server.end())
   server.on('drain', () => guest.resume())
-  if (requests.isHeld) {
-    let answer: Buffer = Buffer.alloc(0)
-    const look = (chunk: Buffer) => {
-      answer = Buffer.concat([answer, chunk])
-      if (answer.length < STATUS_BYTES) return
-      server.off('data', look)
-      pass(requests.settleUpgrade(/^HTTP\/1\.1 101[ \r]/.test(answer.toString('latin1', 0, STATUS_BYTES))))
-    }
-    server.on('data', look)
+  if (requests.awaitsUpgrade) {
+    onStatusLine(server, (status) => forward(requests.settleUpgrade(/^HTTP\/1\.1 101[ \r]/.test(status))))
   }
   server.pipe(guest)
   guest.resume()
 }
 
-/** `HTTP/1.1 101` and what follows it. */
-const STATUS_BYTES = 13
+/** Calls back once with the first bytes of the response. */
+function onStatusLine(server: Socket, callback: (status: string) => void): void {
+  let response: Buffer = Buffer.alloc(0)
+  const onData = (chunk: Buffer) => {
+    response = Buffer.concat([response, chunk])
+    if (response.length < STATUS_BYTES) return
+    server.off('data', onData)
+    callback(response.toString('latin1', 0, STATUS_BYTES))
+  }
+  server.on('data', onData)
+}
 
-function tie(guest: Socket, server: Socket): void {
-  server.on('error', () => {}) // its close follows
+function closeTogether(guest: Socket, server: Socket): void {
+  server.on('error', () => {}) // The close event follows.
   guest.once('close', (failed) => (failed ? server.resetAndDestroy() : server.destroySoon()))
-  // After a proper end the guest still gets what is on its way.
+  // After a regular end the guest still receives what is on its way.
   server.once('close', (failed) => (failed ? guest.resetAndDestroy() : guest.destroySoon()))
 }

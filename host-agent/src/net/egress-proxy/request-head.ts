@@ -1,6 +1,6 @@
 /**
- * The head of an HTTP/1 request (RFC 9112), read more strictly than servers must: whatever two programs could read in
- * two ways is refused, because the server behind us would be the second program.
+ * Parses the head of an HTTP/1 request (RFC 9112), more strictly than servers have to: input that two programs could parse
+ * differently is refused, because the server behind the proxy would be the second program.
  */
 import type { EgressRefusal } from '@warren/protocol'
 import { normaliseHostName } from './host-name.ts'
@@ -8,7 +8,7 @@ import { normaliseHostName } from './host-name.ts'
 export type RequestHead = {
   host: string
   body: { kind: 'none' } | { kind: 'length'; bytes: number } | { kind: 'chunked' }
-  /** Asks to go on as a WebSocket. */
+  /** The request asks for a WebSocket. */
   upgrades: boolean
 }
 export type BadHead = { refusal: EgressRefusal }
@@ -17,7 +17,7 @@ const REQUEST_LINE = /^([!#$%&'*+.^_`|~0-9A-Za-z-]+) ([\x21-\x7e]+) HTTP\/1\.([0
 const HEADER_LINE = /^([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\t\x20-\x7e\x80-\xff]*?)[ \t]*$/
 const BAD: BadHead = { refusal: 'bad_request' }
 
-/** `text`: everything before the empty line, one character per byte. */
+/** `text` is everything before the empty line, with one character per byte. */
 export function parseRequestHead(text: string, port: number): RequestHead | BadHead {
   const [first = '', ...lines] = text.split('\r\n')
   const request = REQUEST_LINE.exec(first)
@@ -35,31 +35,31 @@ export function parseRequestHead(text: string, port: number): RequestHead | BadH
 
   const hosts = headers.get('host') ?? []
   if (hosts.length === 0 || hosts[0] === '') return { refusal: 'no_server_name' }
-  const host = hosts.length === 1 ? hostOf(hosts[0]!, port) : undefined
-  if (host === undefined || !isTargetOf(method, target, host, port)) return BAD
-  const body = bodyOf(headers, minor === '1')
+  const host = hosts.length === 1 ? parseAuthority(hosts[0]!, port) : undefined
+  if (host === undefined || !targetsHost(method, target, host, port)) return BAD
+  const body = parseBody(headers, minor === '1')
   if (body === undefined) return BAD
   const upgrades =
     method === 'GET' && body.kind === 'none' && headers.get('upgrade')?.join().toLowerCase() === 'websocket'
   return { host, body, upgrades }
 }
 
-/** A name with or without the port it came to. */
-function hostOf(authority: string, port: number): string | undefined {
+/** The authority is a name, with or without the port of the connection. */
+function parseAuthority(authority: string, port: number): string | undefined {
   const [name = '', portText, ...more] = authority.split(':')
   if (more.length > 0 || (portText !== undefined && portText !== '' && portText !== `${port}`)) return undefined
   return normaliseHostName(name)
 }
 
-/** A whole address in the request line goes before the Host header with some servers: both must say the same. */
-function isTargetOf(method: string, target: string, host: string, port: number): boolean {
+/** Some servers prefer an absolute URL in the request line to the Host header, so both must name the same host. */
+function targetsHost(method: string, target: string, host: string, port: number): boolean {
   if (method === 'CONNECT') return false
   if (target.startsWith('/') || (target === '*' && method === 'OPTIONS')) return true
   const authority = /^http:\/\/([^/?#]+)(?:[/?].*)?$/i.exec(target)?.[1]
-  return authority !== undefined && hostOf(authority, port) === host
+  return authority !== undefined && parseAuthority(authority, port) === host
 }
 
-function bodyOf(headers: Map<string, string[]>, allowsChunks: boolean): RequestHead['body'] | undefined {
+function parseBody(headers: Map<string, string[]>, allowsChunks: boolean): RequestHead['body'] | undefined {
   const lengths = headers.get('content-length')
   const codings = headers.get('transfer-encoding')
   if (codings) {

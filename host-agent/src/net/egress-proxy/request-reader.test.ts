@@ -1,4 +1,4 @@
-/** The requests of one connection, honest and otherwise, cut at every byte. */
+/** Requests of one connection, valid and malicious, split at every byte. */
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { RequestReader } from './request-reader.ts'
@@ -8,23 +8,27 @@ const POST = 'POST /a HTTP/1.1\r\nHost: shop.example\r\nContent-Length: 5\r\n\r\
 const CHUNKED =
   'POST /b HTTP/1.1\r\nHost: shop.example\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n3;x=y\r\nabc\r\n0\r\nTrailer: x\r\n\r\n'
 
-test('requests one after the other pass unchanged, wherever they are cut', () => {
+test('consecutive requests are forwarded unchanged, wherever they are split', () => {
   const all = POST + CHUNKED + GET + POST
-  for (let cut = 1; cut < all.length; cut++) {
-    const { text, refusal, host } = read([all.slice(0, cut), all.slice(cut)])
-    assert.deepEqual({ text, refusal, host }, { text: all, refusal: undefined, host: 'shop.example' }, `cut at ${cut}`)
+  for (let splitAt = 1; splitAt < all.length; splitAt++) {
+    const { text, refusal, host } = read([all.slice(0, splitAt), all.slice(splitAt)])
+    assert.deepEqual(
+      { text, refusal, host },
+      { text: all, refusal: undefined, host: 'shop.example' },
+      `split at ${splitAt}`,
+    )
   }
   assert.equal(read([...all]).text, all)
 })
 
-test('the host is normalised, and may say the port it came to', () => {
+test('the host is normalised and may contain the port of the connection', () => {
   for (const host of ['SHOP.example', 'shop.example.', 'shop.example:80', ' shop.example ', 'shop.example:']) {
     assert.equal(read([`GET / HTTP/1.1\r\nHost:${host}\r\n\r\n`]).host, 'shop.example', host)
   }
   assert.equal(read(['GET / HTTP/1.0\r\nHost: shop.example\r\n\r\n']).host, 'shop.example')
 })
 
-test('a whole address in the request line must say the same host', () => {
+test('an absolute URL in the request line must name the same host', () => {
   const request = (target: string) => read([`GET ${target} HTTP/1.1\r\nHost: shop.example\r\n\r\n`])
 
   assert.equal(request('http://Shop.Example/x').host, 'shop.example')
@@ -40,7 +44,7 @@ test('a whole address in the request line must say the same host', () => {
   }
 })
 
-test('without a host, or with more than one, there is no way', () => {
+test('a request without a host, or with more than one, is refused', () => {
   assert.equal(read(['GET / HTTP/1.0\r\n\r\n']).refusal, 'no_server_name')
   assert.equal(read(['GET / HTTP/1.1\r\nHost:\r\n\r\n']).refusal, 'no_server_name')
   for (const lines of [
@@ -59,7 +63,7 @@ test('without a host, or with more than one, there is no way', () => {
   }
 })
 
-test('CONNECT, HTTP/2 and what is no HTTP are refused', () => {
+test('CONNECT, HTTP/2 and other protocols are refused', () => {
   const host = 'Host: shop.example\r\n\r\n'
   for (const text of [
     `CONNECT shop.example:443 HTTP/1.1\r\n${host}`,
@@ -74,7 +78,7 @@ test('CONNECT, HTTP/2 and what is no HTTP are refused', () => {
   }
 })
 
-test('a second request to another host is refused, sent ahead or later, and nothing of it passes', () => {
+test('a second request to another host is refused, pipelined or not, and none of it is forwarded', () => {
   const other = 'GET /secret HTTP/1.1\r\nHost: other.example\r\n\r\n'
   for (const first of [GET, POST, CHUNKED]) {
     for (const chunks of [[first + other], [first, other]]) {
@@ -84,7 +88,7 @@ test('a second request to another host is refused, sent ahead or later, and noth
   }
 })
 
-test('a body that two servers could measure differently is refused', () => {
+test('a body whose length two servers could read differently is refused', () => {
   for (const lines of [
     'Content-Length: 5\r\nTransfer-Encoding: chunked',
     'Content-Length: 5\r\nContent-Length: 6',
@@ -118,21 +122,21 @@ test('a body that two servers could measure differently is refused', () => {
   )
 })
 
-test('a head or a line without an end is refused', () => {
+test('a head or a line that does not end is refused', () => {
   assert.equal(read([`GET / HTTP/1.1\r\nHost: shop.example\r\nX: ${'y'.repeat(70_000)}`]).refusal, 'bad_request')
   const line = `${CHUNKED.split('\r\n\r\n')[0]}\r\n\r\n5;${'x'.repeat(9_000)}`
   assert.equal(read([line]).refusal, 'bad_request')
 })
 
-test('a WebSocket passes unread once the server agrees, and is a request like others when it does not', () => {
+test('a WebSocket is not parsed once the server accepts it; otherwise the next request is checked as usual', () => {
   const upgrade = 'GET /ws HTTP/1.1\r\nHost: shop.example\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n'
   const frames = Buffer.from([0x81, 0x85, 1, 2, 3, 4, 5, 6, 7, 8, 9])
 
-  const agreed = new RequestReader(80)
-  assert.equal(Buffer.concat(agreed.push(Buffer.concat([Buffer.from(upgrade), frames])).forward).toString(), upgrade)
-  assert.equal(agreed.isHeld, true)
-  assert.deepEqual(Buffer.concat(agreed.settleUpgrade(true).forward), frames)
-  assert.deepEqual(agreed.push(frames), { forward: [frames] })
+  const accepted = new RequestReader(80)
+  assert.equal(Buffer.concat(accepted.push(Buffer.concat([Buffer.from(upgrade), frames])).forward).toString(), upgrade)
+  assert.equal(accepted.awaitsUpgrade, true)
+  assert.deepEqual(Buffer.concat(accepted.settleUpgrade(true).forward), frames)
+  assert.deepEqual(accepted.push(frames), { forward: [frames] })
 
   const refused = new RequestReader(80)
   refused.push(Buffer.from(upgrade))
@@ -143,15 +147,15 @@ test('a WebSocket passes unread once the server agrees, and is a request like ot
   assert.equal(h2c.refusal, 'bad_request')
 })
 
-test('bent at random it never throws, and what passes is a beginning of what came', () => {
+test('random corruption never throws, and what is forwarded is a prefix of the input', () => {
   const all = Buffer.from(POST + CHUNKED + GET)
   for (let round = 0; round < 20_000; round++) {
-    const bent = Buffer.from(all)
+    const corrupted = Buffer.from(all)
     for (let changes = 1 + (round % 3); changes > 0; changes--) {
-      bent[Math.floor(Math.random() * bent.length)] = Math.floor(Math.random() * 256)
+      corrupted[Math.floor(Math.random() * corrupted.length)] = Math.floor(Math.random() * 256)
     }
-    const { text } = read([bent.toString('latin1')])
-    assert.ok(bent.toString('latin1').startsWith(text))
+    const { text } = read([corrupted.toString('latin1')])
+    assert.ok(corrupted.toString('latin1').startsWith(text))
   }
 })
 

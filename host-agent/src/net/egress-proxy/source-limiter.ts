@@ -1,29 +1,29 @@
-/** A bound on what one sandbox, and all together, may have under way: one guest cannot use up what serves the others. */
-export class Shares {
+/** Limits what one sandbox, and all of them together, may have in progress: one guest cannot exhaust what all share. */
+export class SourceLimiter {
   readonly #perSource: number
   readonly #total: number
-  readonly #held = new Map<string, number>()
-  #all = 0
+  readonly #counts = new Map<string, number>()
+  #totalCount = 0
 
   constructor(limits: { perSource: number; total: number }) {
     this.#perSource = limits.perSource
     this.#total = limits.total
   }
 
-  /** The way to give it back; undefined when the bound is reached. */
-  take(source: string): (() => void) | undefined {
-    const held = this.#held.get(source) ?? 0
-    if (held >= this.#perSource || this.#all >= this.#total) return undefined
-    this.#held.set(source, held + 1)
-    this.#all++
+  /** Returns a function that releases what was acquired; undefined when a limit is reached. */
+  acquire(source: string): (() => void) | undefined {
+    const count = this.#counts.get(source) ?? 0
+    if (count >= this.#perSource || this.#totalCount >= this.#total) return undefined
+    this.#counts.set(source, count + 1)
+    this.#totalCount++
     let isHeld = true
     return () => {
       if (!isHeld) return
       isHeld = false
-      this.#all--
-      const left = this.#held.get(source)! - 1 // held by us until now
-      if (left === 0) this.#held.delete(source)
-      else this.#held.set(source, left)
+      this.#totalCount--
+      const remaining = this.#counts.get(source)! - 1 // Set, because this caller still counts.
+      if (remaining === 0) this.#counts.delete(source)
+      else this.#counts.set(source, remaining)
     }
   }
 }

@@ -18,7 +18,7 @@ const route = (text: string, rest: Partial<Route> = {}): Route => {
   return { address, prefix: Number(prefix), type: 'unicast', ...common, ...rest }
 }
 
-test('a block is parsed strictly, and its neighbours are told apart', () => {
+test('a block is parsed strictly and compared with others', () => {
   assert.deepEqual(parseCidr('10.0.0.0/8'), { address: '10.0.0.0', prefix: 8 })
   assert.throws(() => parseCidr('100.64.1.0/16'), /did you mean 100\.64\.0\.0\/16\?/)
   for (const bad of ['100.64.0.0', '100.64.0.0/33', '100.64/16', '::/0', '1.2.3.4/32/1'])
@@ -28,7 +28,7 @@ test('a block is parsed strictly, and its neighbours are told apart', () => {
   assert.equal(overlaps(CIDR, parseCidr('100.65.0.0/16')), false)
 })
 
-test('our own routes, the default route and a wide one over a gateway are no hindrance', () => {
+test('our own routes, the default route and a wider route through a gateway do not conflict', () => {
   const ours = { protocol: ROUTE_PROTOCOL, metric: 0xdeadbeef, interfaceIndexes: [] }
   const routes = [
     route('0.0.0.0/0'),
@@ -43,11 +43,11 @@ test('our own routes, the default route and a wide one over a gateway are no hin
   assert.throws(() => checkBlock(CIDR, routes, LINKS, '00000001'), {
     message:
       '100.64.0.0/16 belongs to another Warren on this machine; set another WARREN_SANDBOX_CIDR, ' +
-      'or, if that one is gone for good: ip route del blackhole 100.64.0.0/16 metric 3735928559',
+      'or, if that one no longer exists, run: ip route del blackhole 100.64.0.0/16 metric 3735928559',
   })
 })
 
-test('a network this machine is in, or a route inside the block, is refused by name', () => {
+test('a block that overlaps a connected network or contains another route is rejected with its name', () => {
   const inNetwork = [route('100.64.0.0/10', { scopeLink: true, interfaceIndexes: [4] })]
   const inside = [route('100.64.3.0/24')]
 
@@ -58,7 +58,7 @@ test('a network this machine is in, or a route inside the block, is refused by n
   assert.throws(() => checkBlock(CIDR, inside, LINKS, 'deadbeef'), /overlaps the route to 100\.64\.3\.0\/24 on eth0/)
 })
 
-test('the uplinks are those of the default routes', () => {
+test('the uplinks are the interfaces of the default routes', () => {
   const routes = [route('0.0.0.0/0', { interfaceIndexes: [2, 4] }), route('10.0.0.0/8', { interfaceIndexes: [3] })]
 
   assert.deepEqual(
@@ -68,7 +68,7 @@ test('the uplinks are those of the default routes', () => {
   assert.deepEqual(findUplinks([route('0.0.0.0/0', { type: 'blackhole' })], LINKS), [])
 })
 
-test('names fit the kernel and are read back, but only our own', () => {
+test('names fit into 15 characters, and only our own are parsed', () => {
   assert.equal(outerVeth('deadbeef', SLOT_MAX).length, 15)
   assert.equal(slotOfVeth('deadbeef', 'wdeadbeef12'), 12)
   assert.equal(slotOfNetns('deadbeef', 'warren-deadbeef-0'), 0)

@@ -1,15 +1,16 @@
 /**
- * The host's side, once per Warren: forwarding, the blackhole under the sandboxes' block, the address guests know the
- * host by, and the table. Safe to repeat at any time; sandboxes that live notice nothing.
+ * Sets up the host's side of the network, once per Warren: forwarding, a blackhole route for the block of the sandboxes, the
+ * address of the host for guests, and the host's table. Safe to repeat at any time without an effect on running sandboxes.
  *
- * Rules come before forwarding is switched on: there is no moment in which a packet passes unjudged.
+ * The rules are in place before forwarding is enabled, so no packet is forwarded unfiltered.
  */
 import { readFileSync, writeFileSync } from 'node:fs'
+import { interfaceIndex } from '../../ffi/socket.ts'
+import { hasCode } from '../../ffi/system-call.ts'
 import { type Cidr, contains, overlaps, parseCidr, renderCidr } from '../cidr.ts'
 import { HOST_ADDRESS, HOST_TABLE_PREFIX, hostTable, outerVethPrefix } from '../names.ts'
 import type { HostNetwork, HostSettings } from '../netd-protocol.ts'
 import { hasHostTable, type Kernel, readLinks, readRoutes, tableNames } from './kernel.ts'
-import { hasCode, interfaceIndex } from './libc.ts'
 import {
   addAddress,
   addBlackhole,
@@ -22,20 +23,20 @@ import {
 import { FORWARDING_WAS_OFF, renderDeleteHostTable, renderHostTable } from './nft/host-table.ts'
 
 const IP_FORWARD = '/proc/sys/net/ipv4/ip_forward'
-/** Ethernet's, for a machine without an uplink to ask. */
+/** That of Ethernet, for a machine without an uplink. */
 const DEFAULT_MTU = 1500
 
 export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
   const { instance, nft, routes } = kernel
   const cidr = parseCidr(settings.cidr)
   const links = readLinks(kernel)
-  const known = readRoutes(kernel)
-  checkBlock(cidr, known, links, instance)
-  const uplinks = settings.uplink === undefined ? findUplinks(known, links) : [getLink(links, settings.uplink)]
+  const existing = readRoutes(kernel)
+  checkBlock(cidr, existing, links, instance)
+  const uplinks = settings.uplink === undefined ? findUplinks(existing, links) : [getLink(links, settings.uplink)]
 
-  // The metric is the owner's name: 8 hex digits are what fits into it.
+  // The metric identifies the instance: it has room for its 8 hex digits.
   routes.change(`add blackhole ${settings.cidr}`, addBlackhole(cidr.address, cidr.prefix, ownMetric(instance)))
-  removeOldBlackholes(kernel, cidr, known)
+  removeOldBlackholes(kernel, cidr, existing)
   routes.change(`add ${HOST_ADDRESS} to lo`, addAddress(interfaceIndex('lo'), HOST_ADDRESS, 32))
   const forwarding = readFileSync(IP_FORWARD, 'utf8').trim() === '1'
   nft.run(
@@ -43,9 +44,9 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
       instance,
       cidr: settings.cidr,
       uplinks: uplinks.map((link) => link.name),
-      gate: settings.gate,
+      egressProxy: settings.egressProxy,
       apiPorts: settings.apiPorts,
-      forwardingWasOff: !forwarding || rememberedForwardingOff(kernel),
+      forwardingWasOff: !forwarding || wasForwardingOff(kernel),
     }),
   )
   if (!forwarding) writeFileSync(IP_FORWARD, '1')
@@ -58,15 +59,15 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
 }
 
 /**
- * Takes the table, the blackhole and the address away. Forwarding is switched off again only when it was off before
- * Warren and no other Warren is here: a machine that did not forward must not be left forwarding, and one that did
- * must not stop. What another program began to forward meanwhile we cannot know; it would have found it on.
+ * Removes the table, the blackhole route and the address. Forwarding is disabled only if it was off before Warren started
+ * and no other Warren runs here: a machine that did not forward must not be left forwarding, and one that did must not
+ * stop. Whether another program relies on forwarding by now is unknown.
  */
 export function removeHost(kernel: Kernel): void {
   const { instance, nft, routes } = kernel
   const others = tableNames(kernel).filter((name) => name.startsWith(HOST_TABLE_PREFIX) && name !== hostTable(instance))
   if (others.length === 0) {
-    if (rememberedForwardingOff(kernel)) writeFileSync(IP_FORWARD, '0')
+    if (wasForwardingOff(kernel)) writeFileSync(IP_FORWARD, '0')
     removeHostAddress(kernel)
   }
   nft.run(renderDeleteHostTable(instance))
@@ -83,9 +84,9 @@ function removeHostAddress({ routes }: Kernel): void {
   }
 }
 
-/** The operator changed WARREN_SANDBOX_CIDR: the new block's blackhole stands, the old one's goes. */
-function removeOldBlackholes({ routes, instance }: Kernel, cidr: Cidr, known: readonly Route[]): void {
-  for (const route of known.filter((one) => isOwnBlackhole(one, instance))) {
+/** After the operator changed WARREN_SANDBOX_CIDR. The blackhole route of the new block was added before. */
+function removeOldBlackholes({ routes, instance }: Kernel, cidr: Cidr, existing: readonly Route[]): void {
+  for (const route of existing.filter((one) => isOwnBlackhole(one, instance))) {
     if (route.address === cidr.address && route.prefix === cidr.prefix) continue
     routes.change('delete the old blackhole', deleteBlackhole(route.address, route.prefix, route.metric))
   }
@@ -95,7 +96,7 @@ const ownMetric = (instance: string): number => Number.parseInt(instance, 16)
 const isOwnBlackhole = (route: Route, instance: string): boolean =>
   route.type === 'blackhole' && route.protocol === ROUTE_PROTOCOL && route.metric === ownMetric(instance)
 
-/** Throws when the block's addresses belong to somebody else on this machine. */
+/** Throws when addresses of the block are in use by another program on this machine. */
 export function checkBlock(cidr: Cidr, routes: readonly Route[], links: readonly Link[], instance: string): void {
   const nameOf = new Map(links.map((link) => [link.index, link.name]))
   for (const route of routes) {
@@ -105,11 +106,11 @@ export function checkBlock(cidr: Cidr, routes: readonly Route[], links: readonly
     const block = renderCidr(cidr)
     const other = renderCidr(route)
     if (route.protocol === ROUTE_PROTOCOL) {
-      const gone = `ip route del blackhole ${other} metric ${route.metric}`
-      const remedy = route.type === 'blackhole' ? `, or, if that one is gone for good: ${gone}` : ''
+      const command = `ip route del blackhole ${other} metric ${route.metric}`
+      const remedy = route.type === 'blackhole' ? `, or, if that one no longer exists, run: ${command}` : ''
       throw new Error(`${block} belongs to another Warren on this machine; set another WARREN_SANDBOX_CIDR${remedy}`)
     }
-    // A wide route over a gateway may contain the block: ours is narrower and wins, and takes nothing from a neighbour.
+    // A wider route through a gateway may contain the block: ours is more specific and takes no address in direct reach.
     if (!contains(cidr, route) && !route.scopeLink) continue
     const where = devices.length > 0 ? ` on ${devices.join(', ')}` : ''
     throw new Error(`${block} overlaps the route to ${other}${where}; set another WARREN_SANDBOX_CIDR`)
@@ -126,12 +127,12 @@ export function findUplinks(routes: readonly Route[], links: readonly Link[]): L
 function getLink(links: readonly Link[], name: string): Link {
   const link = links.find((one) => one.name === name)
   if (link === undefined) {
-    throw new Error(`there is no interface ${name}; this machine has ${links.map((one) => one.name).join(', ')}`)
+    throw new Error(`interface ${name} does not exist; this machine has ${links.map((one) => one.name).join(', ')}`)
   }
   return link
 }
 
-function rememberedForwardingOff(kernel: Kernel): boolean {
+function wasForwardingOff(kernel: Kernel): boolean {
   if (!hasHostTable(kernel)) return false
   const found = kernel.nft.list(`table ip ${hostTable(kernel.instance)}`)
   return found.some((one) => (one.chain as { name?: string } | undefined)?.name === FORWARDING_WAS_OFF)
@@ -139,7 +140,7 @@ function rememberedForwardingOff(kernel: Kernel): boolean {
 
 type Chain = { family: string; table: string; name: string; hook?: string; policy?: string }
 
-/** An `accept` of ours does not overrule a drop in another program's table: Docker's, ufw's, firewalld's. */
+/** Our `accept` does not override a drop in the table of another program, such as Docker, ufw or firewalld. */
 function findWarnings({ nft, instance }: Kernel, uplinks: readonly Link[]): string[] {
   const warnings = nft
     .list('chains')
@@ -148,9 +149,9 @@ function findWarnings({ nft, instance }: Kernel, uplinks: readonly Link[]): stri
     .filter(({ hook, policy }) => policy === 'drop' && (hook === 'forward' || hook === 'input'))
     .map(
       ({ family, table, name, hook }) =>
-        `the chain ${family} ${table} ${name} drops what it does not know: accept ` +
-        `${hook === 'forward' ? 'forwarding from and to' : 'DNS from'} ${outerVethPrefix(instance)}* there`,
+        `the nftables chain ${family} ${table} ${name} drops packets by default; add a rule that accepts ` +
+        `${hook === 'forward' ? 'forwarding from and to' : 'DNS from'} ${outerVethPrefix(instance)}*`,
     )
   if (uplinks.length > 0) return warnings
-  return ['this machine has no default route: sandboxes reach nothing beyond it', ...warnings]
+  return ['this machine has no default route, so sandboxes reach nothing beyond it', ...warnings]
 }

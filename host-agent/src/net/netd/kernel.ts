@@ -1,11 +1,11 @@
-/** What netd keeps open for as long as it lives, all of it in the host's namespace. */
+/** What netd holds open for its whole life, all of it in the host's namespace. */
 import { writeFileSync } from 'node:fs'
+import { HostNamespace } from '../../ffi/network-namespace.ts'
+import { Nft } from '../../ffi/nftables.ts'
+import { hasCode } from '../../ffi/system-call.ts'
 import { hostTable } from '../names.ts'
-import { hasCode } from './libc.ts'
-import { HostNamespace } from './namespace.ts'
 import { type Link, listLinks, listRoutes, parseLink, parseRoute, type Route } from './netlink/route.ts'
 import { NetlinkSocket } from './netlink/socket.ts'
-import { Nft } from './nft/nft.ts'
 
 export type Kernel = { instance: string; host: HostNamespace; routes: NetlinkSocket; nft: Nft }
 
@@ -19,14 +19,14 @@ export const openKernel = (instance: string): Kernel => ({
 export const readLinks = (kernel: Kernel): Link[] => kernel.routes.dump('list links', listLinks()).map(parseLink)
 
 export const readRoutes = (kernel: Kernel): Route[] =>
-  kernel.routes.dump('list routes', listRoutes()).flatMap((answer) => parseRoute(answer) ?? [])
+  kernel.routes.dump('list routes', listRoutes()).flatMap((response) => parseRoute(response) ?? [])
 
 export const tableNames = (kernel: Kernel): string[] =>
   kernel.nft.list('tables ip').map((one) => (one.table as { name: string }).name)
 
 export const hasHostTable = (kernel: Kernel): boolean => tableNames(kernel).includes(hostTable(kernel.instance))
 
-/** In the namespace of this thread. A kernel without IPv6 has nothing to switch off. */
+/** In the namespace of this thread. Does nothing on a kernel without IPv6. */
 export function disableIpv6(interfaceName: string): void {
   try {
     writeFileSync(`/proc/sys/net/ipv6/conf/${interfaceName}/disable_ipv6`, '1')

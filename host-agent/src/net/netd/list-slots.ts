@@ -1,9 +1,9 @@
-/** Which slots of this instance the kernel has, whoever made them: what adoption and reaping start from. */
+/** Lists the slots of this instance in the kernel, whichever netd created them. Adoption and reaping start from it. */
 import { readdirSync, statfsSync } from 'node:fs'
+import { hasCode } from '../../ffi/system-call.ts'
 import { NETNS_FOLDER, netnsPath, slotOfNetns, slotOfVeth } from '../names.ts'
 import type { FoundSlot } from '../netd-protocol.ts'
 import { type Kernel, readLinks, readRoutes } from './kernel.ts'
-import { hasCode } from './libc.ts'
 
 const NSFS_MAGIC = 0x6e736673
 
@@ -40,5 +40,5 @@ function namespaceFiles(instance: string): number[] {
   }
 }
 
-/** A killed netd can leave the file of a namespace that never got mounted. */
+/** A killed netd can leave the file of a namespace that was never mounted. */
 const isMounted = (path: string): boolean => statfsSync(path).type === NSFS_MAGIC

@@ -1,18 +1,18 @@
-/** What a slot's table has counted and remembered. */
+/** Reads the counters of a slot's table and the destinations that it recorded. */
 import { setImmediate as nextTurn } from 'node:timers/promises'
 import { BANDWIDTH_UNMETERED } from '@warren/protocol'
+import { Nft } from '../../ffi/nftables.ts'
+import { hasCode } from '../../ffi/system-call.ts'
 import { netnsPath, SLOT_TABLE } from '../names.ts'
-import type { Destination, Refused, SlotReport, Usage } from '../netd-protocol.ts'
+import type { Destination, RefusedDestination, SlotReport, Usage } from '../netd-protocol.ts'
 import type { Kernel } from './kernel.ts'
-import { hasCode } from './libc.ts'
 import { readObjects } from './netlink/nft-objects.ts'
-import { Nft } from './nft/nft.ts'
 import { REFUSED_SECONDS } from './nft/slot-table.ts'
 
 export type Counts = {
   usedBytes: number
   ingressBytes: number
-  /** The kernel's own count, which holds what it dropped as well; undefined when unmetered. */
+  /** The kernel's count, which includes dropped packets; undefined when the slot is unmetered. */
   quota: { limitBytes: number; usedBytes: number } | undefined
 }
 
@@ -20,19 +20,19 @@ export function readSlot(kernel: Kernel, slot: number): SlotReport {
   return kernel.host.enter(netnsPath(kernel.instance, slot), () => {
     using nft = new Nft()
     return {
-      usage: toUsage(readCounts()),
-      refused: ['refused', 'refused_other'].flatMap((set) => readSet(nft, set).map(toRefused)),
-      flows: readSet(nft, 'flows').map(toDestination),
+      usage: renderUsage(readCounts()),
+      refused: ['refused', 'refused_other'].flatMap((set) => readSet(nft, set).map(parseRefused)),
+      flows: readSet(nft, 'flows').map(parseDestination),
     }
   })
 }
 
-/** One after the other, and others get their turn between: with a thousand slots it takes a moment. */
+/** Lets other requests run between two slots, because a thousand slots take a while. */
 export async function readUsage(kernel: Kernel, slots: readonly number[]): Promise<{ slot: number; usage: Usage }[]> {
   const found: { slot: number; usage: Usage }[] = []
   for (const slot of slots) {
     try {
-      found.push({ slot, usage: kernel.host.enter(netnsPath(kernel.instance, slot), readUsageHere) })
+      found.push({ slot, usage: kernel.host.enter(netnsPath(kernel.instance, slot), readCurrentUsage) })
     } catch (error) {
       if (!hasCode(error, 'ENOENT')) throw error
     }
@@ -41,7 +41,8 @@ export async function readUsage(kernel: Kernel, slots: readonly number[]): Promi
   return found
 }
 
-const readUsageHere = (): Usage => toUsage(readCounts())
+/** In the slot's namespace. */
+const readCurrentUsage = (): Usage => renderUsage(readCounts())
 
 /** In the slot's namespace. */
 export function readCounts(): Counts {
@@ -56,15 +57,15 @@ export function readCounts(): Counts {
   }
 }
 
-const toUsage = ({ usedBytes, ingressBytes, quota }: Counts): Usage => ({
+const renderUsage = ({ usedBytes, ingressBytes, quota }: Counts): Usage => ({
   quotaBytes: quota?.limitBytes ?? BANDWIDTH_UNMETERED,
   usedBytes,
   ingressBytes,
   capped: quota !== undefined && quota.usedBytes >= quota.limitBytes,
 })
 
-type Part = string | number
-type Element = { val: { concat: Part[] }; counter: { packets: number }; expires: number }
+type KeyPart = string | number
+type Element = { val: { concat: KeyPart[] }; counter: { packets: number }; expires: number }
 
 function readSet(nft: Nft, name: string): Element[] {
   const [found] = nft.list(`set ip ${SLOT_TABLE} ${name}`)
@@ -72,7 +73,7 @@ function readSet(nft: Nft, name: string): Element[] {
   return elem.map((one) => one.elem)
 }
 
-function toDestination({ val, counter }: Element): Destination {
+function parseDestination({ val, counter }: Element): Destination {
   const [address, protocol, port] = val.concat
   return {
     address: String(address),
@@ -82,7 +83,7 @@ function toDestination({ val, counter }: Element): Destination {
   }
 }
 
-const toRefused = (element: Element): Refused => ({
-  ...toDestination(element),
+const parseRefused = (element: Element): RefusedDestination => ({
+  ...parseDestination(element),
   agoSeconds: Math.max(0, REFUSED_SECONDS - element.expires),
 })

@@ -1,4 +1,4 @@
-/** Frames byte by byte, for what no honest network stack would send. */
+/** Builds Ethernet frames byte by byte, including ones that no regular network stack sends. */
 import { addressBytes } from '../cidr.ts'
 import { GUEST_ADDRESS } from '../names.ts'
 
@@ -11,9 +11,9 @@ export type Packet = {
   protocol: number
   body: Buffer
   id?: number
-  /** Of a fragment, in bytes; a multiple of eight. */
+  /** Offset of a fragment in bytes; a multiple of eight. */
   offset?: number
-  moreFollow?: boolean
+  moreFragments?: boolean
   dscp?: number
 }
 
@@ -23,7 +23,7 @@ export function ipv4(packet: Packet): Buffer {
   header.writeUInt8((packet.dscp ?? 0) << 2, 1)
   header.writeUInt16BE(20 + packet.body.length, 2)
   header.writeUInt16BE(packet.id ?? 0, 4)
-  header.writeUInt16BE((packet.moreFollow ? 0x2000 : 0) | ((packet.offset ?? 0) / 8), 6)
+  header.writeUInt16BE((packet.moreFragments ? 0x2000 : 0) | ((packet.offset ?? 0) / 8), 6)
   header.writeUInt8(64, 8)
   header.writeUInt8(packet.protocol, 9)
   addressBytes(packet.from ?? GUEST_ADDRESS).copy(header, 12)
@@ -32,7 +32,7 @@ export function ipv4(packet: Packet): Buffer {
   return Buffer.concat([header, packet.body])
 }
 
-/** Without a checksum, which IPv4 allows. */
+/** Without a checksum, which is optional in IPv4. */
 export function udp(fromPort: number, toPort: number, text: string | Buffer): Buffer {
   const header = Buffer.alloc(8)
   header.writeUInt16BE(fromPort, 0)
@@ -41,7 +41,7 @@ export function udp(fromPort: number, toPort: number, text: string | Buffer): Bu
   return Buffer.concat([header, Buffer.from(text)])
 }
 
-/** `number` tells one question from another. */
+/** `number` is the sequence number of the echo request. */
 export function ping(number: number): Buffer {
   const message = Buffer.from([8, 0, 0, 0, 0x77, 0x77, 0, 0, 1, 2, 3, 4])
   message.writeUInt16BE(number, 6)
@@ -54,15 +54,15 @@ export function ether(frame: { to: string; from: string; type?: number; body: Bu
   return `${mac(frame.to)}${mac(frame.from)}${type}${frame.body.toString('hex')}`
 }
 
-/** An answer nobody asked for: `address` is where `at` is. */
-export function arpClaim(address: string, at: string): Buffer {
+/** An unsolicited ARP reply that claims `address` for the MAC address `at`. */
+export function arpReply(address: string, at: string): Buffer {
   const hardware = Buffer.from(mac(at), 'hex')
   const protocol = addressBytes(address)
   return Buffer.concat([Buffer.from('0001080006040002', 'hex'), hardware, protocol, hardware, protocol])
 }
 
-/** The answers to our pings in frames that came: who answered which. */
-export function pongs(frames: readonly string[]): { from: string; number: number }[] {
+/** The echo replies in received frames: their sender and sequence number. */
+export function parseEchoReplies(frames: readonly string[]): { from: string; number: number }[] {
   return frames
     .map((frame) => Buffer.from(frame, 'hex'))
     .filter((frame) => frame.readUInt16BE(12) === ETHER.IPV4 && frame[23] === PROTOCOL.ICMP && frame[34] === 0)

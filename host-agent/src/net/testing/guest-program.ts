@@ -1,26 +1,27 @@
 /**
- * Stands in for a VM: started by spawnIn with the slot's tap as descriptor 3, it makes a namespace with an eth0 as a
- * guest has it and carries frames between the two cables. `guest.ts MTU SOCKET`. Writes `ready` when the guest is up.
+ * Imitates a VM: `guest-program.ts MTU SOCKET`, started by the VMM launcher with the slot's tap as descriptor 3. It
+ * creates a network namespace with an eth0 as in a guest and copies frames between the two taps. It prints `ready` when the
+ * interface is up.
  *
- * On SOCKET it takes lines of JSON: `{"frames":[hex, …]}` puts frames of any form on the cable, as a guest with its own
- * driver could; `{"pieces":[hex, …]}` the same with a virtio header before each, which says what the host shall make of
- * it; `{"seen":true}` answers with the frames that came from it.
+ * On SOCKET it accepts lines of JSON: `{"frames":[hex, …]}` writes arbitrary frames to the slot's tap, as a guest with its
+ * own driver could; `{"packets":[hex, …]}` does the same with a virtio header before each, which asks the host for offload;
+ * `{"received":true}` is answered with the frames that came from the slot's tap.
  */
 import { execFileSync } from 'node:child_process'
 import { read, writeSync } from 'node:fs'
 import { createServer } from 'node:net'
 import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
-import { unshareNetwork } from '../netd/libc.ts'
-import { attachTap } from '../netd/tap.ts'
+import { unshareNetwork } from '../../ffi/network-namespace.ts'
+import { attachTap } from '../../ffi/tap.ts'
 
 const SLOT_TAP = 3
 const FRAME_MAX_BYTES = 70_000
-/** Before each frame on a tap: no checksum or segment to complete. */
+/** Before each frame on a tap. All zero: there is no checksum or segmentation to complete. */
 const VIRTIO_HEADER_BYTES = 10
-const SEEN_MAX = 5_000
+const RECEIVED_MAX = 5_000
 
-const seen: string[] = []
+const received: string[] = []
 
 unshareNetwork()
 const eth0 = attachTap('eth0')
@@ -33,24 +34,28 @@ for (const line of [
   const [name, ...args] = line.split(' ')
   execFileSync(name!, args)
 }
-void carry(SLOT_TAP, eth0, (frame) => {
-  if (seen.push(frame.toString('hex', VIRTIO_HEADER_BYTES)) > SEEN_MAX) seen.shift()
+void copyFrames(SLOT_TAP, eth0, (frame) => {
+  if (received.push(frame.toString('hex', VIRTIO_HEADER_BYTES)) > RECEIVED_MAX) received.shift()
 })
-void carry(eth0, SLOT_TAP)
+void copyFrames(eth0, SLOT_TAP)
 createServer((socket) => {
   createInterface(socket).on('line', (line) => {
-    const { frames = [], pieces = [], ...rest } = JSON.parse(line) as Record<'frames' | 'pieces', string[] | undefined>
+    const {
+      frames = [],
+      packets = [],
+      ...rest
+    } = JSON.parse(line) as Record<'frames' | 'packets', string[] | undefined>
     const plain = frames.map((frame) => '00'.repeat(VIRTIO_HEADER_BYTES) + frame)
-    for (const piece of [...plain, ...pieces]) writeSync(SLOT_TAP, Buffer.from(piece, 'hex'))
-    socket.write(`${JSON.stringify('seen' in rest ? seen : [])}\n`)
+    for (const packet of [...plain, ...packets]) writeSync(SLOT_TAP, Buffer.from(packet, 'hex'))
+    socket.write(`${JSON.stringify('received' in rest ? received : [])}\n`)
   })
 }).listen(process.argv[3], () => process.stdout.write('ready\n'))
 
-async function carry(from: number, to: number, look?: (frame: Buffer) => void): Promise<never> {
+async function copyFrames(from: number, to: number, onFrame?: (frame: Buffer) => void): Promise<never> {
   const frame = Buffer.alloc(FRAME_MAX_BYTES)
   for (;;) {
     const { bytesRead } = await promisify(read)(from, frame, 0, frame.length, null)
-    look?.(frame.subarray(0, bytesRead))
+    onFrame?.(frame.subarray(0, bytesRead))
     writeSync(to, frame, 0, bytesRead)
   }
 }

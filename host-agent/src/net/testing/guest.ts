@@ -1,4 +1,4 @@
-/** A guest of the tests on a claimed slot (guest.ts), and what can be tried from inside it. */
+/** A guest of the tests on a slot (guest-program.ts), and what can be tried from inside it. */
 import { readFileSync } from 'node:fs'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { connect } from 'node:net'
@@ -7,43 +7,45 @@ import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import { until } from '@warren/kit/testing/until'
 import { runCommandOrThrow } from '../../run-command.ts'
-import type { Netd } from '../netd-client.ts'
+import type { VmmLauncher } from '../../vmm/launcher-client.ts'
 import { UPLINK } from './host.ts'
 
+/** What a guest tries. The outcome is a text: what it received, an error code, or `no answer`. */
 export type Target =
   | { tcp: string; port: number; from?: string }
   | { udp: string; port: number; text: string; from?: string }
   | { name: string; server: string }
   | { nameOverTcp: string; server: string }
-  /** The outcome is the code of the answer, and its addresses. */
-  | { ask: string; type: number; overTcp?: boolean; server?: string }
-  /** Bytes in Latin-1, each part on its own; the outcome is all that came back. */
-  | { talk: string; port: number; send: string[] }
-  /** So many bytes into a connection, and its end. */
-  | { pour: string; port: number; bytes: number }
+  /** A DNS query; the outcome is the response code and the addresses. */
+  | { query: string; type: number; overTcp?: boolean; server?: string }
+  /** Sends each part, in Latin-1, as its own segment; the outcome is everything that was received. */
+  | { exchange: string; port: number; send: string[] }
+  /** Sends this many bytes and closes the connection; the outcome is `sent all`. */
+  | { bulk: string; port: number; bytes: number }
 
 export type Guest = {
   pid: number
   probe: (...targets: Target[]) => Promise<string[]>
-  inside: (line: string) => Promise<string>
-  /** Puts frames on the cable, whatever they are. */
+  /** Runs a command line in the guest's network namespace and returns its output. */
+  run: (line: string) => Promise<string>
+  /** Writes arbitrary frames to the slot's tap. */
   inject: (frames: readonly string[]) => Promise<void>
-  /** The same with a virtio header before each. */
-  handOver: (pieces: readonly string[]) => Promise<void>
-  /** Frames that came out of the cable, the newest last. */
+  /** Like `inject`, with a virtio header before each packet. */
+  injectWithVirtioHeader: (packets: readonly string[]) => Promise<void>
+  /** The frames received from the slot's tap, oldest first. */
   received: () => Promise<string[]>
   stop: () => Promise<void>
 }
 
-export async function startGuest(netd: Netd, slot: number): Promise<Guest> {
+export async function startGuest(launcher: VmmLauncher, slot: number): Promise<Guest> {
   const folder = await mkdtemp(join(tmpdir(), 'warren-guest-'))
   const stdoutPath = join(folder, 'out')
   const stderrPath = join(folder, 'err')
-  const control = join(folder, 'control')
-  const { pid } = await netd.request('spawnIn', {
+  const controlSocket = join(folder, 'control')
+  const { pid } = await launcher.request('spawn', {
     slot,
     command: process.execPath,
-    args: [join(import.meta.dirname, 'guest-program.ts'), `${UPLINK.mtu}`, control],
+    args: [join(import.meta.dirname, 'guest-program.ts'), `${UPLINK.mtu}`, controlSocket],
     uid: 0,
     gid: 0,
     env: { PATH: process.env.PATH ?? '' },
@@ -63,10 +65,10 @@ export async function startGuest(netd: Netd, slot: number): Promise<Guest> {
       const args = [...enter, process.execPath, join(import.meta.dirname, 'probe-program.ts'), JSON.stringify(targets)]
       return JSON.parse((await runCommandOrThrow('nsenter', args)).stdout) as string[]
     },
-    inside: async (line) => (await runCommandOrThrow('nsenter', [...enter, ...line.split(' ')])).stdout,
-    inject: async (frames) => void (await tell(control, { frames })),
-    handOver: async (pieces) => void (await tell(control, { pieces })),
-    received: () => tell(control, { seen: true }),
+    run: async (line) => (await runCommandOrThrow('nsenter', [...enter, ...line.split(' ')])).stdout,
+    inject: async (frames) => void (await sendToGuest(controlSocket, { frames })),
+    injectWithVirtioHeader: async (packets) => void (await sendToGuest(controlSocket, { packets })),
+    received: () => sendToGuest(controlSocket, { received: true }),
     async stop() {
       process.kill(pid, 'SIGKILL')
       await until(() => !isAlive(pid))
@@ -75,13 +77,13 @@ export async function startGuest(netd: Netd, slot: number): Promise<Guest> {
   }
 }
 
-async function tell(
+async function sendToGuest(
   path: string,
-  words: { frames?: readonly string[]; pieces?: readonly string[]; seen?: true },
+  request: { frames?: readonly string[]; packets?: readonly string[]; received?: true },
 ): Promise<string[]> {
   const socket = connect(path)
   try {
-    socket.write(`${JSON.stringify(words)}\n`)
+    socket.write(`${JSON.stringify(request)}\n`)
     for await (const line of createInterface(socket)) return JSON.parse(line) as string[]
     throw new Error('the guest of the tests did not answer')
   } finally {
@@ -89,11 +91,11 @@ async function tell(
   }
 }
 
-/** A process that ended but whose parent has not looked yet counts as ended. */
+/** False for a zombie: a process that exited and that its parent has not waited for yet. */
 export function isAlive(pid: number): boolean {
   try {
     return !/^\d+ \(.*\) Z/s.test(readFileSync(`/proc/${pid}/stat`, 'utf8'))
   } catch {
-    return false // nobody has this number
+    return false
   }
 }

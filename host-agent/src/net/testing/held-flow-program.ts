@@ -1,4 +1,7 @@
-/** Runs inside a guest (nsenter): `hold.ts JSON` opens one flow and prints a line for all that comes, and its end. */
+/**
+ * Runs inside a guest (nsenter): `held-flow-program.ts JSON` opens one flow, prints `data` for everything it receives and
+ * `closed` at its end.
+ */
 import { createSocket } from 'node:dgram'
 import { connect } from 'node:net'
 
@@ -14,7 +17,7 @@ if (tcp !== undefined) {
   let timer: NodeJS.Timeout | undefined
   const socket = connect({ host: tcp, port }, () => {
     socket.write(send)
-    // Keeps sending, as a program would that does not know it was cut off.
+    // Keeps sending, as a program does that has not noticed a dropped flow.
     timer = setInterval(() => socket.write('\r\n'), 20)
   })
   socket.on('data', () => print('data'))

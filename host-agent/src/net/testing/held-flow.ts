@@ -1,12 +1,12 @@
-/** A flow that a guest keeps open (hold.ts), watched from outside. */
+/** A flow that a guest keeps open (held-flow-program.ts), observed from the test. */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { join } from 'node:path'
 import { createInterface } from 'node:readline'
 import type { Guest } from './guest.ts'
 
-export class Hold {
+export class HeldFlow {
   readonly #child: ChildProcess
-  /** Pieces that came. */
+  /** How often data was received. */
   count = 0
   closed = false
 

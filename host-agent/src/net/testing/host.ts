@@ -1,40 +1,39 @@
 /**
- * A machine for tests of the network: the test process moves into a fresh network namespace, which is then "the host",
- * and a child makes another, which is "the internet". No packet of a test leaves these, and both end with the process.
+ * A machine for network tests: the test process moves into a new network namespace, which is then "the host", and a child
+ * creates another one, which is "the internet". No packet of a test leaves them, and both end with the process.
  *
  *   internet  198.18.5.5, 10.9.9.9, … on lo │ up1 198.18.0.1/24 ── up0 198.18.0.2/24, mtu 1400  host
  */
-
 import { type ChildProcess, fork } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { join } from 'node:path'
+import { unshareNetwork } from '../../ffi/network-namespace.ts'
 import { runCommandOrThrow } from '../../run-command.ts'
-import { unshareNetwork } from '../netd/libc.ts'
 import { EVIL, RULED, SHOP, WILD } from './internet-names.ts'
 
 export const PUBLIC_HOST = '198.18.5.5'
-/** All of them answer in the internet of the tests: only rules keep a sandbox away. */
+/** All of them answer in the internet of the tests, so only rules keep a sandbox from reaching them. */
 export const PRIVATE_HOSTS = ['10.9.9.9', '172.20.0.1', '192.168.7.7', '169.254.169.254', '100.127.0.1']
-/** A socket bound to all addresses answers from this one. */
+/** The address from which a socket that is bound to all addresses answers. */
 export const NAME_SERVER = { address: '198.18.0.1', port: 53 }
 export const WEB_PORT = 80
 export const UPLINK = { name: 'up0', address: '198.18.0.2', mtu: 1400 }
 
-/** For `skip`: why these tests cannot run here, or false. */
-export const cannotRun = process.getuid?.() === 0 ? false : 'needs root'
+/** For `skip`: the reason why these tests cannot run here, or false. */
+export const skipReason = process.getuid?.() === 0 ? false : 'needs root'
 
 export const randomInstance = (): string => randomBytes(4).toString('hex')
 
-/** Commands as a test writes them: words between spaces. */
-export const command = async (line: string): Promise<string> => {
+/** Runs a command line, split at spaces, and returns its output. */
+export const runLine = async (line: string): Promise<string> => {
   const [name, ...args] = line.split(' ')
-  return (await runCommandOrThrow(name!, args)).stdout // a line has a first word
+  return (await runCommandOrThrow(name!, args)).stdout // A line has a first word.
 }
 
 export async function moveToFreshHost(): Promise<void> {
   unshareNetwork()
-  await command('ip link set lo up')
+  await runLine('ip link set lo up')
 }
 
 export class Internet {
@@ -48,24 +47,24 @@ export class Internet {
     const child = fork(join(import.meta.dirname, 'internet-program.ts'))
     await once(child, 'message')
     const inside = `nsenter -t ${child.pid} -n`
-    await command(`ip link add up0 mtu ${UPLINK.mtu} type veth peer name up1 mtu ${UPLINK.mtu} netns ${child.pid}`)
-    await command(`ip addr add ${UPLINK.address}/24 dev up0`)
-    await command('ip link set up0 up')
-    await command(`${inside} ip addr add ${NAME_SERVER.address}/24 dev up1`)
-    await command(`${inside} ip link set up1 up`)
-    await command(`${inside} ip link set lo up`)
+    await runLine(`ip link add up0 mtu ${UPLINK.mtu} type veth peer name up1 mtu ${UPLINK.mtu} netns ${child.pid}`)
+    await runLine(`ip addr add ${UPLINK.address}/24 dev up0`)
+    await runLine('ip link set up0 up')
+    await runLine(`${inside} ip addr add ${NAME_SERVER.address}/24 dev up1`)
+    await runLine(`${inside} ip link set up1 up`)
+    await runLine(`${inside} ip link set lo up`)
     const addresses = [PUBLIC_HOST, ...PRIVATE_HOSTS, SHOP, WILD, EVIL, ...RULED]
-    for (const address of addresses) await command(`${inside} ip addr add ${address}/32 dev lo`)
-    await command(`${inside} ip route add blackhole default`)
-    await command(`ip route add default via ${NAME_SERVER.address}`)
+    for (const address of addresses) await runLine(`${inside} ip addr add ${address}/32 dev lo`)
+    await runLine(`${inside} ip route add blackhole default`)
+    await runLine(`ip route add default via ${NAME_SERVER.address}`)
     return new Internet(child)
   }
 
-  /** What it heard: datagrams as `text from address`, requests, questions (internet.ts). */
-  async seen(): Promise<string[]> {
-    this.#child.send(0)
-    const [seen] = await once(this.#child, 'message')
-    return seen as string[]
+  /** What it received so far: datagrams as `text from address`, requests and queries (internet-program.ts). */
+  async received(): Promise<string[]> {
+    this.#child.send('list')
+    const [received] = await once(this.#child, 'message')
+    return received as string[]
   }
 
   stop(): void {

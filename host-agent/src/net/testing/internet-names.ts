@@ -1,15 +1,15 @@
-/** Who is where in the internet of the tests. */
+/** The names and addresses in the internet of the tests. */
 
-/** Addresses with web servers that tell by which address and name they were called. */
+/** Addresses of web servers that answer with the address and the name of the request. */
 export const NAMED_PREFIX = '198.18.6.'
 export const SHOP = '198.18.6.6'
 export const WILD = '198.18.6.7'
 export const EVIL = '198.18.6.66'
-/** For rules about addresses. */
+/** Addresses for rules by address. */
 export const RULED = ['198.18.9.9', '198.18.9.10', '198.18.10.1', '198.18.10.2']
 const ELSEWHERE = '198.51.100.7'
 
-export function addressesOf(name: string): string[] {
+export function resolveName(name: string): string[] {
   if (name.endsWith('.wild.example') || name === 'wild.example') return [WILD]
   return NAMES[name] ?? [ELSEWHERE]
 }

@@ -1,27 +1,28 @@
 /**
- * The internet of the tests, in a process and network namespace of its own. Everything it hears it remembers
- * (`seen`): a number as a message is answered with what came from that place on.
+ * The internet of the tests, in a separate process and network namespace. It records what it receives; any message from the
+ * parent is answered with the list.
  *
- *   tcp 80 at NAMED addresses    a small HTTP server: answers with the address that was called and the Host that was meant
- *   tcp 80 elsewhere             tells who called
- *   tcp 443                      answers the first bytes with the address that was called
- *   tcp 9000                     ticks for as long as it can
- *   udp 443, 7777                nothing but remembering; udp 9001 answers each with many
- *   udp and tcp 53               names of NAMES, and 198.51.100.7 for every other
+ *   tcp 80 at NAMED_PREFIX…      a small HTTP server: answers with its own address and the Host of the request
+ *   tcp 80 elsewhere             answers with the address of the client
+ *   tcp 443                      answers the first bytes with its own address
+ *   tcp 9000                     sends ticks until the connection closes
+ *   udp 443, 7777                records datagrams
+ *   udp 9001                     answers a datagram with ticks
+ *   udp and tcp 53               resolves the names of internet-names.ts, and every other one to 198.51.100.7
  */
 import { createSocket } from 'node:dgram'
 import { createServer, type Socket } from 'node:net'
+import { unshareNetwork } from '../../ffi/network-namespace.ts'
 import { parseQuery, renderAddresses } from '../egress-proxy/dns/message.ts'
 import { readFrames, renderFrame } from '../egress-proxy/dns/tcp-frames.ts'
-import { unshareNetwork } from '../netd/libc.ts'
-import { addressesOf, NAMED_PREFIX } from './internet-names.ts'
+import { NAMED_PREFIX, resolveName } from './internet-names.ts'
 
 const TICK_MS = 10
 
 unshareNetwork()
-const seen: string[] = []
+const received: string[] = []
 process.on('disconnect', () => process.exit())
-process.on('message', (from) => process.send!(seen.slice(from as number)))
+process.on('message', () => process.send!(received))
 
 const listen = (port: number, serve: (socket: Socket) => void) =>
   createServer((socket) => {
@@ -37,16 +38,16 @@ listen(80, (socket) => {
     for (let end = text.indexOf('\r\n\r\n'); end >= 0; end = text.indexOf('\r\n\r\n')) {
       const [head, rest] = [text.slice(0, end), text.slice(end + 4)]
       text = rest
-      const answer = `${socket.localAddress} as ${/^host: *(.*)$/im.exec(head)?.[1] ?? 'nobody'}`
-      seen.push(`http ${answer}`)
-      socket.write(`HTTP/1.1 200 OK\r\nContent-Length: ${answer.length}\r\n\r\n${answer}`)
+      const response = `${socket.localAddress} as ${/^host: *(.*)$/im.exec(head)?.[1] ?? 'no host'}`
+      received.push(`http ${response}`)
+      socket.write(`HTTP/1.1 200 OK\r\nContent-Length: ${response.length}\r\n\r\n${response}`)
     }
   })
 })
 
 listen(443, (socket) =>
   socket.once('data', () => {
-    seen.push(`tls ${socket.localAddress}`)
+    received.push(`tls ${socket.localAddress}`)
     socket.write(`tls ${socket.localAddress}`)
   }),
 )
@@ -58,25 +59,25 @@ listen(9000, (socket) => {
 })
 
 for (const port of [443, 7777]) {
-  const counter = createSocket('udp4')
-  counter.on('message', (text, from) => void seen.push(`${text} from ${from.address}`))
-  counter.bind(port, '0.0.0.0')
+  const recorder = createSocket('udp4')
+  recorder.on('message', (text, from) => void received.push(`${text} from ${from.address}`))
+  recorder.bind(port, '0.0.0.0')
 }
 
-const chatty = createSocket('udp4')
-chatty.on('message', (_, from) => setInterval(() => chatty.send('tick\n', from.port, from.address), TICK_MS))
-chatty.bind(9001, '0.0.0.0')
+const ticker = createSocket('udp4')
+ticker.on('message', (_, from) => setInterval(() => ticker.send('tick\n', from.port, from.address), TICK_MS))
+ticker.bind(9001, '0.0.0.0')
 
 const names = createSocket('udp4')
-names.on('message', (packet, from) => names.send(answer(packet), from.port, from.address))
+names.on('message', (packet, from) => names.send(resolve(packet), from.port, from.address))
 names.bind(53, '0.0.0.0')
 listen(53, async (socket) => {
-  for await (const packet of readFrames(socket)) socket.write(renderFrame(answer(packet)))
+  for await (const packet of readFrames(socket)) socket.write(renderFrame(resolve(packet)))
 }).once('listening', () => process.send!('ready'))
 
-/** Every type of record is an address here: what counts is whether the question came. */
-function answer(packet: Buffer): Buffer {
+/** Every record type is answered with addresses: the tests check only whether the query arrived. */
+function resolve(packet: Buffer): Buffer {
   const query = parseQuery(packet)!
-  seen.push(`asked ${query.name} ${query.type}`)
-  return renderAddresses(query, addressesOf(query.name), 60)
+  received.push(`queried ${query.name} ${query.type}`)
+  return renderAddresses(query, resolveName(query.name), 60)
 }

@@ -1,4 +1,7 @@
-/** Stands in for a host agent that gets killed: starts a netd for the instance of argv[2], asks for 50 slots, waits. */
+/**
+ * Imitates a host agent that is killed: starts a netd for the instance in argv[2], requests 50 slots without waiting
+ * for them, and sends the pid of its netd to the parent.
+ */
 import { Netd } from '../netd-client.ts'
 
 const netd = new Netd(process.argv[2]!)

@@ -1,4 +1,4 @@
-/** Runs inside a guest (nsenter): tries each target of argv[2] (JSON) at the same time and prints the outcomes. */
+/** Runs inside a guest (nsenter): tries all targets of argv[2] (JSON) in parallel and prints the outcomes as JSON. */
 import { createSocket } from 'node:dgram'
 import { Resolver } from 'node:dns/promises'
 import { connect } from 'node:net'
@@ -6,18 +6,18 @@ import { setTimeout as sleep } from 'node:timers/promises'
 import { readFrames, renderFrame } from '../egress-proxy/dns/tcp-frames.ts'
 import type { Target } from './guest.ts'
 
-/** What does not answer by now is dropped. */
+/** What has not answered by then counts as dropped. */
 const LIMIT_MS = 3_500
-const POUR_LIMIT_MS = 20_000
-/** Between parts, so that each is a segment of its own. */
-const PART_MS = 5
+const BULK_LIMIT_MS = 20_000
+/** Between two parts, so that each is sent as its own segment. */
+const PART_DELAY_MS = 5
 const QUIET_MS = 800
 const RCODES = ['NOERROR', 'FORMERR', 'SERVFAIL', 'NXDOMAIN', 'NOTIMP', 'REFUSED']
 const A_RECORD_BYTES = 16
 
 const targets = JSON.parse(process.argv[2]!) as Target[]
 const outcomes = await Promise.all(
-  targets.map((target) => within(outcome(target), 'pour' in target ? POUR_LIMIT_MS : LIMIT_MS)),
+  targets.map((target) => within(outcome(target), 'bulk' in target ? BULK_LIMIT_MS : LIMIT_MS)),
 )
 process.stdout.write(JSON.stringify(outcomes))
 process.exit()
@@ -26,9 +26,10 @@ function outcome(target: Target): Promise<string> {
   if ('tcp' in target) return tcp(target.tcp, target.port, target.from)
   if ('name' in target) return resolve(target.name, target.server)
   if ('nameOverTcp' in target) return resolveOverTcp(target.nameOverTcp, target.server)
-  if ('ask' in target) return ask(target.ask, target.type, target.overTcp ?? false, target.server ?? '169.254.1.1')
-  if ('pour' in target) return pour(target.pour, target.port, target.bytes)
-  if ('talk' in target) return talk(target.talk, target.port, target.send)
+  if ('query' in target)
+    return query(target.query, target.type, target.overTcp ?? false, target.server ?? '169.254.1.1')
+  if ('bulk' in target) return sendBulk(target.bulk, target.port, target.bytes)
+  if ('exchange' in target) return exchange(target.exchange, target.port, target.send)
   return udp(target.udp, target.port, target.text, target.from)
 }
 
@@ -50,62 +51,62 @@ async function resolve(name: string, server: string): Promise<string> {
   }
 }
 
-/** The last four bytes of the answer are the address of its only record. */
+/** The last four bytes of the response are the address of its only record. */
 async function resolveOverTcp(name: string, server: string): Promise<string> {
-  return (await exchangeOverTcp(renderQuestion(name, 1), server))?.subarray(-4).join('.') ?? 'closed'
+  return (await exchangeOverTcp(renderQuery(name, 1), server))?.subarray(-4).join('.') ?? 'closed'
 }
 
-async function ask(name: string, type: number, overTcp: boolean, server: string): Promise<string> {
-  const question = renderQuestion(name, type)
-  const answer = await (overTcp ? exchangeOverTcp(question, server) : exchangeOverUdp(question, server))
-  if (answer === undefined) return 'closed'
-  const count = answer.readUInt16BE(6)
+async function query(name: string, type: number, overTcp: boolean, server: string): Promise<string> {
+  const packet = renderQuery(name, type)
+  const response = await (overTcp ? exchangeOverTcp(packet, server) : exchangeOverUdp(packet, server))
+  if (response === undefined) return 'closed'
+  const count = response.readUInt16BE(6)
   const addresses = Array.from({ length: count }, (_, record) => {
-    const end = question.length + (record + 1) * A_RECORD_BYTES
-    return answer.subarray(end - 4, end).join('.')
+    const end = packet.length + (record + 1) * A_RECORD_BYTES
+    return response.subarray(end - 4, end).join('.')
   })
-  return [RCODES[answer.readUInt8(3) & 0xf], ...addresses].join(' ')
+  return [RCODES[response.readUInt8(3) & 0xf], ...addresses].join(' ')
 }
 
-function renderQuestion(name: string, type: number): Buffer {
+function renderQuery(name: string, type: number): Buffer {
   const labels = name.split('.').map((label) => Buffer.from([label.length, ...Buffer.from(label, 'latin1')]))
   const header = Buffer.from([0x12, 0x34, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0])
   return Buffer.concat([header, ...labels, Buffer.from([0, type >> 8, type & 255, 0, 1])])
 }
 
-async function exchangeOverTcp(question: Buffer, server: string): Promise<Buffer | undefined> {
+async function exchangeOverTcp(query: Buffer, server: string): Promise<Buffer | undefined> {
   const socket = connect({ host: server, port: 53 })
   socket.on('error', () => {})
-  socket.write(renderFrame(question))
-  for await (const answer of readFrames(socket)) return answer
+  socket.write(renderFrame(query))
+  for await (const response of readFrames(socket)) return response
   return undefined
 }
 
-function exchangeOverUdp(question: Buffer, server: string): Promise<Buffer> {
+function exchangeOverUdp(query: Buffer, server: string): Promise<Buffer> {
   const { promise, resolve } = Promise.withResolvers<Buffer>()
   const socket = createSocket('udp4')
   socket.on('message', resolve)
-  socket.send(question, 53, server)
+  socket.send(query, 53, server)
   return promise
 }
 
-function pour(host: string, port: number, bytes: number): Promise<string> {
+function sendBulk(host: string, port: number, bytes: number): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>()
   const socket = connect({ host, port }, () => socket.end(Buffer.alloc(bytes)))
   socket.on('data', () => {})
   socket.on('error', (error) => resolve(error.message))
-  socket.on('close', () => resolve('poured'))
+  socket.on('close', () => resolve('sent all'))
   return promise
 }
 
-/** Until the other side ends, or says nothing for a while. */
-function talk(host: string, port: number, send: string[]): Promise<string> {
+/** Receives until the other side closes or sends nothing for a while. */
+function exchange(host: string, port: number, send: string[]): Promise<string> {
   const { promise, resolve } = Promise.withResolvers<string>()
   let text = ''
   const socket = connect({ host, port, noDelay: true }, async () => {
     for (const part of send) {
       socket.write(part, 'latin1')
-      await sleep(PART_MS)
+      await sleep(PART_DELAY_MS)
     }
   })
   let quiet: NodeJS.Timeout | undefined

@@ -1,11 +1,11 @@
-/** A ClientHello by hand: the least that is one, with a name or without. */
+/** Renders a minimal TLS ClientHello, with or without a server name. */
 
-export function renderHello(name: string | undefined, extensions: Buffer[] = []): Buffer {
+export function renderClientHello(name: string | undefined, extensions: Buffer[] = []): Buffer {
   const all = [...extensions, ...(name === undefined ? [] : [serverName(name)])]
   const body = Buffer.concat([
     Buffer.from([3, 3]),
     Buffer.alloc(32, 7), // random
-    Buffer.from([0]), // no session
+    Buffer.from([0]), // empty session id
     vector(2, Buffer.from([0x13, 0x01])),
     vector(1, Buffer.from([0])),
     vector(2, Buffer.concat(all)),
@@ -13,14 +13,17 @@ export function renderHello(name: string | undefined, extensions: Buffer[] = [])
   return Buffer.concat([Buffer.from([1]), vector(3, body)])
 }
 
-/** An encrypted ClientHello, as far as its form goes. */
-export const ENCRYPTED_HELLO = Buffer.concat([Buffer.from([0xfe, 0x0d]), vector(2, Buffer.alloc(64, 9))])
+/** The extension of an encrypted ClientHello, with arbitrary content. */
+export const ENCRYPTED_CLIENT_HELLO = Buffer.concat([Buffer.from([0xfe, 0x0d]), vector(2, Buffer.alloc(64, 9))])
 
-/** In records of at most so many bytes. */
-export function inRecords(message: Buffer, bytes = message.length): Buffer[] {
-  const count = Math.ceil(message.length / bytes)
+/** Splits a message into TLS records with at most `recordBytes` of content. */
+export function toRecords(message: Buffer, recordBytes = message.length): Buffer[] {
+  const count = Math.ceil(message.length / recordBytes)
   return Array.from({ length: count }, (_, index) =>
-    Buffer.concat([Buffer.from([22, 3, 1]), vector(2, message.subarray(index * bytes, (index + 1) * bytes))]),
+    Buffer.concat([
+      Buffer.from([22, 3, 1]),
+      vector(2, message.subarray(index * recordBytes, (index + 1) * recordBytes)),
+    ]),
   )
 }
 

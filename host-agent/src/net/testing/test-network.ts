@@ -1,14 +1,15 @@
-/** A host with its network and an internet behind it, for one test file; sandboxes are guests with rules. */
+/** A host with its network and an internet behind it, for one test file. Its sandboxes are guests with rules. */
 import { mkdtempSync, readdirSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { createLog } from '@warren/kit/log'
 import { HOST_NETWORK_DEFAULT, type HostVmNetwork } from '@warren/protocol'
+import { VmmLauncher } from '../../vmm/launcher-client.ts'
 import { netnsName } from '../names.ts'
 import { type Network, type NetworkSettings, openNetwork } from '../open.ts'
 import { type Guest, startGuest } from './guest.ts'
-import { command, Internet, moveToFreshHost, NAME_SERVER, randomInstance } from './host.ts'
+import { Internet, moveToFreshHost, NAME_SERVER, randomInstance, runLine } from './host.ts'
 
 export const CIDR = '100.64.0.0/16'
 export const GUEST_MAC = '52:54:00:00:00:01'
@@ -21,8 +22,11 @@ export const withRules = (egress: string[], rest: Partial<HostVmNetwork> = {}): 
   ...rest,
 })
 
-export class World {
+const log = createLog({ name: 'test', level: 'error', format: 'json' })
+
+export class TestNetwork {
   readonly internet: Internet
+  readonly launcher: VmmLauncher
   readonly sandboxes: Sandbox[] = []
   network: Network
   readonly #settings: NetworkSettings
@@ -30,10 +34,11 @@ export class World {
   private constructor(internet: Internet, network: Network, settings: NetworkSettings) {
     this.internet = internet
     this.network = network
+    this.launcher = new VmmLauncher(settings.instance)
     this.#settings = settings
   }
 
-  static async open(change: Partial<NetworkSettings> = {}): Promise<World> {
+  static async open(change: Partial<NetworkSettings> = {}): Promise<TestNetwork> {
     await moveToFreshHost()
     const internet = await Internet.start()
     const settings = {
@@ -46,30 +51,30 @@ export class World {
       upstreams: [NAME_SERVER],
       ...change,
     }
-    const network = await openNetwork(createLog({ name: 'test', level: 'error', format: 'json' }), settings)
+    const network = await openNetwork(log, settings)
     await network.slots.start().until
-    return new World(internet, network, settings)
+    return new TestNetwork(internet, network, settings)
   }
 
-  async sandbox(ip: string, network?: HostVmNetwork): Promise<Sandbox> {
+  async addSandbox(ip: string, network?: HostVmNetwork): Promise<Sandbox> {
     const { slot } = await this.network.slots.claim(ip, network)
-    return this.#furnish(slot, ip)
+    return this.#startGuest(slot, ip)
   }
 
-  /** On a slot that has no address yet. */
-  async nobody(): Promise<Sandbox> {
-    return this.#furnish(await this.network.slots.take(), '')
+  /** A guest on a slot without an address. */
+  async addUnassignedGuest(): Promise<Sandbox> {
+    return this.#startGuest(await this.network.slots.take(), '')
   }
 
-  async #furnish(slot: number, ip: string): Promise<Sandbox> {
-    const guest = await startGuest(this.network.netd, slot)
-    const link = await command(`ip -n ${netnsName(this.network.instance, slot)} -o link show tap0`)
+  async #startGuest(slot: number, ip: string): Promise<Sandbox> {
+    const guest = await startGuest(this.launcher, slot)
+    const link = await runLine(`ip -n ${netnsName(this.network.instance, slot)} -o link show tap0`)
     const sandbox = { slot, ip, guest, gatewayMac: /link\/ether (\S+)/.exec(link)![1]! }
     this.sandboxes.push(sandbox)
     return sandbox
   }
 
-  async end({ slot, guest }: Sandbox): Promise<void> {
+  async removeSandbox({ slot, guest }: Sandbox): Promise<void> {
     await guest.stop()
     await this.network.slots.release(slot)
     this.sandboxes.splice(
@@ -78,17 +83,17 @@ export class World {
     )
   }
 
-  /** As after a host agent that was killed: all it had in memory is gone, the sandboxes go on. */
+  /** As after a restart of the host agent: its memory is lost, the sandboxes continue to run. */
   async restartHostAgent(): Promise<void> {
     await this.network.close()
-    this.network = await openNetwork(createLog({ name: 'test', level: 'error', format: 'json' }), this.#settings)
+    this.network = await openNetwork(log, this.#settings)
     for (const { slot, ip } of this.sandboxes) this.network.slots.adopt(slot, ip)
     await this.network.reap()
     await this.network.slots.start().until
   }
 
-  /** What is kept for the next host agent. */
-  keptFiles(): string[] {
+  /** The files for the next host agent (slot-store.ts). */
+  storedFiles(): string[] {
     return readdirSync(this.#settings.stateDir)
   }
 
@@ -96,6 +101,7 @@ export class World {
     for (const { guest } of this.sandboxes) await guest.stop()
     await this.network.netd.request('tearDownHost')
     await this.network.close()
+    await this.launcher.close()
     this.internet.stop()
     await rm(this.#settings.stateDir, { recursive: true, force: true })
   }

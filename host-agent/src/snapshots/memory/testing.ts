@@ -1,23 +1,17 @@
-/** Simulates the memory of a VM in tests: a file mapped privately into the test process. */
+/** A stand-in for a machine's memory in tests: a file that is mapped privately into this process. */
 import { closeSync, openSync } from 'node:fs'
-import koffi from 'koffi'
-
-const libc = koffi.load(null)
-const mmap = libc.func('void *mmap(void *address, size_t length, int prot, int flags, int fd, long offset)')
-const munmap = libc.func('int munmap(void *address, size_t length)')
-const PROT_READ_WRITE = 3
-const MAP_PRIVATE = 2
+import { mapPrivate } from '../../ffi/memory-mapping.ts'
 
 export type FakeMemory = { fd: number; bytes: Buffer; close(): void }
 
 export function mapPrivately(file: string, length: number): FakeMemory {
   const fd = openSync(file, 'r')
-  const address: bigint = mmap(null, length, PROT_READ_WRITE, MAP_PRIVATE, fd, 0)
+  const { bytes, unmap } = mapPrivate(fd, length)
   return {
     fd,
-    bytes: Buffer.from(koffi.view(address, length)),
+    bytes,
     close() {
-      munmap(address, length)
+      unmap()
       closeSync(fd)
     },
   }

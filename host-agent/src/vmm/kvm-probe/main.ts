@@ -5,8 +5,10 @@
  * and kills it after a time limit. Descriptors and mappings are released when the process exits.
  */
 import { openSync } from 'node:fs'
-import { getSystemErrorName } from 'node:util'
-import koffi from 'koffi'
+import { ioctlData, ioctlValue } from '../../ffi/ioctl.ts'
+import { mapAnonymous, mapShared } from '../../ffi/memory-mapping.ts'
+import { setAlarm } from '../../ffi/process.ts'
+import { SystemCallError } from '../../ffi/system-call.ts'
 import {
   GUEST_MEMORY_BYTES,
   guestMemory,
@@ -44,12 +46,6 @@ const EXIT_INTERNAL_ERROR = 17
 /** Longer than the parent's limit: it only matters if the parent died and the guest never leaves KVM_RUN. */
 const ALARM_SECONDS = 10
 
-const libc = koffi.load(null)
-const alarm = libc.func('uint alarm(uint seconds)')
-const mmap = libc.func('void *mmap(void *address, size_t length, int prot, int flags, int fd, long offset)')
-const ioctlWithValue = libc.func('int ioctl(int fd, ulong request, ulong value)')
-const ioctlWithData = libc.func('int ioctl(int fd, ulong request, void *data)')
-
 /** A refused system call ends the stage. The report says which one, and why. */
 class Refused extends Error {
   readonly report: StageReport
@@ -59,7 +55,7 @@ class Refused extends Error {
   }
 }
 
-alarm(ALARM_SECONDS)
+setAlarm(ALARM_SECONDS)
 const stage = STAGES.find((one) => one === process.argv[2])
 if (stage === undefined) throw new Error(`usage: main.ts ${STAGES.join('|')}`)
 process.stdout.write(JSON.stringify(report(stage)))
@@ -69,6 +65,7 @@ function report(stage: Stage): StageReport {
     return runStage(stage)
   } catch (error) {
     if (error instanceof Refused) return error.report
+    if (error instanceof SystemCallError) return { end: 'refused', call: error.call, code: error.code }
     throw error
   }
 }
@@ -80,12 +77,12 @@ function runStage(stage: Stage): StageReport {
 
   const vm = ioctl(kvm, 'CREATE_VM', 0)
   ioctl(vm, 'SET_TSS_ADDR', TSS_ADDRESS)
-  const memory = map(GUEST_MEMORY_BYTES, -1)
+  const memory = mapAnonymous(GUEST_MEMORY_BYTES)
   memory.bytes.set(guestMemory(stage))
   ioctl(vm, 'SET_USER_MEMORY_REGION', memoryRegion(memory.address))
 
   const vcpu = ioctl(vm, 'CREATE_VCPU', 0)
-  const state = map(ioctl(kvm, 'GET_VCPU_MMAP_SIZE', 0), vcpu)
+  const state = mapShared(vcpu, ioctl(kvm, 'GET_VCPU_MMAP_SIZE', 0))
   ioctl(vcpu, 'SET_CPUID2', supportedCpuid(kvm))
   const reset = Buffer.alloc(SREGS_BYTES)
   ioctl(vcpu, 'GET_SREGS', reset)
@@ -94,17 +91,10 @@ function runStage(stage: Stage): StageReport {
 
   // CPU time, not wall-clock time: on a loaded machine the vCPU may wait long without being slow.
   const before = process.threadCpuUsage()
-  enterGuest(vcpu)
+  // Runs until the guest exits; an interrupted call is repeated and continues the guest.
+  ioctl(vcpu, 'RUN', 0)
   const used = process.threadCpuUsage(before)
   return readExit(state.bytes, vcpu, (used.user + used.system) / 1000)
-}
-
-/** A signal to this process interrupts the guest, which is then entered again. */
-function enterGuest(vcpu: number): void {
-  while (ioctlWithValue(vcpu, KVM.RUN, 0) < 0) {
-    const code = errnoName()
-    if (code !== 'EINTR') throw new Refused('KVM_RUN', code)
-  }
 }
 
 /** struct kvm_run: exit_reason at offset 8, the details of that reason at 32. */
@@ -131,25 +121,12 @@ function openKvm(): number {
 }
 
 function ioctl(fd: number, name: keyof typeof KVM, argument: number | Buffer): number {
-  const call = typeof argument === 'number' ? ioctlWithValue : ioctlWithData
-  const answer: number = call(fd, KVM[name], argument)
-  if (answer < 0) throw new Refused(`KVM_${name}`, errnoName())
-  return answer
-}
-
-function errnoName(): string {
-  return getSystemErrorName(-koffi.errno())
-}
-
-/** Memory with a fixed address, unlike that of a Buffer: private and anonymous, or the kernel's view of a vCPU. */
-function map(length: number, fd: number): { address: bigint; bytes: Buffer } {
-  const PROT_READ_WRITE = 3
-  const MAP_SHARED = 0x1
-  const MAP_PRIVATE_ANONYMOUS = 0x22
-  const MAP_FAILED = 2n ** 64n - 1n
-  const address: bigint = mmap(null, length, PROT_READ_WRITE, fd < 0 ? MAP_PRIVATE_ANONYMOUS : MAP_SHARED, fd, 0)
-  if (BigInt.asUintN(64, address) === MAP_FAILED) throw new Refused('mmap', errnoName())
-  return { address, bytes: Buffer.from(koffi.view(address, length)) }
+  try {
+    return typeof argument === 'number' ? ioctlValue(fd, KVM[name], argument) : ioctlData(fd, KVM[name], argument)
+  } catch (error) {
+    if (error instanceof SystemCallError) throw new Refused(`KVM_${name}`, error.code)
+    throw error
+  }
 }
 
 /** struct kvm_userspace_memory_region: slot, flags, guest address, size, host address. */

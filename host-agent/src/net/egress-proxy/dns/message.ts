@@ -1,13 +1,13 @@
-/** As much of DNS (RFC 1035) as a proxy needs: who asks what. Queries come from guests: anything may be in them. */
+/** The part of DNS (RFC 1035) that a forwarder needs. Queries come from guests and may contain anything. */
 import { addressBytes } from '../../cidr.ts'
 
 export type Query = {
   id: number
-  /** In lower case, without the last dot; `.` is the root. */
+  /** In lower case and without the last dot; `.` is the root. */
   name: string
   type: number
   class: number
-  /** Header and question, which is what an answer of ours repeats. */
+  /** Header and question section, which every response repeats. */
   head: Buffer
 }
 
@@ -18,7 +18,7 @@ export const RCODE = { NOERROR: 0, FORMERR: 1, SERVFAIL: 2, NXDOMAIN: 3, REFUSED
 export const TYPE = { A: 1, AAAA: 28, SVCB: 64, HTTPS: 65 } as const
 export const CLASS_IN = 1
 
-/** undefined: not a single ordinary question, and not worth an answer. */
+/** Undefined for anything but an ordinary query with one question; such packets get no response. */
 export function parseQuery(packet: Buffer): Query | undefined {
   if (packet.length < HEADER_BYTES) return undefined
   const isResponse = (packet.readUInt8(2) & 0x80) !== 0
@@ -29,12 +29,12 @@ export function parseQuery(packet: Buffer): Query | undefined {
   let at = HEADER_BYTES
   for (;;) {
     const length = packet[at]
-    // Longer than a label is a compression pointer, which a first name has nothing to point at.
+    // A greater value is a compression pointer, and the first name of a message has nothing to point at.
     if (length === undefined || length > LABEL_MAX_BYTES) return undefined
     at += 1 + length
     if (length === 0) break
     if (at > packet.length || at - HEADER_BYTES > NAME_MAX_BYTES) return undefined
-    // A dot inside a label is not one between labels: rules must not take it for one.
+    // A dot inside a label is escaped, so that rules do not take it for a separator.
     labels.push(packet.toString('latin1', at - length, at).replaceAll('.', '\\.'))
   }
   if (at + 4 > packet.length) return undefined
@@ -47,32 +47,32 @@ export function parseQuery(packet: Buffer): Query | undefined {
   }
 }
 
-/** The same question under another number. */
+/** The same message with another id. */
 export function withId(packet: Buffer, id: number): Buffer {
   const copy = Buffer.from(packet)
   copy.writeUInt16BE(id, 0)
   return copy
 }
 
-/** Only an answer to what was asked counts: anybody could send a packet to the port we asked from. */
-export function isAnswerTo(answer: Buffer, question: Buffer, { head }: Query): boolean {
-  if (answer.length < head.length || (answer.readUInt8(2) & 0x80) === 0) return false
-  if (answer.readUInt16BE(0) !== question.readUInt16BE(0)) return false
-  return answer.subarray(HEADER_BYTES, head.length).equals(head.subarray(HEADER_BYTES))
+/** Checks that a packet answers `query` as it was sent in `forwarded`: any host can send packets to our port. */
+export function isResponseTo(response: Buffer, forwarded: Buffer, { head }: Query): boolean {
+  if (response.length < head.length || (response.readUInt8(2) & 0x80) === 0) return false
+  if (response.readUInt16BE(0) !== forwarded.readUInt16BE(0)) return false
+  return response.subarray(HEADER_BYTES, head.length).equals(head.subarray(HEADER_BYTES))
 }
 
-/** The question and nothing that came with it. */
-export function withoutExtras({ head }: Query): Buffer {
-  const question = Buffer.from(head)
-  // Of the flags, only whether recursion is wanted.
-  question.writeUInt16BE((question.readUInt8(2) & 0x01) << 8, 2)
-  question.fill(0, 6, HEADER_BYTES)
-  return question
+/** The query without additional records, such as EDNS options, in which a guest could send data out. */
+export function withoutAdditionalRecords({ head }: Query): Buffer {
+  const query = Buffer.from(head)
+  // Of the flags only "recursion desired" is kept.
+  query.writeUInt16BE((query.readUInt8(2) & 0x01) << 8, 2)
+  query.fill(0, 6, HEADER_BYTES)
+  return query
 }
 
-/** One A record for each address; each points back to the question's name. */
+/** A response with one A record per address; each refers to the name in the question section. */
 export function renderAddresses(query: Query, addresses: readonly string[], ttlSeconds: number): Buffer {
-  const head = renderFailure(query, RCODE.NOERROR)
+  const head = renderEmptyResponse(query, RCODE.NOERROR)
   head.writeUInt16BE(addresses.length, 6)
   const records = addresses.map((address) => {
     const record = Buffer.from([0xc0, HEADER_BYTES, 0, TYPE.A, 0, CLASS_IN, 0, 0, 0, 0, 0, 4, ...addressBytes(address)])
@@ -82,12 +82,12 @@ export function renderAddresses(query: Query, addresses: readonly string[], ttlS
   return Buffer.concat([head, ...records])
 }
 
-/** An answer without records: a failure, or with NOERROR that the name has none of this type. */
-export function renderFailure({ head }: Query, rcode: (typeof RCODE)[keyof typeof RCODE]): Buffer {
-  const answer = Buffer.from(head)
-  // A response, with the recursion bit as asked; recursion is available; one question, nothing else.
-  answer.writeUInt8(0x80 | (answer.readUInt8(2) & 0x01), 2)
-  answer.writeUInt8(0x80 | rcode, 3)
-  answer.fill(0, 6, HEADER_BYTES)
-  return answer
+/** A response without records: a failure, or with NOERROR a name that has no records of this type. */
+export function renderEmptyResponse({ head }: Query, rcode: (typeof RCODE)[keyof typeof RCODE]): Buffer {
+  const response = Buffer.from(head)
+  // Response bit, "recursion desired" as in the query, "recursion available"; one question and no records.
+  response.writeUInt8(0x80 | (response.readUInt8(2) & 0x01), 2)
+  response.writeUInt8(0x80 | rcode, 3)
+  response.fill(0, 6, HEADER_BYTES)
+  return response
 }

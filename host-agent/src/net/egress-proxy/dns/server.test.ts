@@ -4,8 +4,8 @@ import { once } from 'node:events'
 import { connect, createServer } from 'node:net'
 import { type TestContext, test } from 'node:test'
 import type { Upstream } from '../../egress-proxy-protocol.ts'
-import { Shares } from '../source-limiter.ts'
-import { isAnswerTo, parseQuery, RCODE, renderFailure, withId } from './message.ts'
+import { SourceLimiter } from '../source-limiter.ts'
+import { isResponseTo, parseQuery, RCODE, renderEmptyResponse, withId } from './message.ts'
 import { type DnsServer, startDns } from './server.ts'
 import { readFrames, renderFrame } from './tcp-frames.ts'
 import { parseResolvConf } from './upstreams.ts'
@@ -13,9 +13,9 @@ import { parseResolvConf } from './upstreams.ts'
 const QUERY = Buffer.from('123401000001000000000000076578616d706c6503434f4d0000010001', 'hex')
 const log = { warn: () => {} }
 
-test('a question is read, whatever else is no question', () => {
+test('a query is parsed, and anything else is not a query', () => {
   assert.deepEqual(parseQuery(QUERY), { id: 0x1234, name: 'example.com', type: 1, class: 1, head: QUERY })
-  assert.equal(parseQuery(renderFailure(parseQuery(QUERY)!, RCODE.SERVFAIL)), undefined)
+  assert.equal(parseQuery(renderEmptyResponse(parseQuery(QUERY)!, RCODE.SERVFAIL)), undefined)
   for (let length = 0; length < QUERY.length; length++) assert.equal(parseQuery(QUERY.subarray(0, length)), undefined)
   const pointer = Buffer.from(QUERY)
   pointer.writeUInt8(0xc0, 12)
@@ -25,20 +25,20 @@ test('a question is read, whatever else is no question', () => {
   assert.equal(parseQuery(dotted)?.name, 'ex\\.mple.com')
 })
 
-test('only the answer to the very question counts', () => {
+test('only a response to the same query is accepted', () => {
   const query = parseQuery(QUERY)!
-  const answer = renderFailure(query, RCODE.SERVFAIL)
+  const answer = renderEmptyResponse(query, RCODE.SERVFAIL)
 
   assert.equal(answer.toString('hex'), `1234818200010000${'00000000'}${QUERY.toString('hex', 12)}`)
-  assert.equal(isAnswerTo(answer, QUERY, query), true)
-  assert.equal(isAnswerTo(withId(answer, 1), QUERY, query), false)
-  assert.equal(isAnswerTo(QUERY, QUERY, query), false)
+  assert.equal(isResponseTo(answer, QUERY, query), true)
+  assert.equal(isResponseTo(withId(answer, 1), QUERY, query), false)
+  assert.equal(isResponseTo(QUERY, QUERY, query), false)
   const otherName = Buffer.from(answer)
   otherName.write('f', 13)
-  assert.equal(isAnswerTo(otherName, QUERY, query), false)
+  assert.equal(isResponseTo(otherName, QUERY, query), false)
 })
 
-test('name servers come from resolv.conf, without ourselves', () => {
+test('name servers are read from resolv.conf, without our own address', () => {
   const text = '# x\nsearch lan\nnameserver 10.0.0.1\n nameserver ::1\nnameserver 169.254.1.1\nnameserver bad\n'
 
   assert.deepEqual(parseResolvConf(text), [
@@ -47,50 +47,50 @@ test('name servers come from resolv.conf, without ourselves', () => {
   ])
 })
 
-test('one sandbox cannot use up the share of the others', () => {
-  const shares = new Shares({ perSource: 2, total: 3 })
-  const release = shares.take('a')!
-  shares.take('a')
+test('one source cannot exhaust the limit of all', () => {
+  const limiter = new SourceLimiter({ perSource: 2, total: 3 })
+  const release = limiter.acquire('a')!
+  limiter.acquire('a')
 
-  assert.equal(shares.take('a'), undefined)
-  assert.notEqual(shares.take('b'), undefined)
-  assert.equal(shares.take('c'), undefined)
+  assert.equal(limiter.acquire('a'), undefined)
+  assert.notEqual(limiter.acquire('b'), undefined)
+  assert.equal(limiter.acquire('c'), undefined)
   release()
   release()
-  assert.notEqual(shares.take('c'), undefined)
-  assert.equal(shares.take('c'), undefined)
+  assert.notEqual(limiter.acquire('c'), undefined)
+  assert.equal(limiter.acquire('c'), undefined)
 })
 
-test('a question goes to the host’s server under another number and comes back under its own', async (t) => {
+test('a query is forwarded with another id and its response has the original id', async (t) => {
   const ids: number[] = []
   const upstream = await udpServer(t, (socket, packet, from) => {
     ids.push(packet.readUInt16BE(0))
-    const answer = renderFailure(parseQuery(packet)!, RCODE.SERVFAIL)
-    // A forger who guesses wrong is not believed.
+    const answer = renderEmptyResponse(parseQuery(packet)!, RCODE.SERVFAIL)
+    // A forged response with a wrong id is ignored.
     socket.send(withId(answer, ids[0]! ^ 1), from.port, from.address)
     socket.send(answer, from.port, from.address)
   })
   const server = await dns(t, [upstream])
 
-  const answers = [await askUdp(t, server), await askUdp(t, server), await askUdp(t, server)]
+  const answers = [await queryUdp(t, server), await queryUdp(t, server), await queryUdp(t, server)]
 
   for (const answer of answers) assert.equal(answer.readUInt16BE(0), 0x1234)
   assert.ok(new Set([...ids, 0x1234]).size > 2)
 })
 
-test('a server that is silent is passed over', async (t) => {
+test('when a name server does not answer, the next one is used', async (t) => {
   const silent = await udpServer(t, () => {})
-  const talking = await udpServer(t, (socket, packet, from) =>
-    socket.send(renderFailure(parseQuery(packet)!, RCODE.FORMERR), from.port, from.address),
+  const answering = await udpServer(t, (socket, packet, from) =>
+    socket.send(renderEmptyResponse(parseQuery(packet)!, RCODE.FORMERR), from.port, from.address),
   )
-  const server = await dns(t, [silent, talking])
+  const server = await dns(t, [silent, answering])
 
-  const answer = await askUdp(t, server)
+  const answer = await queryUdp(t, server)
 
   assert.equal(answer.readUInt8(3) & 0xf, RCODE.FORMERR)
 })
 
-test('without a server the guest is told, over UDP and TCP', async (t) => {
+test('without a name server the response is SERVFAIL, over UDP and TCP', async (t) => {
   const server = await dns(t, [])
   const socket = connect(server.port, '127.0.0.1')
   t.after(() => socket.destroy())
@@ -100,15 +100,15 @@ test('without a server the guest is told, over UDP and TCP', async (t) => {
   const first = (await frames.next()).value as Buffer
   const second = (await frames.next()).value as Buffer
 
-  assert.equal((await askUdp(t, server)).readUInt8(3) & 0xf, RCODE.SERVFAIL)
+  assert.equal((await queryUdp(t, server)).readUInt8(3) & 0xf, RCODE.SERVFAIL)
   assert.equal(first.readUInt8(3) & 0xf, RCODE.SERVFAIL)
   assert.equal(second.readUInt16BE(0), 7)
 })
 
-test('over TCP a long answer passes whole', async (t) => {
+test('a long response over TCP is forwarded completely', async (t) => {
   const upstream = createServer(async (socket) => {
     for await (const packet of readFrames(socket)) {
-      const head = renderFailure(parseQuery(packet)!, RCODE.SERVFAIL)
+      const head = renderEmptyResponse(parseQuery(packet)!, RCODE.SERVFAIL)
       socket.write(renderFrame(Buffer.concat([head, Buffer.alloc(60_000)])))
     }
   }).listen(0, '127.0.0.1')
@@ -129,20 +129,20 @@ async function dns(t: TestContext, upstreams: Upstream[]): Promise<DnsServer> {
   for (;;) {
     try {
       const server = await startDns(
-        { upstreams: async () => upstreams, log, judge: (_, __, packet) => ({ ask: packet }) },
+        { upstreams: async () => upstreams, log, decide: (_, __, packet) => ({ forward: packet }) },
         '127.0.0.1',
         0,
       )
       t.after(() => server.close())
       return server
     } catch (error) {
-      // A port that is free for UDP need not be free for TCP.
+      // A port that is free for UDP may be in use for TCP.
       if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') throw error
     }
   }
 }
 
-async function askUdp(t: TestContext, server: DnsServer): Promise<Buffer> {
+async function queryUdp(t: TestContext, server: DnsServer): Promise<Buffer> {
   const socket = createSocket('udp4')
   t.after(() => socket.close())
   socket.send(QUERY, server.port, '127.0.0.1')

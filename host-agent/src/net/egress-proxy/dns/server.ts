@@ -1,24 +1,24 @@
 /**
- * The resolver of the sandboxes: 169.254.1.1 for them, whatever address they ask (the host's table sees to it). The
- * source address is the sandbox; `judge` says what becomes of its question: answered here, or passed to the host's name
- * servers.
+ * The DNS server of the sandboxes. The host's table redirects their queries here, whichever server they were sent to. The
+ * source address identifies the sandbox; `decide` says whether a query is answered here or forwarded to the name servers of
+ * the host.
  *
- * Nothing a guest asks is logged.
+ * Queries are never logged.
  */
 import { createSocket } from 'node:dgram'
 import { createServer, type Socket } from 'node:net'
 import type { Log } from '@warren/kit/log'
 import type { Upstream } from '../../egress-proxy-protocol.ts'
-import { Shares } from '../source-limiter.ts'
+import { SourceLimiter } from '../source-limiter.ts'
 import { forwardTcp, forwardUdp } from './forward.ts'
-import { parseQuery, type Query, RCODE, renderFailure } from './message.ts'
+import { parseQuery, type Query, RCODE, renderEmptyResponse } from './message.ts'
 import { readFrames, renderFrame } from './tcp-frames.ts'
 
-/** A guest's resolver asks again after 5 s: by then two of our tries have failed and it has our answer. */
-const TRY_MS = 2_000
-const TRIES = 2
-/** A question under way is an open socket of the host agent, whose hard limit can be as low as 20000. */
-const QUESTIONS = { perSource: 64, total: 1_024 }
+/** A guest's resolver repeats a query after 5 s. By then both attempts have failed and it has our response. */
+const ATTEMPT_MS = 2_000
+const ATTEMPTS = 2
+/** A query in progress costs a descriptor, and the limit of a process can be as low as 20000. */
+const QUERIES = { perSource: 64, total: 1_024 }
 const CONNECTIONS = { perSource: 8, total: 256 }
 const CONNECTION_IDLE_MS = 10_000
 
@@ -26,19 +26,19 @@ export type DnsServer = { port: number; close: () => Promise<void> }
 export type DnsDeps = {
   upstreams: () => Promise<Upstream[]>
   log: Pick<Log, 'warn'>
-  /** An answer, or the question to pass on in its place. */
-  judge: (source: string, query: Query, packet: Buffer) => Verdict
+  decide: (source: string, query: Query, packet: Buffer) => DnsDecision
 }
-export type Verdict = { answer: Buffer } | { ask: Buffer }
+/** The response, or the query to forward. */
+export type DnsDecision = { respond: Buffer } | { forward: Buffer }
 type Forward = typeof forwardUdp
 
-/** Over UDP and TCP on the same port. */
+/** Listens on UDP and TCP, on the same port. */
 export async function startDns(deps: DnsDeps, address: string, port: number): Promise<DnsServer> {
-  const questions = new Shares(QUESTIONS)
-  const udp = await startUdp(deps, questions, address, port)
+  const queries = new SourceLimiter(QUERIES)
+  const udp = await startUdp(deps, queries, address, port)
   try {
     const bound = udp.port
-    const tcp = await startTcp(deps, questions, address, bound)
+    const tcp = await startTcp(deps, queries, address, bound)
     return { port: bound, close: async () => void (await Promise.all([udp.close(), tcp.close()])) }
   } catch (error) {
     await udp.close()
@@ -46,18 +46,18 @@ export async function startDns(deps: DnsDeps, address: string, port: number): Pr
   }
 }
 
-async function startUdp(deps: DnsDeps, questions: Shares, address: string, port: number): Promise<DnsServer> {
+async function startUdp(deps: DnsDeps, queries: SourceLimiter, address: string, port: number): Promise<DnsServer> {
   const socket = createSocket('udp4')
   const { promise: listening, resolve, reject } = Promise.withResolvers<void>()
   socket.once('error', reject)
   socket.bind(port, address, resolve)
   await listening
   socket.off('error', reject)
-  socket.on('error', (error) => deps.log.warn({ err: error }, 'the sandboxes’ resolver had an error on its socket'))
+  socket.on('error', (error) => deps.log.warn({ err: error }, 'the DNS socket failed'))
   let open = true
   socket.on('message', async (packet, from) => {
-    const reply = await answer(deps, questions, from.address, packet, forwardUdp)
-    // A reply that cannot be sent (the sandbox is gone) needs no word.
+    const reply = await answer(deps, queries, from.address, packet, forwardUdp)
+    // Sending fails when the sandbox has ended; then there is nothing to report.
     if (reply !== undefined && open) socket.send(reply, from.port, from.address, () => {})
   })
   const close = () =>
@@ -68,18 +68,18 @@ async function startUdp(deps: DnsDeps, questions: Shares, address: string, port:
   return { port: socket.address().port, close }
 }
 
-async function startTcp(deps: DnsDeps, questions: Shares, address: string, port: number): Promise<DnsServer> {
-  const connections = new Shares(CONNECTIONS)
+async function startTcp(deps: DnsDeps, queries: SourceLimiter, address: string, port: number): Promise<DnsServer> {
+  const connections = new SourceLimiter(CONNECTIONS)
   const open = new Set<Socket>()
   const server = createServer((socket) => {
-    const release = connections.take(socket.remoteAddress ?? '')
+    const release = connections.acquire(socket.remoteAddress ?? '')
     if (release === undefined) return socket.destroy()
     open.add(socket)
     socket.once('close', () => {
       open.delete(socket)
       release()
     })
-    void serveConnection(deps, questions, socket)
+    void serveConnection(deps, queries, socket)
   })
   const { promise: listening, resolve, reject } = Promise.withResolvers<void>()
   server.once('error', reject)
@@ -94,52 +94,52 @@ async function startTcp(deps: DnsDeps, questions: Shares, address: string, port:
   return { port, close }
 }
 
-/** One question after the other; the next is read when this one is answered. */
-async function serveConnection(deps: DnsDeps, questions: Shares, socket: Socket): Promise<void> {
+/** Serves queries in order: the next one is read when the previous one is answered. */
+async function serveConnection(deps: DnsDeps, queries: SourceLimiter, socket: Socket): Promise<void> {
   const source = socket.remoteAddress ?? ''
   socket.setTimeout(CONNECTION_IDLE_MS, () => socket.destroy())
   try {
     for await (const packet of readFrames(socket)) {
-      const reply = await answer(deps, questions, source, packet, forwardTcp)
+      const reply = await answer(deps, queries, source, packet, forwardTcp)
       if (reply === undefined || socket.destroyed) return
       socket.write(renderFrame(reply))
     }
   } catch {
-    // The guest cut the connection: nobody is left to be told.
+    // The guest closed the connection.
   } finally {
     socket.destroy()
   }
 }
 
-/** undefined: no answer, because it was no question. */
+/** Undefined when the packet is not a query. */
 async function answer(
   deps: DnsDeps,
-  questions: Shares,
+  queries: SourceLimiter,
   source: string,
   packet: Buffer,
   forward: Forward,
 ): Promise<Buffer | undefined> {
   const query = parseQuery(packet)
   if (query === undefined) return undefined
-  const verdict = deps.judge(source, query, packet)
-  if ('answer' in verdict) return verdict.answer
-  const release = questions.take(source)
-  if (release === undefined) return renderFailure(query, RCODE.SERVFAIL)
+  const decision = deps.decide(source, query, packet)
+  if ('respond' in decision) return decision.respond
+  const release = queries.acquire(source)
+  if (release === undefined) return renderEmptyResponse(query, RCODE.SERVFAIL)
   try {
-    return await ask(await deps.upstreams(), verdict.ask, query, forward)
+    return await forwardToAny(await deps.upstreams(), decision.forward, query, forward)
   } finally {
     release()
   }
 }
 
-/** The servers in their order, and from the first again, until one answers. */
-async function ask(upstreams: Upstream[], packet: Buffer, query: Query, forward: Forward): Promise<Buffer> {
-  for (let attempt = 0; attempt < TRIES && upstreams.length > 0; attempt++) {
+/** Tries the servers in order, starting over after the last, until one answers. */
+async function forwardToAny(upstreams: Upstream[], packet: Buffer, query: Query, forward: Forward): Promise<Buffer> {
+  for (let attempt = 0; attempt < ATTEMPTS && upstreams.length > 0; attempt++) {
     try {
-      return await forward(packet, query, upstreams[attempt % upstreams.length]!, TRY_MS)
+      return await forward(packet, query, upstreams[attempt % upstreams.length]!, ATTEMPT_MS)
     } catch {
-      // The next one may know; when none does, the guest learns that below.
+      // The next server may answer; when none does, the guest gets SERVFAIL.
     }
   }
-  return renderFailure(query, RCODE.SERVFAIL)
+  return renderEmptyResponse(query, RCODE.SERVFAIL)
 }

@@ -1,4 +1,4 @@
-/** DNS over TCP: each message after its length in two bytes. */
+/** DNS over TCP: each message follows its length in two bytes. */
 
 export function renderFrame(message: Buffer): Buffer {
   const length = Buffer.alloc(2)
@@ -6,7 +6,7 @@ export function renderFrame(message: Buffer): Buffer {
   return Buffer.concat([length, message])
 }
 
-/** Reads no further ahead than one message: the rest waits in the stream until the caller asks. */
+/** Reads at most one message ahead; later bytes stay in the stream until the caller asks for the next message. */
 export async function* readFrames(stream: AsyncIterable<Buffer>): AsyncGenerator<Buffer> {
   let rest: Buffer = Buffer.alloc(0)
   for await (const chunk of stream) {

@@ -1,12 +1,12 @@
-/** Where the host asks: the name servers of /etc/resolv.conf, read again now and then, as they change with the network. */
+/** The name servers of the host, from /etc/resolv.conf. The file is read again regularly, because it changes with the network. */
 import { readFile } from 'node:fs/promises'
 import { isIP } from 'node:net'
 import type { Upstream } from '../../egress-proxy-protocol.ts'
 import { HOST_ADDRESS } from '../../names.ts'
 
 const RESOLV_CONF = '/etc/resolv.conf'
-const KEEP_MS = 5_000
-/** The resolver's own number, MAXNS. */
+const CACHE_MS = 5_000
+/** The limit of glibc's resolver, MAXNS. */
 const UPSTREAMS_MAX = 3
 
 export function parseResolvConf(text: string): Upstream[] {
@@ -18,14 +18,14 @@ export function parseResolvConf(text: string): Upstream[] {
     .map((address) => ({ address, port: 53 }))
 }
 
-/** An unreadable file keeps what was known: the network is being changed under us. */
+/** While the file cannot be read, the last list stays in use: the network is probably being reconfigured. */
 export function hostUpstreams(now: () => number = Date.now): () => Promise<Upstream[]> {
-  let known: Upstream[] = []
+  let upstreams: Upstream[] = []
   let readAt = Number.NEGATIVE_INFINITY
   return async () => {
-    if (now() - readAt < KEEP_MS) return known
+    if (now() - readAt < CACHE_MS) return upstreams
     readAt = now()
-    known = await readFile(RESOLV_CONF, 'utf8').then(parseResolvConf, () => known)
-    return known
+    upstreams = await readFile(RESOLV_CONF, 'utf8').then(parseResolvConf, () => upstreams)
+    return upstreams
   }
 }

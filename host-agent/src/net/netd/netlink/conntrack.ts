@@ -1,9 +1,11 @@
 /**
- * The flows the host remembers. A released address must not leave any: the next sandbox that gets it would receive the
- * answers to the last one's questions, because what comes back in for a known flow is let through.
+ * Lists and deletes the flows (connection tracking entries) of a sandbox on the host. None may remain when an address is
+ * released: packets of established flows are accepted, so the next sandbox with the address would receive replies meant for
+ * the previous one.
  */
+
+import { hasCode } from '../../../ffi/system-call.ts'
 import { addressBytes } from '../../cidr.ts'
-import { hasCode } from '../libc.ts'
 import { attribute, nested, numberAttribute, parseAttributes, type Request } from './message.ts'
 import { NetlinkSocket } from './socket.ts'
 
@@ -23,41 +25,41 @@ const HEADER = Buffer.from([2, 0, 0, 0])
 
 export type Flow = {
   destination: string
-  /** Of TCP and UDP. */
+  /** Undefined for protocols other than TCP and UDP. */
   port: number | undefined
-  /** Other than the destination when the host turned the flow elsewhere. */
+  /** Differs from the destination when the host redirected the flow. */
   repliedFrom: string
-  /** As the kernel gave it. */
+  /** As received from the kernel. */
   tuple: Buffer
 }
 
-/** How many there were. */
-export function deleteFlowsFrom(ip: string, chosen: (flow: Flow) => boolean = () => true): number {
+/** Returns the number of deleted flows. */
+export function deleteFlowsFrom(ip: string, matches: (flow: Flow) => boolean = () => true): number {
   using socket = openConntrack()
-  const flows = findFlowsFrom(socket, ip).filter(chosen)
+  const flows = findFlowsFrom(socket, ip).filter(matches)
   for (const { tuple } of flows) {
     try {
-      socket.change(`forget a flow of ${ip}`, deleteFlow(tuple))
+      socket.change(`delete a flow of ${ip}`, deleteFlow(tuple))
     } catch (error) {
-      // It ended by itself a moment ago.
+      // The flow ended in the meantime.
       if (!hasCode(error, 'ENOENT')) throw error
     }
   }
   return flows.length
 }
 
-/** A kernel before 5.8 knows no filter and lists all: so each is looked at. */
+/** Checks every entry, because kernels before 5.8 ignore the filter and list all flows. */
 export function findFlowsFrom(socket: NetlinkSocket, ip: string): Flow[] {
   return socket.dump(`list the flows of ${ip}`, listFlowsFrom(ip)).flatMap(({ body }) => {
     const attributes = parseAttributes(body.subarray(HEADER.length))
     const tuple = attributes.get(CTA.TUPLE_ORIG)
-    if (tuple === undefined || addressOf(tuple, IP_SOURCE) !== ip) return []
+    if (tuple === undefined || findAddress(tuple, IP_SOURCE) !== ip) return []
     const reply = attributes.get(CTA.TUPLE_REPLY)
     return [
       {
-        destination: addressOf(tuple, IP_DESTINATION) ?? '',
-        port: portOf(tuple),
-        repliedFrom: (reply && addressOf(reply, IP_SOURCE)) ?? '',
+        destination: findAddress(tuple, IP_DESTINATION) ?? '',
+        port: findPort(tuple),
+        repliedFrom: (reply && findAddress(reply, IP_SOURCE)) ?? '',
         tuple,
       },
     ]
@@ -82,12 +84,12 @@ const deleteFlow = (tuple: Buffer): Request => ({
   body: Buffer.concat([HEADER, nested(CTA.TUPLE_ORIG, tuple)]),
 })
 
-function addressOf(tuple: Buffer, which: number): string | undefined {
+function findAddress(tuple: Buffer, which: number): string | undefined {
   const addresses = parseAttributes(tuple).get(TUPLE_IP)
   return addresses && parseAttributes(addresses).get(which)?.join('.')
 }
 
-function portOf(tuple: Buffer): number | undefined {
+function findPort(tuple: Buffer): number | undefined {
   const protocol = parseAttributes(tuple).get(TUPLE_PROTO)
   return protocol && parseAttributes(protocol).get(PROTO_DESTINATION_PORT)?.readUInt16BE(0)
 }

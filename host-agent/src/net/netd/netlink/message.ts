@@ -1,16 +1,16 @@
-/** Netlink messages as bytes: a header, a body of fixed size, attributes; everything aligned to 4, little-endian. */
+/** Netlink messages: a header, a body of fixed size and attributes, aligned to 4 bytes, in little-endian order. */
 
 export const NLM_F = { REQUEST: 0x1, ACK: 0x4, DUMP: 0x300, REPLACE: 0x100, EXCL: 0x200, CREATE: 0x400 } as const
 export const NLMSG_ERROR = 2
 export const NLMSG_DONE = 3
 const HEADER_BYTES = 16
 const NESTED = 0x8000
-/** The two high bits of an attribute's type are flags. */
+/** The two highest bits of an attribute's type are flags. */
 const TYPE_MASK = 0x3fff
 
-/** A request before it has its place in a conversation. */
+/** A request without its sequence number. */
 export type Request = { type: number; flags: number; body: Buffer }
-export type Answer = { type: number; sequence: number; body: Buffer }
+export type Response = { type: number; sequence: number; body: Buffer }
 
 export function renderMessage(request: Request, sequence: number): Buffer {
   const header = Buffer.alloc(HEADER_BYTES)
@@ -21,19 +21,19 @@ export function renderMessage(request: Request, sequence: number): Buffer {
   return pad(Buffer.concat([header, request.body]))
 }
 
-export function parseMessages(bytes: Buffer): Answer[] {
-  const answers: Answer[] = []
+export function parseMessages(bytes: Buffer): Response[] {
+  const responses: Response[] = []
   for (let at = 0; at + HEADER_BYTES <= bytes.length; ) {
     const length = bytes.readUInt32LE(at)
-    if (length < HEADER_BYTES || at + length > bytes.length) throw new Error('netlink answered with a cut message')
-    answers.push({
+    if (length < HEADER_BYTES || at + length > bytes.length) throw new Error('netlink returned a truncated message')
+    responses.push({
       type: bytes.readUInt16LE(at + 4),
       sequence: bytes.readUInt32LE(at + 8),
       body: bytes.subarray(at + HEADER_BYTES, at + length),
     })
     at += aligned(length)
   }
-  return answers
+  return responses
 }
 
 export function attribute(type: number, value: Buffer): Buffer {
@@ -56,7 +56,7 @@ export function parseAttributes(bytes: Buffer): Map<number, Buffer> {
   const attributes = new Map<number, Buffer>()
   for (let at = 0; at + 4 <= bytes.length; ) {
     const length = bytes.readUInt16LE(at)
-    if (length < 4 || at + length > bytes.length) throw new Error('netlink answered with a cut attribute')
+    if (length < 4 || at + length > bytes.length) throw new Error('netlink returned a truncated attribute')
     attributes.set(bytes.readUInt16LE(at + 2) & TYPE_MASK, bytes.subarray(at + 4, at + length))
     at += aligned(length)
   }

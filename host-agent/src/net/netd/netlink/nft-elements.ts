@@ -1,6 +1,6 @@
 /**
- * Elements into the sets of a table, in one transaction, straight to the kernel: libnftables would read the whole table
- * first, which takes several times as long as the change.
+ * Adds elements to sets and maps of a table in one transaction, directly over netlink: libnftables would read the whole
+ * table first, which takes several times as long as the change.
  */
 import { attribute, NLM_F, nested, type Request, textAttribute } from './message.ts'
 import { NetlinkSocket } from './socket.ts'
@@ -15,14 +15,14 @@ const DATA = 2
 const VALUE = 1
 /** struct nfgenmsg: family (IPv4), version, resource. */
 const HEADER = Buffer.from([2, 0, 0, 0])
-/** The resource of what begins and ends a transaction is the subsystem, its high byte first. */
+/** The resource of the messages that begin and end a transaction is the subsystem, in big-endian order. */
 const BATCH_HEADER = Buffer.from([0, 0, 0, SUBSYSTEM])
 const BATCH = { BEGIN: 16, END: 17 }
 
-/** `value`: of a map. */
+/** `value`: for maps only. */
 export type Element = { set: string; key: Buffer; value?: Buffer }
 
-/** In the namespace of this thread. All of them or none. */
+/** Adds all elements or none, in the namespace of this thread. */
 export function addElements(table: string, elements: readonly Element[]): void {
   using socket = new NetlinkSocket(NETLINK_NETFILTER)
   socket.transact(`add elements to ${table}`, {

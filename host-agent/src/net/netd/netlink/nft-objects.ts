@@ -1,6 +1,6 @@
 /**
- * Counters and quotas of a table, straight from the kernel: libnftables would read every set of the table first, which
- * with a thousand rules takes ten times as long.
+ * Reads the counters and quotas of a table directly over netlink: libnftables would read every set of the table first,
+ * which takes ten times as long with a thousand rules.
  */
 import { attribute, parseAttributes, type Request, readText } from './message.ts'
 import { NetlinkSocket } from './socket.ts'
@@ -16,7 +16,7 @@ const HEADER = Buffer.from([2, 0, 0, 0])
 
 export type NftObject =
   | { kind: 'counter'; name: string; bytes: number }
-  /** `consumed` holds what was dropped for it as well. */
+  /** `consumedBytes` includes packets that were dropped because of the quota. */
   | { kind: 'quota'; name: string; limitBytes: number; consumedBytes: number }
 
 /** In the namespace of this thread. */

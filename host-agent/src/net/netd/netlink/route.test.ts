@@ -15,15 +15,15 @@ import {
 
 const hex = (text: string) => text.replace(/\s+/g, '')
 
-test('a message has its length, type, flags and number, and is padded to 4', () => {
+test('a message has its length, type, flags and sequence number and is padded to 4 bytes', () => {
   const bytes = renderMessage({ type: 16, flags: 0x400, body: Buffer.from([1, 2, 3]) }, 7)
 
   assert.equal(bytes.toString('hex'), hex('13000000 1000 0104 07000000 00000000 010203 00'))
   assert.deepEqual(parseMessages(bytes)[0], { type: 16, sequence: 7, body: Buffer.from([1, 2, 3]) })
-  assert.throws(() => parseMessages(bytes.subarray(0, 18)), /cut message/)
+  assert.throws(() => parseMessages(bytes.subarray(0, 18)), /truncated message/)
 })
 
-test('a pair of links names both ends, their MTU and the namespace of the other', () => {
+test('a veth request names both ends, their MTU and the namespace of the peer', () => {
   const { type, flags, body } = createVeth({ name: 'v0', peerName: 'w1', peerNetnsFd: 9, mtu: 1400 })
 
   assert.deepEqual([type, flags], [16, 0x600])
@@ -37,7 +37,7 @@ test('a pair of links names both ends, their MTU and the namespace of the other'
   )
 })
 
-test('an address stands on its interface, and a link-local one stays there', () => {
+test('an address is added to its interface, and a link-local one with link scope', () => {
   assert.equal(
     addAddress(5, '172.30.0.1', 30).body.toString('hex'),
     hex('02 1e 00 00 05000000  0800 0200 ac1e0001  0800 0100 ac1e0001'),
@@ -46,7 +46,7 @@ test('an address stands on its interface, and a link-local one stays there', () 
   assert.throws(() => addAddress(5, '1.2.3', 32), /not an IPv4 address/)
 })
 
-test('routes: to a link, by a gateway, into the blackhole', () => {
+test('routes to a link, through a gateway and into a blackhole are rendered', () => {
   assert.equal(
     addLinkRoute(4, '100.64.0.1').body.toString('hex'),
     hex('02 20 00 00 fe 57 fd 01 00000000  0800 0100 64400001  0800 0400 04000000'),
@@ -61,15 +61,15 @@ test('routes: to a link, by a gateway, into the blackhole', () => {
   )
 })
 
-test('what dumps say is read back', () => {
-  const answer = (body: Buffer) => ({ type: 0, sequence: 0, body })
+test('links and routes of a dump are parsed', () => {
+  const response = (body: Buffer) => ({ type: 0, sequence: 0, body })
   const several = Buffer.from(
     hex(`02 00 00 00 fe 03 00 01 00000000  2400 0900
          1000 00 00 02000000 0800 0500 c6120001  1000 00 00 03000000 0800 0500 c6120101`),
     'hex',
   )
 
-  assert.deepEqual(parseRoute(answer(addBlackhole('100.64.0.0', 16, 0xdeadbeef).body)), {
+  assert.deepEqual(parseRoute(response(addBlackhole('100.64.0.0', 16, 0xdeadbeef).body)), {
     address: '100.64.0.0',
     prefix: 16,
     type: 'blackhole',
@@ -78,9 +78,9 @@ test('what dumps say is read back', () => {
     metric: 0xdeadbeef,
     interfaceIndexes: [],
   })
-  assert.deepEqual(parseRoute(answer(several))?.interfaceIndexes, [2, 3])
+  assert.deepEqual(parseRoute(response(several))?.interfaceIndexes, [2, 3])
   const local = Buffer.from(several)
   local.writeUInt8(255, 4)
-  assert.equal(parseRoute(answer(local)), undefined)
-  assert.deepEqual(parseLink(answer(setLinkUp(3, 1400).body)), { index: 3, name: '', mtu: 1400 })
+  assert.equal(parseRoute(response(local)), undefined)
+  assert.deepEqual(parseLink(response(setLinkUp(3, 1400).body)), { index: 3, name: '', mtu: 1400 })
 })

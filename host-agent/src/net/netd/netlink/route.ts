@@ -1,13 +1,13 @@
-/** Requests about links, addresses and routes, and what dumps of them say. Pure: text and numbers to bytes and back. */
+/** Renders requests about links, addresses and routes, and parses dumps of them. Has no side effects. */
 import { addressBytes } from '../../cidr.ts'
 import {
-  type Answer,
   attribute,
   NLM_F,
   nested,
   numberAttribute,
   parseAttributes,
   type Request,
+  type Response,
   readText,
   textAttribute,
 } from './message.ts'
@@ -34,7 +34,7 @@ const SCOPE_LINK = 253
 const SCOPE_UNIVERSE = 0
 const TYPE_UNICAST = 1
 const TYPE_BLACKHOLE = 6
-/** The protocol number on every route of ours (a free one, see `man ip-route`), so they are told from the operator's. */
+/** The protocol number of all our routes (an unassigned one, see `man ip-route`), to distinguish them from others. */
 export const ROUTE_PROTOCOL = 87
 
 export type Link = { index: number; name: string; mtu: number }
@@ -51,7 +51,7 @@ export type Route = {
 export type Veth = {
   name: string
   peerName: string
-  /** Of the namespace the peer goes to; without it, both are here. */
+  /** The namespace of the peer. By default both ends are in the current namespace. */
   peerNetnsFd?: number
   peerMac?: string
   mtu: number
@@ -105,7 +105,7 @@ export const deleteAddress = (index: number, address: string, prefix: number): R
   body: addressBody(index, address, prefix),
 })
 
-/** An address that is on the other end of a link; refused (EEXIST) while it is on another one. */
+/** A route to an address at the other end of a link. Fails with EEXIST while another link has the address. */
 export const addLinkRoute = (index: number, address: string): Request => ({
   type: RTM.NEWROUTE,
   flags: NLM_F.CREATE | NLM_F.EXCL,
@@ -124,7 +124,7 @@ export const addDefaultRoute = (index: number, gateway: string): Request => ({
   body: routeBody({ prefix: 0, scope: SCOPE_UNIVERSE, type: TYPE_UNICAST, index, gateway }),
 })
 
-/** Nothing of the block leaves the machine, whether or not a sandbox has the address. The metric names the owner. */
+/** Keeps packets to unused addresses of the block on this machine. The metric identifies the instance. */
 export const addBlackhole = (address: string, prefix: number, metric: number): Request => ({
   type: RTM.NEWROUTE,
   flags: NLM_F.CREATE | NLM_F.REPLACE,
@@ -143,14 +143,14 @@ export const listRoutes = (): Request => ({
   body: Buffer.from([AF_INET, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0]),
 })
 
-export function parseLink(answer: Answer): Link {
-  const attributes = parseAttributes(answer.body.subarray(16))
+export function parseLink(response: Response): Link {
+  const attributes = parseAttributes(response.body.subarray(16))
   const mtu = attributes.get(IFLA.MTU)?.readUInt32LE(0) ?? 0
-  return { index: answer.body.readInt32LE(4), name: readText(attributes.get(IFLA.IFNAME)), mtu }
+  return { index: response.body.readInt32LE(4), name: readText(attributes.get(IFLA.IFNAME)), mtu }
 }
 
-/** Of the main table only: the local and the operator's own tables are not ours to judge. */
-export function parseRoute({ body }: Answer): Route | undefined {
+/** Undefined for routes outside the main table: the local table and those of the operator do not concern us. */
+export function parseRoute({ body }: Response): Route | undefined {
   const attributes = parseAttributes(body.subarray(12))
   const table = attributes.get(RTA.TABLE)?.readUInt32LE(0) ?? body.readUInt8(4)
   if (table !== TABLE_MAIN) return undefined
@@ -166,7 +166,7 @@ export function parseRoute({ body }: Answer): Route | undefined {
   }
 }
 
-/** A route has one way out, or several in a list of struct rtnexthop (length, flags, hops, index, attributes). */
+/** A route has one interface, or several in a list of struct rtnexthop (length, flags, hops, index, attributes). */
 function interfaceIndexes(attributes: Map<number, Buffer>): number[] {
   const only = attributes.get(RTA.OIF)
   if (only !== undefined) return [only.readUInt32LE(0)]
@@ -188,8 +188,8 @@ function linkBody(index: number, up: boolean): Buffer {
 }
 
 /**
- * struct ifaddrmsg: family, prefix length, flags, scope, index. A link-local address must not become the source of the
- * host's packets to the world, which its scope prevents.
+ * struct ifaddrmsg: family, prefix length, flags, scope, index. The link scope prevents that the host uses a link-local
+ * address as the source of its packets to the internet.
  */
 function addressBody(index: number, address: string, prefix: number): Buffer {
   const scope = address.startsWith('169.254.') ? SCOPE_LINK : SCOPE_UNIVERSE

@@ -1,10 +1,11 @@
 /**
- * A conversation with the kernel's routing code. A socket stays in the network namespace it was opened in: netd keeps
- * one for the host and opens one for each visit to a slot.
+ * A netlink socket. It keeps acting on the network namespace in which it was opened: netd has one for the host and opens
+ * another one whenever it enters a slot.
  */
 import { getSystemErrorName } from 'node:util'
-import { closeSocket, openSocket, receive, SystemCallError, send } from '../libc.ts'
-import { type Answer, NLM_F, NLMSG_DONE, NLMSG_ERROR, parseMessages, type Request, renderMessage } from './message.ts'
+import { closeSocket, openSocket, receive, send } from '../../../ffi/socket.ts'
+import { SystemCallError } from '../../../ffi/system-call.ts'
+import { NLM_F, NLMSG_DONE, NLMSG_ERROR, parseMessages, type Request, type Response, renderMessage } from './message.ts'
 
 const AF_NETLINK = 16
 const SOCK_RAW = 3
@@ -21,7 +22,10 @@ export class NetlinkSocket implements Disposable {
     this.#fd = openSocket(AF_NETLINK, SOCK_RAW, protocol)
   }
 
-  /** One after the other in one system call; stops at none, throws the first refusal. `what` names them in the error. */
+  /**
+   * Sends all requests in one system call. The kernel runs them in order and does not stop at a failure; the first failure
+   * is thrown. `what` describes the requests in the error.
+   */
   change(what: string, ...requests: Request[]): void {
     const first = this.#sequence
     this.#sequence += requests.length
@@ -30,20 +34,20 @@ export class NetlinkSocket implements Disposable {
     )
     send(this.#fd, Buffer.concat(messages))
 
-    let refusal: string | undefined
+    let failure: string | undefined
     for (let acknowledged = 0; acknowledged < requests.length; ) {
-      for (const answer of this.#receive()) {
-        if (answer.type !== NLMSG_ERROR || answer.sequence < first) continue
+      for (const response of this.#receive()) {
+        if (response.type !== NLMSG_ERROR || response.sequence < first) continue
         acknowledged++
-        refusal ??= errorOf(answer)
+        failure ??= findError(response)
       }
     }
-    if (refusal !== undefined) throw new SystemCallError(what, refusal)
+    if (failure !== undefined) throw new SystemCallError(what, failure)
   }
 
   /**
-   * All of them or none, as nf_tables wants it: between a beginning and an end that are not acknowledged themselves. A
-   * refusal of the whole names the beginning.
+   * Runs all requests or none, as nf_tables requires it: between a begin and an end message, which are not acknowledged. An
+   * error for the transaction as a whole has the sequence number of the begin message.
    */
   transact(what: string, { begin, requests, end }: { begin: Request; requests: Request[]; end: Request }): void {
     const first = this.#sequence
@@ -52,29 +56,29 @@ export class NetlinkSocket implements Disposable {
     const messages = [begin, ...acknowledged, end].map((request, index) => renderMessage(request, first + index))
     send(this.#fd, Buffer.concat(messages))
 
-    let refusal: string | undefined
-    for (let open = requests.length; open > 0; ) {
-      for (const answer of this.#receive()) {
-        if (answer.type !== NLMSG_ERROR || answer.sequence < first) continue
-        refusal ??= errorOf(answer)
-        if (answer.sequence === first) open = 0
-        else open--
+    let failure: string | undefined
+    for (let unanswered = requests.length; unanswered > 0; ) {
+      for (const response of this.#receive()) {
+        if (response.type !== NLMSG_ERROR || response.sequence < first) continue
+        failure ??= findError(response)
+        if (response.sequence === first) unanswered = 0
+        else unanswered--
       }
     }
-    if (refusal !== undefined) throw new SystemCallError(what, refusal)
+    if (failure !== undefined) throw new SystemCallError(what, failure)
   }
 
-  dump(what: string, request: Request): Answer[] {
+  dump(what: string, request: Request): Response[] {
     const sequence = this.#sequence++
     send(this.#fd, renderMessage({ ...request, flags: request.flags | NLM_F.DUMP }, sequence))
-    const found: Answer[] = []
+    const found: Response[] = []
     for (;;) {
-      for (const answer of this.#receive()) {
-        if (answer.sequence !== sequence) continue
-        if (answer.type === NLMSG_DONE) return found
-        const refusal = answer.type === NLMSG_ERROR ? errorOf(answer) : undefined
-        if (refusal !== undefined) throw new SystemCallError(what, refusal)
-        found.push(answer)
+      for (const response of this.#receive()) {
+        if (response.sequence !== sequence) continue
+        if (response.type === NLMSG_DONE) return found
+        const failure = response.type === NLMSG_ERROR ? findError(response) : undefined
+        if (failure !== undefined) throw new SystemCallError(what, failure)
+        found.push(response)
       }
     }
   }
@@ -83,14 +87,14 @@ export class NetlinkSocket implements Disposable {
     closeSocket(this.#fd)
   }
 
-  #receive(): Answer[] {
+  #receive(): Response[] {
     const length = receive(this.#fd, this.#buffer)
     return parseMessages(Buffer.from(this.#buffer.subarray(0, length)))
   }
 }
 
-/** struct nlmsgerr begins with the negative error number; 0 is the acknowledgement. */
-function errorOf(answer: Answer): string | undefined {
-  const error = answer.body.readInt32LE(0)
+/** struct nlmsgerr starts with the negative error number; 0 is an acknowledgement. */
+function findError(response: Response): string | undefined {
+  const error = response.body.readInt32LE(0)
   return error === 0 ? undefined : getSystemErrorName(error)
 }

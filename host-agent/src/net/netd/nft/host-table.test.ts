@@ -7,7 +7,7 @@ const TABLE = {
   instance: 'deadbeef',
   cidr: '100.64.0.0/16',
   uplinks: ['eth0'],
-  gate: { dns: 20_000, http: 20_001, tls: 20_002 },
+  egressProxy: { dns: 20_000, http: 20_001, tls: 20_002 },
   apiPorts: [8080],
   forwardingWasOff: false,
 }
@@ -16,7 +16,7 @@ const rules = (text: string, chain: string): string[] => {
   return body.split('\n').flatMap((line) => line.trim() || [])
 }
 
-test('what a slot lets out: between sandboxes, as granted, and to public addresses', () => {
+test('packets are forwarded between sandboxes, to granted blocks and to public addresses', () => {
   const forward = rules(renderHostTable(TABLE), 'forward').map((rule) => rule.replaceAll('"wdeadbeef*"', 'ours'))
 
   assert.deepEqual(forward.slice(3), [
@@ -31,7 +31,7 @@ test('what a slot lets out: between sandboxes, as granted, and to public address
   ])
 })
 
-test('to the resolver goes every question, to the proxy what is stamped for it, to a peer neither', () => {
+test('all DNS queries are redirected to our server and marked packets to the proxy, except between peers', () => {
   const dstnat = rules(renderHostTable(TABLE), 'dstnat').map((rule) => rule.replaceAll('iifname "wdeadbeef*" ', ''))
 
   assert.deepEqual(dstnat.slice(1), [
@@ -44,7 +44,7 @@ test('to the resolver goes every question, to the proxy what is stamped for it, 
   ])
 })
 
-test('of the host: answers, names, the API, and nothing after that', () => {
+test('of the host a sandbox reaches replies, DNS and the API, and nothing else', () => {
   const open = rules(renderHostTable(TABLE), 'input')
   const closed = rules(renderHostTable({ ...TABLE, apiPorts: [] }), 'input')
 
@@ -59,18 +59,18 @@ test('of the host: answers, names, the API, and nothing after that', () => {
   assert.deepEqual(closed, open.toSpliced(5, 1))
 })
 
-test('without an uplink nothing is masqueraded and nothing leaves', () => {
+test('without an uplink nothing is masqueraded or forwarded', () => {
   const text = renderHostTable({ ...TABLE, uplinks: [] })
 
   assert.doesNotMatch(text, /masquerade|oifname \{/)
   assert.match(text, /iifname "wdeadbeef\*" drop/)
 })
 
-test('an interface name cannot end the quotes', () => {
-  assert.throws(() => renderHostTable({ ...TABLE, uplinks: ['e"; drop'] }), /odd characters/)
+test('an interface name cannot contain quotes', () => {
+  assert.throws(() => renderHostTable({ ...TABLE, uplinks: ['e"; drop'] }), /not supported for an uplink/)
 })
 
-test('a slot lets only its guest out, under the address it gets when it is claimed', () => {
+test('a slot forwards only packets of its guest, with the address from its claim', () => {
   assert.match(renderSlotTable(), /iifname "tap0" drop\n *iifname "c1" ip saddr != 172\.30\.0\.2 drop/)
   assert.match(renderSlotTable(), /iifname "c1" oifname "v0" ip saddr @owned jump egress/)
   assert.equal(

@@ -1,33 +1,33 @@
 /**
- * The host's table of one Warren: how sandboxes get out, to whom, and what of the host they reach.
+ * The nftables table of one Warren on the host: how packets of sandboxes leave the machine and what they reach of the host.
  *
- * What a sandbox may send is judged in its slot (slot-table.ts); what arrives here has been let out there, and carries a
- * stamp where the host must act on it: to the proxy, or as it is. The private ranges are closed here a second time.
- * Between two sandboxes both slots have agreed.
+ * The table in the slot (slot-table.ts) decides what a sandbox may send. Packets that arrive here have passed it, and carry
+ * a DSCP mark where the host must act: redirect to the proxy, or forward unchanged. The closed ranges are checked here
+ * again. Traffic between two sandboxes has passed the tables of both.
  *
- * It judges packets of our own interfaces only (`policy accept`, then drops that name them), because other programs
- * forward on this machine too. Established traffic is accepted only on its way back in, so that what a slot no longer
- * lets out stops at once. Replacing the rules is one transaction.
+ * The table affects only packets of our own interfaces (`policy accept`, then drops that name them), because other programs
+ * forward on this machine too. Established traffic is accepted only towards a sandbox, so that a flow which its slot no
+ * longer allows stops immediately. The rules are replaced in one transaction.
  */
 import { CLOSED_RANGES } from '../../closed-ranges.ts'
-import type { GatePorts } from '../../egress-proxy-protocol.ts'
+import type { EgressProxyPorts } from '../../egress-proxy-protocol.ts'
 import { HOST_ADDRESS, hostTable, outerVethPrefix } from '../../names.ts'
-import { STAMP } from './slot-table.ts'
+import { MARK } from './slot-table.ts'
 
 export type HostTable = {
   instance: string
   cidr: string
   uplinks: readonly string[]
-  gate: GatePorts
+  egressProxy: EgressProxyPorts
   /** TCP ports of the host that sandboxes may reach: the API's, when it listens beyond loopback. */
   apiPorts: readonly number[]
-  /** Before Warren came: see FORWARDING_WAS_OFF. */
+  /** Forwarding was off before Warren was started; see FORWARDING_WAS_OFF. */
   forwardingWasOff: boolean
 }
 
 /**
- * An empty chain that remembers for as long as the table lives, over any number of restarts, that forwarding was off
- * before us. (The JSON of older nft does not show a table's comment.)
+ * An empty chain whose existence records, for the life of the table and across restarts, that forwarding was off before
+ * Warren was started. (The JSON output of older nft versions lacks the comment of a table.)
  */
 export const FORWARDING_WAS_OFF = 'forwarding_was_off'
 
@@ -35,7 +35,7 @@ const CHAINS = ['prerouting', 'dstnat', 'forward', 'input', 'srcnat']
 
 export function renderHostTable(table: HostTable): string {
   const name = hostTable(table.instance)
-  const { dns, http, tls } = table.gate
+  const { dns, http, tls } = table.egressProxy
   const ours = `"${outerVethPrefix(table.instance)}*"`
   const fresh = CHAINS.flatMap((chain) => [`add chain ip ${name} ${chain}`, `flush chain ip ${name} ${chain}`])
   const gone = CHAINS.map((chain) => `delete chain ip ${name} ${chain}`)
@@ -51,12 +51,12 @@ ${table.forwardingWasOff ? `  chain ${FORWARDING_WAS_OFF} { }\n` : ''}\
   }
   chain dstnat {
     type nat hook prerouting priority dstnat; policy accept;
-    iifname ${ours} ip dscp ${STAMP.GRANTED} return
+    iifname ${ours} ip dscp ${MARK.GRANTED} return
     iifname ${ours} ip daddr ${table.cidr} return
     iifname ${ours} udp dport 53 dnat to ${HOST_ADDRESS}:${dns}
     iifname ${ours} tcp dport 53 dnat to ${HOST_ADDRESS}:${dns}
-    iifname ${ours} ip dscp ${STAMP.PROXIED} tcp dport 80 dnat to ${HOST_ADDRESS}:${http}
-    iifname ${ours} ip dscp ${STAMP.PROXIED} tcp dport 443 dnat to ${HOST_ADDRESS}:${tls}
+    iifname ${ours} ip dscp ${MARK.PROXIED} tcp dport 80 dnat to ${HOST_ADDRESS}:${http}
+    iifname ${ours} ip dscp ${MARK.PROXIED} tcp dport 443 dnat to ${HOST_ADDRESS}:${tls}
   }
   chain forward {
     type filter hook forward priority filter; policy accept;
@@ -72,7 +72,7 @@ ${renderUplinkRules(table, ours)}
     iifname ${ours} ct state established,related accept
     iifname ${ours} ip daddr ${HOST_ADDRESS} udp dport ${dns} accept
     iifname ${ours} ip daddr ${HOST_ADDRESS} tcp dport { ${dns}, ${http}, ${tls} } accept
-    iifname ${ours} ip dscp ${STAMP.LIMITED} drop
+    iifname ${ours} ip dscp ${MARK.LIMITED} drop
 ${table.apiPorts.length === 0 ? '' : `    iifname ${ours} tcp dport { ${table.apiPorts.join(', ')} } accept\n`}\
     iifname ${ours} drop
     iifname != "lo" ip daddr ${HOST_ADDRESS} meta l4proto { tcp, udp } th dport { ${dns}, ${http}, ${tls} } drop
@@ -85,14 +85,14 @@ ${table.uplinks.length === 0 ? '' : `    oifname ${names(table.uplinks)} ip sadd
 `
 }
 
-/** Without an uplink nothing leaves the machine. */
+/** No rules without an uplink: nothing leaves the machine. */
 function renderUplinkRules({ uplinks }: HostTable, ours: string): string {
   if (uplinks.length === 0) return ''
   const out = `    iifname ${ours} oifname ${names(uplinks)}`
   return [
-    `${out} ip dscp ${STAMP.GRANTED} ip dscp set 0 accept`,
-    // A flow from before its sandbox was given to the proxy; the proxy's own ends on this host.
-    `${out} ip dscp ${STAMP.PROXIED} drop`,
+    `${out} ip dscp ${MARK.GRANTED} ip dscp set 0 accept`,
+    // A flow from before its sandbox got rules for the proxy. New flows are redirected to the proxy and end on this host.
+    `${out} ip dscp ${MARK.PROXIED} drop`,
     `${out} ip daddr { ${CLOSED_RANGES.join(', ')} } drop`,
     `${out} accept`,
     `    iifname ${names(uplinks)} oifname ${ours} ct state established,related accept`,
@@ -101,9 +101,10 @@ function renderUplinkRules({ uplinks }: HostTable, ours: string): string {
 
 const names = (interfaces: readonly string[]): string => `{ ${interfaces.map(quoted).join(', ')} }`
 
-/** The kernel allows nearly every character in a name; what would end the quotes is not worth supporting. */
+/** The kernel allows nearly every character in a name, even quotes. Names with unusual characters are not supported. */
 function quoted(name: string): string {
-  if (!/^[\w.@-]{1,15}$/.test(name)) throw new Error(`cannot use ${JSON.stringify(name)} as an uplink: odd characters`)
+  if (!/^[\w.@-]{1,15}$/.test(name))
+    throw new Error(`the interface name ${JSON.stringify(name)} has characters that are not supported for an uplink`)
   return `"${name}"`
 }
 

@@ -1,22 +1,22 @@
 /**
- * Between a guest's tap and the rules of its slot: what arrives is cut into packets as a wire carries them.
+ * Segments what a guest sends before it is filtered and metered.
  *
- * A guest may hand over up to 64 KiB in one piece, with the size of the packets it shall become written beside it, and
- * the kernel would count and judge it as one packet, with one header. The wire carries a header for each: 3.5 % more
- * than was metered with an honest guest, and with one that asks for packets of a few bytes many times as much. So every
- * piece goes into a pair of links that takes single packets only (CUT; offload.ts, because gso_max_segs believes what a
- * guest says of its piece); what comes out of it is what the slot's table sees (slot-table.ts). It stays outside the VM,
- * and guests that were saved before need not know.
+ * A guest may send up to 64 KiB as one large packet together with the segment size (GSO). The kernel would count and filter
+ * it as one packet with one header, but the wire carries a header per segment: 3.5 % more than was metered with an honest
+ * guest, and many times as much with one that asks for segments of a few bytes. So every packet passes through a veth pair
+ * that accepts only single packets (SEGMENT_VETH, whose offload is disabled in slot.ts; the link's limit gso_max_segs would
+ * trust the guest's own count). The slot's table sees what leaves the pair (slot-table.ts). All of it is outside the VM, so
+ * it also applies to guests that were saved earlier.
  *
- * Only IPv4 goes this way. ARP is answered at the tap; nothing else has anywhere to go.
+ * Only IPv4 takes this path. ARP is answered at the tap, and other protocols have no route.
  */
-import { CUT, SLOT_TABLE, TAP } from '../../names.ts'
+import { SEGMENT_VETH, SLOT_TABLE, TAP } from '../../names.ts'
 
-export const renderCutTable = (): string => `
+export const renderSegmentTable = (): string => `
 table netdev ${SLOT_TABLE} {
-  chain cut {
+  chain segment {
     type filter hook ingress device "${TAP}" priority filter; policy accept;
-    ether type ip ether daddr set ${CUT.exitMac} fwd to "${CUT.entry}"
+    ether type ip ether daddr set ${SEGMENT_VETH.exitMac} fwd to "${SEGMENT_VETH.entry}"
   }
 }
 `

@@ -13,7 +13,7 @@ function chain(name: string, change: Partial<HostVmNetwork>): string[] {
   return text.split('\n').flatMap((line) => (line.startsWith(prefix) ? line.slice(prefix.length) : []))
 }
 
-test('open: peers and the host, then nothing closed, then everything', () => {
+test('an open policy allows peers and the host, refuses closed ranges and allows everything else', () => {
   const networks = [{ id: 'net-01K0000000000000000000000A', members: [{ ip: '100.64.0.7', name: 'db' }] }]
 
   assert.deepEqual(chain('egress', { networks }), [
@@ -32,7 +32,7 @@ test('open: peers and the host, then nothing closed, then everything', () => {
   ])
 })
 
-test('a list: granted private addresses first, public rules after the closed ranges, names last', () => {
+test('an allowlist has granted private addresses first, public blocks after the closed ranges and names last', () => {
   const egress = ['10.20.0.9', '10.20.0.8:22', '1.2.3.4', '5.6.0.0/16:443', 'example.com', 'plain.example:80']
 
   assert.deepEqual(chain('egress', { egress }).slice(1), [
@@ -49,14 +49,14 @@ test('a list: granted private addresses first, public rules after the closed ran
   ])
 })
 
-test('the budget comes before the count, and an unmetered sandbox has none', () => {
+test('the budget is checked before the counter, and an unmetered sandbox has no budget', () => {
   const bandwidth = { ...HOST_NETWORK_DEFAULT.bandwidth, quota_bytes: -1 }
 
   assert.deepEqual(chain('passed', {}), ['quota name "budget" drop', 'counter name "out" accept'])
   assert.deepEqual(chain('passed', { bandwidth }), ['counter name "out" accept'])
 })
 
-test('a budget is replaced only by a new one; what the kernel counts of the old one stays otherwise', () => {
+test('a budget is replaced only by a new one; otherwise the kernel keeps its count', () => {
   const policy = compilePolicy(HOST_NETWORK_DEFAULT, SETTINGS)
   const unmetered = { ...policy, quotaBytes: -1 }
   const quotas = (text: string) => text.split('\n').filter((line) => / quota ip/.test(line))

@@ -1,26 +1,26 @@
 /**
- * What one sandbox may send and receive, as the chains of its slot's table. Their order decides:
+ * Renders what one sandbox may send and receive as rules for the chains of its slot's table. The first match decides:
  *
- *   egress    peers, the host, private addresses that were granted; then no closed address (except that a question for
- *             a name goes to our resolver, whichever server it was meant for); then the rules, or everything when open;
- *             last, what the proxy judges by name. What is left is refused.
- *   ingress   sandboxes that are no peers are kept out here as well, so leaving a network needs one side only.
- *   passed    the budget, then the count: what was refused costs nothing, and `out` is exactly what left.
+ *   egress    allows peers, the host and granted private addresses; then refuses closed addresses, except that DNS queries
+ *             go to our server whichever server they were sent to; then allows what rules allow, or everything when the
+ *             policy is open; last, sends ports with rules by name to the proxy. Everything else is refused.
+ *   ingress   drops packets of sandboxes that are not peers, so that a sandbox leaves a network as soon as one side changes.
+ *   passed    the budget, then the counter: refused packets cost nothing, and `out` counts exactly what left.
  *
- * A packet without a port (a later fragment) matches no rule with one: it passes only where the whole address is open.
+ * A packet without a port (a later fragment) matches no rule with a port: it passes only if the whole address is allowed.
  */
 import { BANDWIDTH_UNMETERED } from '@warren/protocol'
 import { renderCidr } from '../../cidr.ts'
 import { HOST_ADDRESS, SLOT_TABLE } from '../../names.ts'
 import type { Blocks, Policy } from '../../policy.ts'
-import { STAMP } from './slot-table.ts'
+import { MARK } from './slot-table.ts'
 
 export type Budget = { limitBytes: number; usedBytes: number }
-const NAMED_PORTS = 'meta l4proto { tcp, udp }'
+const TCP_OR_UDP = 'meta l4proto { tcp, udp }'
 
 /**
- * `budget`: a new one to replace what is there; undefined keeps the kernel's own count of it. `counts`: what the counters
- * go on from, of a sandbox that gets its slot; undefined lets them run.
+ * `budget` replaces the current one; undefined keeps the kernel's count of it. `hasQuota`: the table has a budget now.
+ * `counts`: new values of the counters, for a claim; undefined leaves the counters unchanged.
  */
 export function renderSlotPolicy(
   policy: Policy,
@@ -30,7 +30,7 @@ export function renderSlotPolicy(
 ): string {
   const metered = policy.quotaBytes !== BANDWIDTH_UNMETERED
   const replaces = budget !== undefined || !metered
-  // The kernel takes no budget that is more than used up.
+  // The kernel rejects a budget whose use exceeds its limit.
   const used = Math.min(budget?.usedBytes ?? 0, budget?.limitBytes ?? 0)
   return [
     ...['egress', 'ingress', 'passed'].map((chain) => `flush chain ip ${SLOT_TABLE} ${chain}`),
@@ -45,7 +45,7 @@ export function renderSlotPolicy(
   ].join('\n')
 }
 
-/** When no rule names them: they are replaced. */
+/** Valid after the chains are flushed: a counter that a rule refers to cannot be deleted. */
 const renderCounters = ({ usedBytes, ingressBytes }: { usedBytes: number; ingressBytes: number }): string[] =>
   [
     ['out', usedBytes],
@@ -61,16 +61,16 @@ function egressRules(policy: Policy): string[] {
     'ip dscp != 0 ip dscp set 0',
     ...(policy.peers.length === 0 ? [] : [`ip daddr ${braces(policy.peers)} goto direct`]),
     `ip daddr ${policy.cidr} return`,
-    `ip daddr ${HOST_ADDRESS} ${policy.reachesHost ? '' : `ip dscp set ${STAMP.LIMITED} `}goto passed`,
-    ...toBlocks(policy.granted, `ip dscp set ${STAMP.GRANTED} goto direct`),
-    `${NAMED_PORTS} th dport 53 ip daddr @closed goto passed`,
+    `ip daddr ${HOST_ADDRESS} ${policy.reachesHost ? '' : `ip dscp set ${MARK.LIMITED} `}goto passed`,
+    ...blockRules(policy.granted, `ip dscp set ${MARK.GRANTED} goto direct`),
+    `${TCP_OR_UDP} th dport 53 ip daddr @closed goto passed`,
     'ip daddr @closed return',
-    ...(policy.open ? [] : toBlocks(policy.rules, 'goto ruled')),
-    `${NAMED_PORTS} th dport 53 goto passed`,
+    ...(policy.open ? [] : blockRules(policy.rules, 'goto ruled')),
+    `${TCP_OR_UDP} th dport 53 goto passed`,
     ...(policy.open ? ['goto direct'] : []),
     ...(policy.open || proxiedPorts.length === 0
       ? []
-      : [`tcp dport ${braces(proxiedPorts)} ip dscp set ${STAMP.PROXIED} goto passed`]),
+      : [`tcp dport ${braces(proxiedPorts)} ip dscp set ${MARK.PROXIED} goto passed`]),
   ]
 }
 
@@ -79,11 +79,11 @@ const ingressRules = ({ cidr, peers }: Policy): string[] => [
   'counter name "in" accept',
 ]
 
-function toBlocks({ anyPort, onePort }: Blocks, verdict: string): string[] {
+function blockRules({ anyPort, onePort }: Blocks, verdict: string): string[] {
   const withPorts = onePort.map((block) => `${renderCidr(block)} . ${block.port}`)
   return [
     ...(anyPort.length === 0 ? [] : [`ip daddr ${braces(anyPort.map(renderCidr))} ${verdict}`]),
-    ...(withPorts.length === 0 ? [] : [`${NAMED_PORTS} ip daddr . th dport ${braces(withPorts)} ${verdict}`]),
+    ...(withPorts.length === 0 ? [] : [`${TCP_OR_UDP} ip daddr . th dport ${braces(withPorts)} ${verdict}`]),
   ]
 }
 

@@ -1,39 +1,40 @@
 /**
- * The table inside a slot's namespace: between the constant address of the guest and the sandbox's own, and the whole
- * judgement of what the sandbox may send (slot-policy.ts fills `egress`, `ingress` and `passed`, and replaces them in one
- * transaction). A slot without an owner may have rules already, so that a claim finds them there; nothing passes all the
- * same, because `owned` is empty.
+ * The nftables table inside a slot's namespace. It maps between the constant address of the guest and the address of the
+ * sandbox, and decides what the sandbox may send: slot-policy.ts fills the chains `egress`, `ingress` and `passed` and
+ * replaces them in one transaction. An unclaimed slot may already have rules, so that a claim need not add them; nothing
+ * passes before the claim, because `owned` is empty.
  *
- * Rules live here and not on the host, so a sandbox with a thousand rules slows no other one, and all of it goes with
- * the namespace.
+ * The rules are here and not on the host so that a sandbox with a thousand rules does not slow the others, and so that they
+ * are deleted with the namespace.
  *
- * What the guest sends comes from the exit of the cut (segment-table.ts), as single packets; what it gets goes to the tap.
+ * What the guest sends comes from the exit of SEGMENT_VETH as single packets (segment-table.ts); what it receives goes to
+ * the tap.
  *
- * The address mapping is stateless, so a clone wakes with nothing to forget. It is a map of two entries that are added
- * when the slot is claimed, together with the guest's address in `owned`. Not mapped is the packet quoted inside an
- * ICMP error: the guest does not see "fragmentation needed" or traceroute's answers. The guest's MTU is the uplink's
- * and TCP is clamped on the host, so nothing depends on them.
+ * The address mapping is stateless, so a restored clone has no connection state to drop. It is a map with two entries,
+ * added by the claim together with the guest's address in `owned`. The packet quoted inside an ICMP error is not mapped:
+ * the guest does not see "fragmentation needed" or the replies of traceroute. Nothing depends on them, because the guest
+ * has the MTU of the uplink and TCP is clamped on the host.
  *
- * Links between machines inside this one carry no mark of the kernel's, but they carry the packet's DSCP. So the slot
- * stamps what the host must know there (STAMP); whatever the guest had written into it is wiped first.
+ * A veth pair between namespaces loses the kernel's packet mark but not the packet's DSCP field. So the slot sets the DSCP
+ * to tell the host what to do (MARK), after it has cleared the value that the guest set.
  */
 import { addressBytes } from '../../cidr.ts'
 import { CLOSED_RANGES } from '../../closed-ranges.ts'
-import { CUT, GUEST_ADDRESS, INNER_VETH, SLOT_TABLE, TAP } from '../../names.ts'
+import { GUEST_ADDRESS, INNER_VETH, SEGMENT_VETH, SLOT_TABLE, TAP } from '../../names.ts'
 import type { Element } from '../netlink/nft-elements.ts'
 
-export const STAMP = {
-  /** To the proxy, which judges by name. */
+export const MARK = {
+  /** Redirect to the proxy, which checks the name. */
   PROXIED: 1,
-  /** A rule names this address, closed range or not, port 53 or not: pass it as it is. */
+  /** A rule allows this address: forward the packet, even to a closed range or to port 53. */
   GRANTED: 2,
-  /** To the host, by a sandbox that may ask for names there and nothing else. */
+  /** To the host, from a sandbox that may only use DNS there. */
   LIMITED: 3,
 } as const
 
-/** Also how long a refused destination is remembered. */
+/** How long a refused destination is recorded. */
 export const REFUSED_SECONDS = 3_600
-/** Bounds what a guest that tries everything can make the kernel remember. */
+/** Limit the memory that a guest which tries many destinations can use in the kernel. */
 const REFUSED_MAX = 1_024
 const FLOWS_MAX = 4_096
 
@@ -51,12 +52,12 @@ table ip ${SLOT_TABLE} {
     type filter hook prerouting priority raw; policy accept;
     iifname "${INNER_VETH}" notrack ip daddr set ip daddr map @addresses
     iifname "${TAP}" drop
-    iifname "${CUT.exit}" ip saddr != ${GUEST_ADDRESS} drop
-    iifname "${CUT.exit}" notrack
+    iifname "${SEGMENT_VETH.exit}" ip saddr != ${GUEST_ADDRESS} drop
+    iifname "${SEGMENT_VETH.exit}" notrack
   }
   chain input {
     type filter hook input priority filter; policy drop;
-    iifname "${CUT.exit}" icmp type echo-request accept
+    iifname "${SEGMENT_VETH.exit}" icmp type echo-request accept
   }
   chain passed { }
   chain egress { }
@@ -67,7 +68,7 @@ table ip ${SLOT_TABLE} {
     goto passed
   }
   chain ruled {
-    meta l4proto { tcp, udp } th dport 53 ip dscp set ${STAMP.GRANTED}
+    meta l4proto { tcp, udp } th dport 53 ip dscp set ${MARK.GRANTED}
     goto direct
   }
   chain refuse {
@@ -77,8 +78,8 @@ table ip ${SLOT_TABLE} {
   }
   chain forward {
     type filter hook forward priority filter; policy drop;
-    iifname "${CUT.exit}" oifname "${INNER_VETH}" ip saddr @owned jump egress
-    iifname "${CUT.exit}" oifname "${INNER_VETH}" goto refuse
+    iifname "${SEGMENT_VETH.exit}" oifname "${INNER_VETH}" ip saddr @owned jump egress
+    iifname "${SEGMENT_VETH.exit}" oifname "${INNER_VETH}" goto refuse
     iifname "${INNER_VETH}" oifname "${TAP}" ip daddr @owned jump ingress
   }
   chain postrouting {
@@ -88,13 +89,14 @@ table ip ${SLOT_TABLE} {
 }
 `
 
+/** The commands that give the slot the address of its sandbox. */
 export const renderOwner = (ip: string): string =>
   [
     `add element ip ${SLOT_TABLE} addresses { ${ip} : ${GUEST_ADDRESS}, ${GUEST_ADDRESS} : ${ip} }`,
     `add element ip ${SLOT_TABLE} owned { ${GUEST_ADDRESS} }`,
   ].join('\n')
 
-/** The same, for a slot whose rules are there already. */
+/** The same as elements for netlink, for a slot that already has its rules. */
 export function ownerElements(ip: string): Element[] {
   const [outer, inner] = [addressBytes(ip), addressBytes(GUEST_ADDRESS)]
   return [

@@ -1,6 +1,6 @@
 /**
- * libnftables in this process: text in, text out, one call is one transaction. A context stays in the network
- * namespace it was made in. Only netd and tests import this.
+ * libnftables: commands as text in, results as text out, one call is one transaction. A context keeps acting on the
+ * network namespace in which it was created.
  */
 import koffi from 'koffi'
 
@@ -18,22 +18,22 @@ export class Nft implements Disposable {
     library ??= bind()
     this.#library = library
     const context: unknown = this.#library.create(0)
-    if (context === null) throw new Error('libnftables gave no context: is nf_tables in the kernel?')
+    if (context === null) throw new Error('failed to create an nftables context; the kernel needs nf_tables')
     this.#context = context
     this.#library.bufferOutput(context)
     this.#library.bufferError(context)
   }
 
-  /** All of it or nothing. */
+  /** Runs all commands of `text` or, when one fails, none. */
   run(text: string): string {
     const failed = this.#library.run(this.#context, text) !== 0
     const output: string = this.#library.output(this.#context) ?? ''
     const errors: string = this.#library.error(this.#context) ?? ''
-    if (failed) throw new Error(`nftables refused: ${errors.trim() || 'no reason given'}\n${text}`)
+    if (failed) throw new Error(`nftables rejected a command: ${errors.trim() || 'no reason given'}\n${text}`)
     return output
   }
 
-  /** The objects of nft's JSON output, without the first, which describes the program. */
+  /** The objects of nft's JSON output, without the first one, which describes the program. */
   list(what: string): Record<string, unknown>[] {
     this.#library.setFlags(this.#context, JSON_OUTPUT)
     try {
@@ -54,7 +54,7 @@ function bind() {
   try {
     nft = koffi.load(LIBRARY)
   } catch (error) {
-    throw new Error(`cannot load ${LIBRARY}: install Debian's libnftables1 (or nftables)`, { cause: error })
+    throw new Error(`failed to load ${LIBRARY}; install the Debian package libnftables1`, { cause: error })
   }
   return {
     create: nft.func('void *nft_ctx_new(uint32_t flags)'),

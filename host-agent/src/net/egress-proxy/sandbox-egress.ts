@@ -1,19 +1,20 @@
-/** What the gate knows of one sandbox: what it may do, what it has open, what it was refused and where it went. */
+/** One sandbox in the egress proxy: its policy, its open connections, what it was refused and what it reached. */
 import type { EgressDecision, EgressFlow, EgressRefusal } from '@warren/protocol'
-import type { GateReport } from '../egress-proxy-protocol.ts'
+import type { EgressProxyReport } from '../egress-proxy-protocol.ts'
 import { allowsName, type Policy } from '../policy.ts'
 
+/** `name`: the host that the guest asked for; undefined until the proxy has read it. */
 export type Connection = { name: string | undefined; port: number; close: () => void }
 export type Attempt = { via: 'dns' | 'tls' | 'http'; destination: string; protocol: 'tcp' | 'udp'; port?: number }
 
 const DECISIONS_MAX = 200
 const FLOWS_MAX = 1_000
-const DAY_MS = 86_400_000
+const FLOW_LIFETIME_MS = 24 * 60 * 60 * 1_000
 
-export class Known {
+export class SandboxEgress {
   policy: Policy
   readonly connections = new Set<Connection>()
-  /** By what they have in common; the one touched last stands last. */
+  /** Equal attempts share one entry with a count. Least recently used first. */
   readonly #decisions = new Map<string, EgressDecision>()
   readonly #flows = new Map<string, EgressFlow & { since: number }>()
 
@@ -21,15 +22,18 @@ export class Known {
     this.policy = policy
   }
 
-  /** From now on; connections that it does not allow end. Those that have not said their name yet are judged then. */
-  change(policy: Policy): void {
+  /**
+   * Closes connections that the new policy does not allow. Connections whose name is not known yet are checked against
+   * the new policy when it is.
+   */
+  changePolicy(policy: Policy): void {
     this.policy = policy
     for (const { name, port, close } of [...this.connections]) {
       if (name !== undefined && !allowsName(policy, name, port)) close()
     }
   }
 
-  refuse(attempt: Attempt, reason: EgressRefusal): void {
+  recordRefusal(attempt: Attempt, reason: EgressRefusal): void {
     const key = [attempt.via, attempt.destination, attempt.port, reason].join(' ')
     const count = (this.#decisions.get(key)?.count ?? 0) + 1
     this.#decisions.delete(key)
@@ -37,23 +41,23 @@ export class Known {
     if (this.#decisions.size > DECISIONS_MAX) this.#decisions.delete(this.#decisions.keys().next().value!)
   }
 
-  pass(name: string, port: number): void {
+  recordFlow(name: string, port: number): void {
     const key = `${name} ${port}`
     const now = Date.now()
-    const before = this.#flows.get(key)
-    const isOld = before === undefined || now - before.since > DAY_MS
+    const previous = this.#flows.get(key)
+    const isNew = previous === undefined || now - previous.since > FLOW_LIFETIME_MS
     this.#flows.delete(key)
-    const since = isOld ? now : before.since
-    this.#flows.set(key, { destination: name, protocol: 'tcp', port, count: isOld ? 1 : before.count + 1, since })
+    const since = isNew ? now : previous.since
+    this.#flows.set(key, { destination: name, protocol: 'tcp', port, count: isNew ? 1 : previous.count + 1, since })
     if (this.#flows.size > FLOWS_MAX) this.#flows.delete(this.#flows.keys().next().value!)
   }
 
-  report(): GateReport {
+  report(): EgressProxyReport {
     const now = Date.now()
     return {
       decisions: [...this.#decisions.values()],
       flows: [...this.#flows.values()]
-        .filter(({ since }) => now - since <= DAY_MS)
+        .filter(({ since }) => now - since <= FLOW_LIFETIME_MS)
         .map(({ since: _, ...flow }) => flow),
     }
   }

@@ -1,15 +1,15 @@
-/** Tap devices: a network card whose cable is a file descriptor. */
+/** Tap devices: network interfaces whose other end is a file descriptor. */
 import { closeSync, openSync } from 'node:fs'
-import { ioctlData, ioctlValue } from './libc.ts'
+import { ioctlData, ioctlValue } from './ioctl.ts'
 
 const TUNSETIFF = 0x400454ca
 const TUNSETPERSIST = 0x400454cb
 const TUNSETOWNER = 0x400454cc
-/** IFF_TAP, IFF_NO_PI, IFF_VNET_HDR: whole frames, each with the virtio header QEMU passes on to the guest. */
+/** IFF_TAP, IFF_NO_PI, IFF_VNET_HDR: Ethernet frames, each after the virtio header that QEMU exchanges with the guest. */
 const FLAGS = 0x5002
 const IFREQ_BYTES = 40
 
-/** Makes the device in the namespace of this thread and leaves it there; `ownerUid` may attach to it later. */
+/** Creates a persistent device in the network namespace of this thread; `ownerUid` may attach to it later. */
 export function createTap(name: string, ownerUid: number): void {
   const fd = attachTap(name)
   try {
@@ -20,7 +20,7 @@ export function createTap(name: string, ownerUid: number): void {
   }
 }
 
-/** The cable's end. While somebody holds it, its namespace lives, mounted or not. */
+/** Returns the descriptor. While it is open in any process, its namespace exists, mounted or not. */
 export function attachTap(name: string): number {
   const fd = openSync('/dev/net/tun', 'r+')
   try {

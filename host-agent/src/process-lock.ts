@@ -1,0 +1,39 @@
+/**
+ * Ensures that one netd and one VMM launcher run per instance. Those of a killed host agent may still be working off
+ * their last requests when the next host agent starts. What they create after it has reaped leftovers would never be
+ * removed, so the new process waits until the old one has exited.
+ *
+ * `warren snapshots gc`, which runs without a host agent, holds the lock of netd meanwhile: no host agent starts its work
+ * until the collection is done.
+ *
+ * The lock is an abstract socket name, which the kernel frees when the process exits for any reason.
+ */
+import { createServer } from 'node:net'
+import { setTimeout as sleep } from 'node:timers/promises'
+
+const WAIT_LIMIT_MS = 15_000
+const POLL_MS = 20
+
+/** Holds the lock until the process exits or the returned function is called. */
+export async function acquireProcessLock(name: 'netd' | 'launcher', instance: string): Promise<() => void> {
+  for (const deadline = Date.now() + WAIT_LIMIT_MS; ; await sleep(POLL_MS)) {
+    try {
+      return await listen(`\0warren-${name}-${instance}`)
+    } catch (error) {
+      if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') throw error
+      if (Date.now() < deadline) continue
+      throw new Error(
+        `another ${name} of instance ${instance}, or a \`warren snapshots gc\`, did not exit within ${WAIT_LIMIT_MS} ms`,
+        { cause: error },
+      )
+    }
+  }
+}
+
+/** Connections are closed: the socket exists only for its name. */
+function listen(name: string): Promise<() => void> {
+  const { promise, resolve, reject } = Promise.withResolvers<() => void>()
+  const server = createServer((socket) => socket.destroy())
+  server.once('error', reject).listen(name, () => resolve(() => server.close()))
+  return promise
+}

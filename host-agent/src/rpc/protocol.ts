@@ -1,0 +1,11 @@
+/** The messages of a request and its reply between two processes or threads of the host agent. */
+
+/** The methods that one side offers, by name. */
+export type Calls = Record<string, (...params: never[]) => unknown>
+export type Method<C> = keyof C & string
+export type Params<C, M extends keyof C> = C[M] extends (...params: infer P) => unknown ? P : never
+export type Result<C, M extends keyof C> = C[M] extends (...params: never[]) => infer R ? R : never
+
+export type RpcRequest = { id: number; method: string; params: unknown[] }
+export type RpcError = { message: string; code?: string }
+export type RpcReply = { id: number; result: unknown } | { id: number; error: RpcError }

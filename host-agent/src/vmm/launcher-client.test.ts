@@ -1,0 +1,142 @@
+/** The VMM launcher with real taps, in a network namespace of this test. */
+import assert from 'node:assert/strict'
+import { fork } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdtempSync, readFileSync, truncateSync, writeFileSync } from 'node:fs'
+import { rm } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import { join } from 'node:path'
+import { before, type TestContext, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
+import { Netd } from '../net/netd-client.ts'
+import { isAlive } from '../net/testing/guest.ts'
+import { moveToFreshHost, randomInstance, skipReason } from '../net/testing/host.ts'
+import { VmmLauncher } from './launcher-client.ts'
+import type { LaunchRequest, ProgramExit } from './launcher-protocol.ts'
+
+if (skipReason === false) before(moveToFreshHost)
+
+test('a program inherits the tap and no other descriptor, and outlives the launcher', {
+  skip: skipReason,
+}, async (t) => {
+  const { netd, launcher, folder, request } = await setUp(t)
+  const { pid } = await launcher.request('spawn', {
+    ...request,
+    command: '/bin/sh',
+    args: ['-c', 'id; ls -l /proc/$$/fd; echo done; exec sleep 60'],
+    uid: 1234,
+    gid: 1234,
+    env: { PATH: '/usr/bin:/bin' },
+    stdoutPath: join(folder, 'out'),
+  })
+  t.after(() => process.kill(pid, 'SIGKILL'))
+  const output = () => readFileSync(join(folder, 'out'), 'utf8')
+  await until(() => output().includes('done'))
+
+  process.kill(launcher.pid!, 'SIGKILL')
+  const { freed } = await netd.request('releaseSlot', { slot: 0 })
+
+  assert.match(output(), /^uid=1234 gid=1234 groups=1234$/m)
+  assert.deepEqual(
+    [...output().matchAll(/ (\d+) -> /g)].map(([, fd]) => fd),
+    ['0', '1', '2', '3'],
+  )
+  assert.match(output(), / 3 -> \/dev\/net\/tun/)
+  assert.equal(isAlive(pid), true)
+  assert.equal(freed, false)
+})
+
+test('the exit of a program and a failed start are reported', { skip: skipReason }, async (t) => {
+  const { launcher, folder, request } = await setUp(t)
+  const exits: ProgramExit[] = []
+  launcher.on('notice', ({ exited }) => exits.push(exited))
+
+  const { pid } = await launcher.request('spawn', { ...request, command: '/bin/sh', args: ['-c', 'exit 7'] })
+  await until(() => exits.length > 0)
+
+  assert.deepEqual(exits, [{ pid, code: 7, signal: null }])
+  await assert.rejects(launcher.request('spawn', { ...request, command: '/no/such', args: [] }), /failed to start/)
+  const cgroupProcs = [join(folder, 'no/procs')]
+  await assert.rejects(launcher.request('spawn', { ...request, ...SLEEP, cgroupProcs }), /into its cgroups/)
+})
+
+test('after the launcher is killed, the next request starts another one', { skip: skipReason }, async (t) => {
+  const { launcher, request } = await setUp(t)
+  await launcher.request('ready')
+  const firstPid = launcher.pid!
+  const deaths: unknown[] = []
+  launcher.on('died', (exit) => deaths.push(exit))
+
+  process.kill(firstPid, 'SIGKILL')
+  await launcher.request('ready')
+  const { pid } = await launcher.request('spawn', { ...request, ...SLEEP })
+
+  assert.notEqual(launcher.pid, firstPid)
+  assert.deepEqual(deaths, [{ code: null, signal: 'SIGKILL' }])
+  assert.equal(isAlive(pid), true)
+  process.kill(pid, 'SIGKILL')
+})
+
+test('a request during which the launcher dies fails, unless it is safe to repeat', { skip: skipReason }, async (t) => {
+  const { launcher, request } = await setUp(t)
+  await launcher.request('ready')
+
+  process.kill(launcher.pid!, 'SIGSTOP')
+  const spawn = launcher.request('spawn', { ...request, ...SLEEP })
+  const ready = launcher.request('ready')
+  process.kill(launcher.pid!, 'SIGKILL')
+
+  await assert.rejects(spawn, /the VMM launcher (died \(SIGKILL\)|exited)/)
+  assert.equal(await ready, null)
+})
+
+test('the launcher of a killed host agent exits, and the next one waits for it', { skip: skipReason }, async (t) => {
+  const { launcher, instance } = await setUp(t)
+  const owner = fork(join(import.meta.dirname, 'testing/launcher-owner-program.ts'), [instance])
+  const [orphanPid] = (await once(owner, 'message')) as [number]
+
+  owner.kill('SIGKILL')
+  await launcher.request('ready')
+
+  assert.equal(isAlive(orphanPid), false)
+})
+
+test('a sealed copy has the content of the file and cannot be written to', { skip: skipReason }, async (t) => {
+  const { launcher, folder, request } = await setUp(t)
+  const file = join(folder, 'memory')
+  writeFileSync(file, 'saved')
+  truncateSync(file, 1024 * 1024)
+  const exits: ProgramExit[] = []
+  launcher.on('notice', ({ exited }) => exits.push(exited))
+
+  await launcher.request('spawn', {
+    ...request,
+    command: '/bin/sh',
+    args: ['-c', 'head -c 5 /proc/self/fd/4; echo; echo changed 1<>/proc/self/fd/4 || echo refused'],
+    env: { PATH: '/usr/bin:/bin' },
+    stdoutPath: join(folder, 'out'),
+    files: [{ fd: 4, path: file, flags: 'sealed' }],
+  })
+  await until(() => exits.length > 0)
+
+  assert.equal(readFileSync(join(folder, 'out'), 'utf8'), 'saved\nrefused\n')
+  assert.equal(readFileSync(file, 'latin1').slice(0, 5), 'saved')
+})
+
+const SLEEP = { command: '/bin/sleep', args: ['60'] }
+
+async function setUp(t: TestContext) {
+  const folder = mkdtempSync(join(tmpdir(), 'warren-launcher-'))
+  const instance = randomInstance()
+  const netd = new Netd(instance)
+  const launcher = new VmmLauncher(instance)
+  t.after(async () => {
+    await launcher.close()
+    await netd.request('tearDownHost')
+    await netd.close()
+    await rm(folder, { recursive: true })
+  })
+  await netd.request('createSlot', { slot: 0, mtu: 1400, tapOwnerUid: 1000 })
+  const request = { slot: 0, uid: 0, gid: 0, env: {}, stderrPath: join(folder, 'err'), cgroupProcs: [] }
+  return { netd, launcher, instance, folder, request: request satisfies Partial<LaunchRequest> }
+}

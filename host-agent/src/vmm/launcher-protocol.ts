@@ -1,0 +1,37 @@
+/** The messages between the host agent and the VMM launcher, as JSON over Node's channel. */
+
+export type LaunchFile = {
+  fd: number
+  path: string
+  /** `sealed`: a copy in memory that no process can write to. */
+  flags: 'r' | 'r+' | 'w' | 'sealed'
+}
+
+export type LaunchRequest = {
+  /** The slot whose tap the program gets as descriptor 3: `-netdev tap,id=n0,fd=3`. */
+  slot: number
+  command: string
+  args: readonly string[]
+  uid: number
+  gid: number
+  env: Record<string, string>
+  cwd?: string
+  /** The files that the output is appended to. Without `stdoutPath` stdout is discarded; stdin is empty. */
+  stdoutPath?: string
+  stderrPath: string
+  /** The files that the pid is written into. When that fails, the program is killed. */
+  cgroupProcs: readonly string[]
+  /** Further files that the program gets open, from descriptor 4 on. */
+  files?: readonly LaunchFile[]
+}
+
+export type LauncherCalls = {
+  /** Answered when the launcher is the only one of its instance: the one of a killed host agent has exited. */
+  ready: () => null
+  spawn: (request: LaunchRequest) => { pid: number }
+}
+
+export type ProgramExit = { pid: number; code: number | null; signal: NodeJS.Signals | null }
+
+/** Sent while the launcher lives. A program outlives the launcher, so its user watches the program as well. */
+export type LauncherNotice = { exited: ProgramExit }
