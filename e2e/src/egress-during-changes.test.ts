@@ -48,7 +48,7 @@ const startSender = (id: string) =>
   })
 
 const isGood = (one: string) => /^good-\d+ from /.test(one)
-const KINDS = [/^evil-\d+ from /, /^asked q-\d+\.evil\.example /, /^http \S+ as evil\.example$/]
+const FORBIDDEN_KINDS = [/^evil-\d+ from /, /^asked q-\d+\.evil\.example /, /^http \S+ as evil\.example$/]
 
 /** How many entries the internet has received, once two reads agree. */
 async function countSettled(): Promise<number> {
@@ -67,7 +67,7 @@ const waitForGood = (mark: number) =>
 const waitForEvil = (mark: number) =>
   until(async () => {
     const seen = await internet.listReceived(mark)
-    return KINDS.every((kind) => seen.some((one) => kind.test(one)))
+    return FORBIDDEN_KINDS.every((kind) => seen.some((one) => kind.test(one)))
   }, 'the traffic that is forbidden later arrives')
 
 describe('egress rules hold at every moment', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {

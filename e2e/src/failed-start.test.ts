@@ -201,10 +201,10 @@ test('PostgreSQL starts despite a stale pid file with the pid of an unrelated pr
 })
 
 for (const [what, name] of Object.entries({
-  'with spaces and punctuation': `my "data", 100% \u00fc & 'more'`,
-  'longer than a socket path may be': 'deep/'.repeat(30),
+  'has spaces and punctuation': `my "data", 100% \u00fc & 'more'`,
+  'is longer than a socket path may be': 'deep/'.repeat(30),
 })) {
-  test(`a data directory whose name is ${what} works`, async (t) => {
+  test(`a data directory whose name ${what} works`, async (t) => {
     const dataDir = await createDataDir(t, name)
 
     const instance = await startInstance(dataDir)

@@ -17,10 +17,10 @@ export type Peer = { warren: VmInstance; id: string; name: string; ip: string; n
 export async function createPeer(warren: VmInstance, owner: string, name: string, networks: string[]): Promise<Peer> {
   const body = { name, egress: ['none'], networks: networks.map((id) => ({ id })) }
   const { id, ip } = await createSandbox(warren, body)
-  const neighbour = { warren, id, name, ip: ip!, networks: new Set(networks.map((one) => `${owner} ${one}`)) }
+  const peer = { warren, id, name, ip: ip!, networks: new Set(networks.map((one) => `${owner} ${one}`)) }
   await requestOk(warren, 'POST', `/sandboxes/${id}/processes`, { cmd: 'perl', args: ['-e', PROGRAM, 'serve', name] })
   await until(async () => /:1B58 /.test(await runShell(warren, id, 'cat /proc/net/udp')), 'the peer listens')
-  return neighbour
+  return peer
 }
 
 export const shareNetwork = (one: Peer, other: Peer): boolean => !one.networks.isDisjointFrom(other.networks)
