@@ -15,6 +15,7 @@ let running: ChildProcess | undefined
 if (files.length === 0) {
   await check('format and lint', 'sh', ['tools/biome.sh', 'check', '.'], 'npm run fix repairs most findings')
   await check('types', process.execPath, ['node_modules/typescript/bin/tsc', '--noEmit'])
+  await check('wording and references', process.execPath, ['tools/check-text.ts'])
   await check('generated docs', process.execPath, ['tools/generate-docs.ts', '--check'])
   await check('guest agent', 'sh', ['tools/guest-agent-tests.sh'])
 }

@@ -1,4 +1,4 @@
-/** The lookups that almost every request makes, batched (db/batch.ts). */
+/** Batched lookups (db/batch.ts) that almost every request makes. */
 
 import { findTokens } from './access-tokens/find.ts'
 import { batched } from './db/batch.ts'

@@ -1,8 +1,9 @@
 /**
- * The control plane: config → database → deps → app → worker → listen, and the same backwards.
+ * The control plane process. It starts in this order and stops in the reverse order: configuration, database, deps, app,
+ * worker, ingress, API listener.
  *
- * Started by `warren start` it says `ready` over the channel between them and stops when that channel closes: whoever
- * started it is gone. On its own (several copies on one database) it only needs DATABASE_URL.
+ * Under `warren start` it sends `ready` over the IPC channel to its parent, and stops when that channel closes, because
+ * then the parent has exited. It can also run alone, in several copies on one database; it then needs DATABASE_URL only.
  */
 import { randomUUID } from 'node:crypto'
 import type { AddressInfo } from 'node:net'
@@ -28,7 +29,7 @@ import { ensureLocalUser } from './users/local.ts'
 
 type Urls = { baseUrl: string; metricsUrl: string; ingressUrl?: string; ingressPort?: number }
 
-/** Under the 10 s that `warren start` has for everything. */
+/** Less than the 10 s that `warren start` allows for stopping all processes. */
 const STOP_LIMIT_MS = 4_000
 
 const config = readConfigOrExit()
@@ -49,14 +50,14 @@ try {
   process.send?.({ ready: true, ...urls })
   log.info(urls, 'control plane is ready')
 } catch (error) {
-  // Whoever started us tells people; alone, the log does.
+  // The parent reports the failure to the user; without a parent, the log does.
   if (process.send) process.send({ failed: errorText(error) })
-  else log.fatal({ err: error }, 'control plane could not start')
+  else log.fatal({ err: error }, 'failed to start the control plane')
   await stop(1)
 }
 
 async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> {
-  await migrateOnce(config, log)
+  await migrateDatabase(config, log)
   const database = connectDatabase(config.databaseUrl, log)
   stack.add('database', () => database.close())
   const deps = createDeps({
@@ -77,15 +78,15 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
   stack.add('operator port', () => operator.close())
 
   const app = await buildApp(deps, tracing)
-  const heard = watchCredentialChanges(deps)
-  stack.add('credential changes', () => heard.close())
+  const credentialChanges = watchCredentialChanges(deps)
+  stack.add('credential changes', () => credentialChanges.close())
   const worker = await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
   stack.add('worker', () => worker.stop())
 
   const ingress = config.ingress ? await startIngress(deps) : undefined
   if (ingress) stack.add('ingress', () => ingress.close())
 
-  // Before anybody is let in: a create right after the start must not find that there is no host.
+  // Before the API listens: a create right after the start must find the host.
   await watchHosts.run(deps)
   await app.listen({ host: config.host, port: config.port })
   stack.add('http', () => closeApp(app))
@@ -99,8 +100,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
   }
 }
 
-/** On connections of its own, without the limits that protect requests: a migration takes as long as it takes. */
-async function migrateOnce(config: Config, log: Log): Promise<void> {
+/** On separate connections, without the query timeouts of requests: a migration may take long. */
+async function migrateDatabase(config: Config, log: Log): Promise<void> {
   const database = connectDatabase(config.databaseUrl, log, { max: 4, queryLimitMs: 0 })
   try {
     await migrate(database)
@@ -109,17 +110,17 @@ async function migrateOnce(config: Config, log: Log): Promise<void> {
   }
 }
 
-/** Requests under way get a moment to end; streams that would go on for hours do not hold up a stop. */
+/** Gives requests 2 s to end. Streams, which may last for hours, must not delay the stop. */
 async function closeApp(app: Awaited<ReturnType<typeof buildApp>>): Promise<void> {
-  const cut = setTimeout(() => app.server.closeAllConnections(), 2_000)
+  const closeRest = setTimeout(() => app.server.closeAllConnections(), 2_000)
   try {
     await app.close()
   } finally {
-    clearTimeout(cut)
+    clearTimeout(closeRest)
   }
 }
 
-/** An address to connect to, where all of them are listened on. */
+/** The host for URLs: where the API listens on all addresses, clients connect to the loopback address. */
 function urlHost(host: string): string {
   if (host === '0.0.0.0' || host === '::') return '127.0.0.1'
   return host.includes(':') ? `[${host}]` : host
@@ -130,16 +131,17 @@ async function stop(exitCode: number): Promise<never> {
   process.exit(exitCode)
 }
 
-/** After an error nobody foresaw no state in memory can be trusted; what matters is in the database. */
+/** After an unexpected error the state in memory cannot be trusted. Everything that must survive is in the database. */
 function die(error: unknown): never {
-  log.fatal({ err: error }, 'unexpected error, ending')
+  log.fatal({ err: error }, 'unexpected error, exiting')
   process.exit(70)
 }
 
 function readConfigOrExit(): Config {
   try {
     const config = readControlPlaneConfig(process.env)
-    if (config.databaseUrl === '') throw new ConfigError('DATABASE_URL is not set (npm start brings its own database)')
+    if (config.databaseUrl === '')
+      throw new ConfigError('DATABASE_URL is not set (npm start sets it to the embedded database)')
     return config
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error

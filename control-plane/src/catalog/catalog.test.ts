@@ -6,7 +6,7 @@ import { PLAN_NAMES, PLANS, planAllowsShape } from '../users/plans.ts'
 
 const { deps, user, get } = await createTestApp()
 
-test('all eleven shapes are listed publicly, paged like any list', async () => {
+test('all eleven shapes are listed without a credential, in pages', async () => {
   const all = (await get('/v1/shapes')).body.data
   const two = (await get('/v1/shapes?limit=2&offset=1')).body.data
 
@@ -31,16 +31,16 @@ test('all eleven shapes are listed publicly, paged like any list', async () => {
   assert.deepEqual(two.data, all.data.slice(1, 3))
 })
 
-test('a plan gives the shapes up to its largest', () => {
-  const given = Object.fromEntries(
+test('a plan allows the shapes up to its largest', () => {
+  const allowed = Object.fromEntries(
     PLAN_NAMES.map((plan) => [plan, SHAPES.filter((shape) => planAllowsShape(plan, shape.id)).length]),
   )
 
-  assert.deepEqual(given, { local: 11, free: 4, beginner: 8, pro: 10, enterprise: 11 })
+  assert.deepEqual(allowed, { local: 11, free: 4, beginner: 8, pro: 10, enterprise: 11 })
   assert.equal(planAllowsShape('local', 's-1024vcpu'), false)
 })
 
-test('only the shapes that are a part of a core have a quota to show', async () => {
+test('only shapes with less than one core show a CPU quota', async () => {
   const { data } = (await get('/v1/shapes')).body.data
   const quotas = data.filter((shape: object) => 'cpu_quota_pct' in shape)
 
@@ -53,14 +53,14 @@ test('only the shapes that are a part of a core have a quota to show', async () 
   )
 })
 
-test('the fractional shapes are one vCPU at a part of a core', () => {
+test('the quota of a shape is a percentage of one core', () => {
   assert.deepEqual(
     ['s-0.25vcpu-512mb', 's-0.5vcpu-1gb', 's-4vcpu-8gb'].map((id) => findShape(id)?.cpu_quota_pct),
     [25, 50, 400],
   )
 })
 
-test('the plan table is the one of the specification', () => {
+test('plans have their documented limits', () => {
   const row = ({
     sandboxes,
     networks,
@@ -87,7 +87,7 @@ test('the plan table is the one of the specification', () => {
   ])
 })
 
-test('the root file systems that are enabled are listed, with the default', async () => {
+test('enabled root file systems are listed, with the default', async () => {
   const before = (await get('/v1/rootfs')).body.data
   await deps.db.updateTable('rootfs').set({ enabled: true }).where('name', '=', 'alpine:3.20').execute()
   const after = (await get('/v1/rootfs')).body.data
@@ -101,7 +101,7 @@ test('the root file systems that are enabled are listed, with the default', asyn
   assert.deepEqual(after.rootfs, ['debian:13', 'devbox:1', 'alpine:3.20'])
 })
 
-test('hosts are for operators, with what is free on each', async () => {
+test('operators can list hosts with their free memory; other users cannot', async () => {
   const operator = await user({ operator: true })
   await deps.db
     .insertInto('hosts')

@@ -1,4 +1,4 @@
-/** The first-party images, then what operators imported. Disabled ones are not shown; a create with one is refused. */
+/** The root file systems: first-party images first, then those that operators imported. Disabled ones are not listed. */
 import type { RootfsCatalog } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 

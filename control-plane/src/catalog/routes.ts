@@ -10,7 +10,7 @@ export function catalogRoutes(app: App, deps: Deps): void {
     {
       config: { access: 'public' },
       schema: {
-        summary: 'List the shapes a sandbox can have, smallest first',
+        summary: 'List the sizes (shapes) of sandboxes, smallest first',
         tags: ['catalog'],
         querystring: PageQuery,
         response: { 200: success(page(ShapeView)) },
@@ -24,7 +24,7 @@ export function catalogRoutes(app: App, deps: Deps): void {
     {
       config: { access: 'public' },
       schema: {
-        summary: 'List the root file systems a sandbox can start from',
+        summary: 'List the root file systems for new sandboxes, and the default',
         tags: ['catalog'],
         response: { 200: success(RootfsCatalog) },
       },

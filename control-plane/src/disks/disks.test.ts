@@ -5,7 +5,7 @@ import { insertSandbox } from '../testing/sandboxes.ts'
 
 const { deps, user, get } = await createTestApp()
 
-test('a sandbox has nothing mounted, and only its owner is told so', async () => {
+test('the owner of a sandbox sees an empty list of disks; for other users it is not found', async () => {
   const [ada, bob] = [await user(), await user()]
   const { id } = await insertSandbox(deps.db, ada.id, 'running')
 

@@ -1,6 +1,6 @@
 /**
- * What a sandbox has mounted. Nothing can be registered or attached yet, so that is nothing; but it is asked: the
- * public CLI looks before every push and pull whether the path lies on a disk, and gives up when it is not told.
+ * Lists the disks of a sandbox. Disks cannot be attached yet, so the list is always empty. The route exists because
+ * existing command line clients call it before each file transfer and fail without it.
  */
 import { DiskAttachmentView, ok, PageQuery, page, SandboxParams, success } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
@@ -15,7 +15,7 @@ export function diskRoutes(app: App, deps: Deps): void {
       config: { access: 'user' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'List what a sandbox has mounted',
+        summary: 'List the disks that are attached to a sandbox',
         tags: ['disk'],
         params: SandboxParams,
         querystring: PageQuery,

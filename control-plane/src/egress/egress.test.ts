@@ -10,10 +10,10 @@ const owner = await user({ plan: 'local' })
 
 const networkOf = (id: string) => host.vms.get(id)!.network.network
 const rulesOf = (id: string) => networkOf(id).egress
-const reach = (id: string, status: string) =>
+const waitForStatus = (id: string, status: string) =>
   until(async () => (await get(`/v1/sandboxes/${id}`, owner.key)).body.data.status === status)
 
-test('rules given at create are in force with the VM, and are read back as they were given', async () => {
+test('rules of a create are in force when the VM starts, and are returned as given', async () => {
   const rules = ['Example.COM', '*.example.org:443', '10.1.2.3:5432', '192.0.2.0/24']
   let before: string[] = []
   host.hooks.beforeCreate = (body) => {
@@ -28,7 +28,7 @@ test('rules given at create are in force with the VM, and are read back as they 
   assert.deepEqual((await get(`/v1/sandboxes/${id}/egress`, owner.key)).body.data, { id, egress: rules })
 })
 
-test('new rules reach the host before they are answered, and are on every view', async () => {
+test('new rules reach the host before the response, and every view has them', async () => {
   const { id } = (await create(owner)).body.data
 
   const put = await send('PUT', `/v1/sandboxes/${id}/egress`, owner, { egress: ['none'] })
@@ -38,7 +38,7 @@ test('new rules reach the host before they are answered, and are on every view',
   assert.deepEqual((await get(`/v1/sandboxes/${id}`, owner.key)).body.data.egress, ['none'])
 })
 
-test('open egress reads back as it was set', async () => {
+test('open egress is returned as it was set', async () => {
   const { id } = (await create(owner, { egress: ['none'] })).body.data
 
   for (const [given, shown] of [
@@ -53,7 +53,7 @@ test('open egress reads back as it was set', async () => {
   }
 })
 
-test('a bad rule is named, and nothing changes', async () => {
+test('the error names an invalid rule, and nothing changes', async () => {
   const { id } = (await create(owner, { egress: ['example.com'] })).body.data
 
   for (const [rules, what] of [
@@ -73,10 +73,10 @@ test('a bad rule is named, and nothing changes', async () => {
   assert.deepEqual(rulesOf(id), ['example.com'])
 })
 
-test('rules set while paused are in force before the guest goes on', async () => {
+test('rules set while paused are in force before the guest continues', async () => {
   const { id } = (await create(owner)).body.data
   await send('POST', `/v1/sandboxes/${id}/pause`, owner)
-  await reach(id, 'paused')
+  await waitForStatus(id, 'paused')
 
   const put = await send('PUT', `/v1/sandboxes/${id}/egress`, owner, { egress: ['example.com'] })
   assert.equal(put.status, 200)
@@ -85,49 +85,49 @@ test('rules set while paused are in force before the guest goes on', async () =>
     before = body.network.egress
   }
   await send('POST', `/v1/sandboxes/${id}/resume`, owner)
-  await reach(id, 'running')
+  await waitForStatus(id, 'running')
   host.hooks = {}
 
   assert.deepEqual(before, ['example.com'])
 })
 
-test('rules set while a resume is under way are in force when it is running', async () => {
+test('rules set during a resume are in force when the sandbox is running', async () => {
   const { id } = (await create(owner)).body.data
   await send('POST', `/v1/sandboxes/${id}/pause`, owner)
-  await reach(id, 'paused')
+  await waitForStatus(id, 'paused')
   const begun = Promise.withResolvers<void>()
-  const goOn = Promise.withResolvers<void>()
+  const proceed = Promise.withResolvers<void>()
   host.hooks.beforeResume = async () => {
     begun.resolve()
-    await goOn.promise
+    await proceed.promise
   }
 
   await send('POST', `/v1/sandboxes/${id}/resume`, owner)
   await begun.promise
   await send('PUT', `/v1/sandboxes/${id}/egress`, owner, { egress: ['none'] })
-  goOn.resolve()
-  await reach(id, 'running')
+  proceed.resolve()
+  await waitForStatus(id, 'running')
   host.hooks = {}
 
   assert.deepEqual(rulesOf(id), ['none'])
 })
 
-test('a fork has the rules of its source, or those it is given', async () => {
+test('a fork has the rules of its source unless its request has rules', async () => {
   const { id } = (await create(owner, { egress: ['example.com'] })).body.data
   await send('POST', `/v1/sandboxes/${id}/pause`, owner)
-  await reach(id, 'paused')
+  await waitForStatus(id, 'paused')
 
   const same = (await send('POST', `/v1/sandboxes/${id}/fork`, owner)).body.data
   const open = (await send('POST', `/v1/sandboxes/${id}/fork`, owner, { egress: null })).body.data
   const other = (await send('POST', `/v1/sandboxes/${id}/fork`, owner, { egress: ['none'] })).body.data
-  for (const child of [same, open, other]) await reach(child.id, 'running')
+  for (const child of [same, open, other]) await waitForStatus(child.id, 'running')
 
   assert.deepEqual(rulesOf(same.id), ['example.com'])
   assert.deepEqual(rulesOf(open.id), [])
   assert.deepEqual(rulesOf(other.id), ['none'])
 })
 
-test('a host that could not be told is told later, and keeps the newest of what it hears', async () => {
+test('a host that could not be reached gets the rules later', async () => {
   const { id } = (await create(owner)).body.data
   host.hooks.beforeNetwork = () => {
     throw new FakeHostFailure('internal')
@@ -142,7 +142,7 @@ test('a host that could not be told is told later, and keeps the newest of what 
   assert.deepEqual(rulesOf(id), ['none'])
 })
 
-test('a host agent that was restarted is told again', async () => {
+test('a restarted host agent gets the rules again', async () => {
   const { id } = (await create(owner, { egress: ['none'] })).body.data
   await host.stop()
   await host.start()
@@ -154,10 +154,10 @@ test('a host agent that was restarted is told again', async () => {
   })
 })
 
-test('a sandbox that has ended takes no rules', async () => {
+test('a destroyed sandbox takes no rules', async () => {
   const { id } = (await create(owner)).body.data
   await send('DELETE', `/v1/sandboxes/${id}`, owner)
-  await reach(id, 'destroyed')
+  await waitForStatus(id, 'destroyed')
 
   const { status, body } = await send('PUT', `/v1/sandboxes/${id}/egress`, owner, { egress: [] })
 
@@ -165,7 +165,7 @@ test('a sandbox that has ended takes no rules', async () => {
   assert.match(body.data.message, /^sandbox is destroyed/)
 })
 
-test('decisions and flows are what the host saw; of a sandbox that does not run there are none', async () => {
+test('decisions and flows come from the host; a sandbox that does not run is 409', async () => {
   const { id } = (await create(owner, { egress: ['none'] })).body.data
   const decision = {
     at: '2026-01-01T00:00:00.000Z',
@@ -183,7 +183,7 @@ test('decisions and flows are what the host saw; of a sandbox that does not run 
   const decisions = await get(`/v1/sandboxes/${id}/egress/decisions`, owner.key)
   const flows = await get(`/v1/sandboxes/${id}/egress/flows`, owner.key)
   await send('POST', `/v1/sandboxes/${id}/pause`, owner)
-  await reach(id, 'paused')
+  await waitForStatus(id, 'paused')
   const paused = await get(`/v1/sandboxes/${id}/egress/decisions`, owner.key)
 
   assert.deepEqual(decisions.body.data, { id, decisions: [decision] })

@@ -1,17 +1,17 @@
-/** What the host of a running sandbox saw of its network. It is kept there and nowhere else. */
+/** Fetches what the host observed of a running sandbox's network. Only the host has this data. */
 import { upstreamUnavailable, wrongState } from '@warren/kit/failure'
 import type { HostVmNetworkReport } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/host-error.ts'
 
-export async function getReport(deps: Deps, sandbox: SandboxRow): Promise<HostVmNetworkReport> {
+export async function getNetworkReport(deps: Deps, sandbox: SandboxRow): Promise<HostVmNetworkReport> {
   if (sandbox.status !== 'running') throw wrongState(sandbox.status, 'running')
   try {
     const host = await deps.hosts.get(sandbox.host_id)
     return await host.getNetwork(sandbox.id)
   } catch (error) {
     if (!(error instanceof HostError)) throw error
-    throw upstreamUnavailable('the host of the sandbox did not answer', { cause: error })
+    throw upstreamUnavailable('the host of the sandbox did not respond', { cause: error })
   }
 }

@@ -10,7 +10,7 @@ import {
 import type { Deps } from '../deps.ts'
 import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
 import type { App } from '../http/server.ts'
-import { getReport } from './report.ts'
+import { getNetworkReport } from './report.ts'
 import { setEgress } from './set.ts'
 
 export function egressRoutes(app: App, deps: Deps): void {
@@ -20,7 +20,7 @@ export function egressRoutes(app: App, deps: Deps): void {
       config: { access: 'user' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'What a sandbox may reach; an empty list is everything',
+        summary: 'List what a sandbox may reach; an empty list allows everything',
         tags: ['network'],
         params: SandboxParams,
         response: { 200: success(EgressView) },
@@ -35,7 +35,7 @@ export function egressRoutes(app: App, deps: Deps): void {
       config: { access: 'user' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Replace what a sandbox may reach, at once; null, nothing or an empty list opens it',
+        summary: 'Replace the egress rules of a sandbox; null, no list or an empty list allows everything',
         tags: ['network'],
         params: SandboxParams,
         body: EgressPutBody,
@@ -51,13 +51,13 @@ export function egressRoutes(app: App, deps: Deps): void {
       config: { access: 'user' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'What a running sandbox was refused of late, and why, newest first',
+        summary: 'List recent connection attempts of a running sandbox that were refused, and why, newest first',
         tags: ['network'],
         params: SandboxParams,
         response: { 200: success(EgressDecisionsView) },
       },
     },
-    async ({ sandbox }) => ok({ id: sandbox.id, decisions: (await getReport(deps, sandbox)).decisions }),
+    async ({ sandbox }) => ok({ id: sandbox.id, decisions: (await getNetworkReport(deps, sandbox)).decisions }),
   )
 
   app.get(
@@ -66,12 +66,12 @@ export function egressRoutes(app: App, deps: Deps): void {
       config: { access: 'user' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'What a running sandbox reached within the last day, most used first',
+        summary: 'List the destinations that a running sandbox reached within the last day, most used first',
         tags: ['network'],
         params: SandboxParams,
         response: { 200: success(EgressFlowsView) },
       },
     },
-    async ({ sandbox }) => ok({ id: sandbox.id, flows: (await getReport(deps, sandbox)).flows }),
+    async ({ sandbox }) => ok({ id: sandbox.id, flows: (await getNetworkReport(deps, sandbox)).flows }),
   )
 }

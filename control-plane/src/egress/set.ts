@@ -1,6 +1,6 @@
 /**
- * New rules for what a sandbox may reach, in every state but the terminal ones (wire 10). In force when the answer
- * leaves, unless its host cannot be reached; a sandbox that does not run gets them before it does.
+ * Replaces the egress rules of a sandbox, in every status except the terminal ones. The rules are in force when the
+ * response is sent, unless the host cannot be reached. A sandbox that is not running gets them before it runs again.
  */
 import { badField, wrongState } from '@warren/kit/failure'
 import { type EgressPutBody, type EgressView, isTerminal, parseEgressRules, TERMINAL_STATUSES } from '@warren/protocol'

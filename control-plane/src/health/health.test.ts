@@ -8,16 +8,16 @@ import { createTestApp } from '../testing/app.ts'
 
 const { get } = await createTestApp()
 
-test('healthz and readyz answer in the envelope, without a key and with a wrong one', async () => {
+test('healthz and readyz use the envelope and need no valid key', async () => {
   for (const key of [undefined, 'skp_wrong']) {
     assert.deepEqual((await get('/healthz', key)).body, { status: 'success', data: { up: true } })
     assert.deepEqual((await get('/readyz', key)).body, { status: 'success', data: { ready: true } })
   }
 })
 
-test('while the database is gone readyz is 503 with the reason, requests are 503, and healthz is 200', async () => {
-  const gone = connectDatabase('postgresql://nobody@/nothing?host=/nonexistent', { warn() {} })
-  const { app } = await createTestApp({ database: gone, watchCredentials: false })
+test('without a database readyz is 503 with the reason, requests are 503, and healthz is 200', async () => {
+  const unreachable = connectDatabase('postgresql://user@/nothing?host=/nonexistent', { warn() {} })
+  const { app } = await createTestApp({ database: unreachable, watchCredentials: false })
 
   const ready = await app.inject('/readyz')
   const list = await app.inject({ url: '/v1/sandboxes', headers: { 'x-api-key': 'skp_any' } })
@@ -35,22 +35,22 @@ test('while the database is gone readyz is 503 with the reason, requests are 503
   )
   assert.equal(list.headers['retry-after'], '1')
   assert.equal((await app.inject('/healthz')).statusCode, 200)
-  await gone.close()
+  await unreachable.close()
 })
 
-test('a database that hangs is not ready within 2 seconds, and ready again when it wakes', async () => {
+test('if the database hangs, readyz is 503 within 2 seconds, and 200 when the database responds again', async () => {
   const server = await startTestPostgres()
   const database = connectDatabase(server.url, { warn() {} })
   const { app } = await createTestApp({ database, watchCredentials: false })
   try {
     assert.equal((await app.inject('/readyz')).statusCode, 200)
     const pids = await stopProcesses(server.pid)
-    const askedAt = Date.now()
+    const startedAt = Date.now()
     const hanging = await app.inject('/readyz')
-    const tookMs = Date.now() - askedAt
+    const tookMs = Date.now() - startedAt
     for (const pid of pids) process.kill(pid, 'SIGCONT')
 
-    assert.deepEqual([hanging.statusCode, hanging.json().data.reason], [503, 'the database does not answer'])
+    assert.deepEqual([hanging.statusCode, hanging.json().data.reason], [503, 'the database does not respond'])
     assert.ok(tookMs < 2_000, `${tookMs} ms`)
     await until(async () => (await app.inject('/readyz')).statusCode === 200)
   } finally {
@@ -59,7 +59,7 @@ test('a database that hangs is not ready within 2 seconds, and ready again when 
   }
 })
 
-/** The postmaster and all its children: a stopped postmaster alone leaves open connections served. */
+/** Stops the postmaster and its children, because the children serve the connections that are already open. */
 async function stopProcesses(postmaster: number): Promise<number[]> {
   const children = (await readFile(`/proc/${postmaster}/task/${postmaster}/children`, 'utf8')).trim().split(' ')
   const pids = [postmaster, ...children.map(Number)].filter((pid) => pid > 1)

@@ -1,28 +1,27 @@
-/** Ready means: the database answered a query just now. */
-
+/** Readiness check: the service is ready if the database responds to a query. */
 import { errorText } from '@warren/kit/error-text'
 import { Fault } from '@warren/kit/failure'
 import { withTimeout } from '@warren/kit/timeout'
 import type { Deps } from '../deps.ts'
 
-/** Load balancers ask every second or two; an answer later than that is no answer. */
+/** Load balancers probe every second or two, so a later response would be useless. */
 const LIMIT_MS = 1_500
 
 export function createReadiness(deps: Deps): () => Promise<void> {
-  let underWay: Promise<unknown> | undefined
-  // One question at a time: a database that hangs must not fill the pool with questions about it.
-  const ask = () => {
-    underWay ??= deps.database.pool.query('select 1').finally(() => {
-      underWay = undefined
+  let pending: Promise<unknown> | undefined
+  // One query at a time: if the database hangs, the probes must not fill the pool.
+  const queryDatabase = () => {
+    pending ??= deps.database.pool.query('select 1').finally(() => {
+      pending = undefined
     })
-    return underWay
+    return pending
   }
 
   return async () => {
     try {
-      await withTimeout(LIMIT_MS, ask(), 'the database')
+      await withTimeout(LIMIT_MS, queryDatabase(), 'the database')
     } catch (error) {
-      deps.log.warn({ err: error }, 'not ready')
+      deps.log.warn({ err: error }, 'readiness check failed')
       throw new Fault('unavailable', 'database unreachable', {
         cause: error,
         retryAfterSeconds: 1,
@@ -32,6 +31,6 @@ export function createReadiness(deps: Deps): () => Promise<void> {
   }
 }
 
-/** Enough for an operator, nothing about addresses or paths for anyone else. */
+/** Public, so it must not contain addresses or paths. */
 const reasonOf = (error: unknown): string =>
-  /took more than/.test(errorText(error)) ? 'the database does not answer' : 'the database cannot be reached'
+  /took more than/.test(errorText(error)) ? 'the database does not respond' : 'the database cannot be reached'

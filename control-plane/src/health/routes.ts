@@ -10,7 +10,7 @@ export function healthRoutes(app: App, deps: Deps): void {
     '/healthz',
     {
       config: { access: 'public', skipRateLimit: true },
-      schema: { summary: 'Is the process up?', tags: ['health'], response: { 200: success(Healthz) } },
+      schema: { summary: 'Check that the process is running', tags: ['health'], response: { 200: success(Healthz) } },
     },
     async () => ok({ up: true as const }),
   )
@@ -19,7 +19,11 @@ export function healthRoutes(app: App, deps: Deps): void {
     '/readyz',
     {
       config: { access: 'public', skipRateLimit: true },
-      schema: { summary: 'Can it serve? Asks the database', tags: ['health'], response: { 200: success(Readyz) } },
+      schema: {
+        summary: 'Check that the service is ready: the database responds',
+        tags: ['health'],
+        response: { 200: success(Readyz) },
+      },
     },
     async () => {
       await checkReady()

@@ -7,7 +7,7 @@
  * (docs/decisions/0005-rate-limit-per-process.md).
  */
 const WINDOW_MS = 60_000
-/** Clients wait as long as Retry-After says, without a maximum of their own, so it stays small. */
+/** Clients wait as long as Retry-After says, without a limit, so it stays small. */
 const RETRY_AFTER_MAX_S = 5
 
 type Count = { windowStart: number; current: number; previous: number }

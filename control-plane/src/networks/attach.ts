@@ -1,6 +1,6 @@
 /**
- * A running sandbox joins a network; twice is once. The answer leaves when the hosts of all members have heard of it, so
- * traffic flows from then on.
+ * Adds a running sandbox to a network; if it is a member already, nothing changes. The response is sent when the hosts of
+ * all members have the change, so that traffic can flow from then on.
  */
 import { notFound, wrongState } from '@warren/kit/failure'
 import { sql } from 'kysely'

@@ -1,4 +1,4 @@
-/** A private network. Caps and credit as for sandboxes, counted under the lock of the user's row. */
+/** Creates a private network. The plan's caps are checked under the lock of the user's row, as for sandboxes. */
 import { badField, failure } from '@warren/kit/failure'
 import { type NetworkCreateBody, type NetworkView, newId } from '@warren/protocol'
 import { sql } from 'kysely'
@@ -8,6 +8,7 @@ import { checkCredit, lockUser } from '../sandboxes/caps.ts'
 import { PLANS, type PlanName } from '../users/plans.ts'
 import { viewNetwork } from './queries.ts'
 
+/** Runs in the transaction that creates the network. */
 type Commit = (tx: Tx, view: NetworkView) => Promise<void>
 
 export async function createNetwork(
@@ -32,7 +33,7 @@ export async function createNetwork(
   })
 }
 
-/** 400, unlike the name of a sandbox (spec 4.6). */
+/** A duplicate is 400 here, while a duplicate sandbox name is 409. Both are part of the API's contract. */
 async function checkName(tx: Tx, userId: string, name: string): Promise<void> {
   const { rows } = await sql`select from networks
     where user_id = ${userId} and name = ${name} and deleted_at is null`.execute(tx)

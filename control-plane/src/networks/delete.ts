@@ -1,4 +1,4 @@
-/** Only an empty network can go (409). Whoever joins at this moment waits for the lock, and then finds none. */
+/** Deletes a network without members. A sandbox that joins at the same time waits for the lock and then finds no network. */
 import { failure, notFound } from '@warren/kit/failure'
 import { sql } from 'kysely'
 import type { Deps } from '../deps.ts'

@@ -1,4 +1,4 @@
-/** A sandbox leaves a network, whatever state it is in; its open flows end with it. */
+/** Removes a sandbox from a network, in any status. Its open flows to the other members are dropped. */
 import { notFound } from '@warren/kit/failure'
 import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'

@@ -1,13 +1,15 @@
 /**
- * What the host of a sandbox must enforce, as one object (protocol/host-network.ts), and how it gets there.
+ * The network of a sandbox as its host must enforce it: one object with rules, quota, networks and members
+ * (`HostVmNetwork` in host-network.ts of the protocol), and how it reaches the host.
  *
- * The database says what shall be; every change raises the revision of each sandbox it touches, in the transaction of
- * the change. The verb that made the change then tells the hosts itself, so its answer means that it is in force.
- * Whoever was not reached is told by a sweep (follow.ts): hosts say which revision they have.
+ * The database holds the desired state. Every change raises the revision of each sandbox it affects, in the transaction
+ * of the change. The operation that made the change then pushes the new object to the hosts itself, so that its response
+ * means the change is in force. A host that could not be reached is caught up by a sweep (reconcile.ts): hosts report
+ * which revision they have.
  *
- * A sandbox that begins to run gets the object with its create or resume. A change that is committed while that is
- * under way is seen by the look that follows it (`pushNetworkIfChanged`), or comes later than that look, and then its own
- * verb finds the VM running: there is no moment in which neither happens.
+ * A sandbox that starts or resumes gets the object with the create or resume request. A change that is committed in the
+ * meantime is either seen by the check afterwards (`pushNetworkIfChanged`), or it is committed after that check, and then
+ * its own operation finds the VM running and pushes. No change can fall between the two.
  */
 import type { HostVmNetwork, SandboxStatus } from '@warren/protocol'
 import { sql } from 'kysely'
@@ -15,9 +17,9 @@ import type { Tx } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/host-error.ts'
 
-type Desired = HostVmNetwork & { host_id: string | null; fence: number; status: SandboxStatus }
+type DesiredNetwork = HostVmNetwork & { host_id: string | null; fence: number; status: SandboxStatus }
 
-/** One statement, so one moment: the revision belongs to what it comes with. */
+/** A single statement, so that the revision belongs to the state it is read with. */
 const DESIRED = `select s.host_id, s.fence, s.status, coalesce(r.revision, 1) as revision, s.egress,
     s.bandwidth_quota_bytes as quota_bytes, s.bandwidth_used_bytes as used_bytes,
     s.bandwidth_ingress_bytes as ingress_bytes,
@@ -30,9 +32,9 @@ const DESIRED = `select s.host_id, s.fence, s.status, coalesce(r.revision, 1) as
   from sandboxes s left join network_revisions r on r.sandbox_id = s.id
   where s.id = $1`
 
-type Row = Omit<Desired, 'bandwidth'> & HostVmNetwork['bandwidth']
+type Row = Omit<DesiredNetwork, 'bandwidth'> & HostVmNetwork['bandwidth']
 
-/** In the transaction of whatever changed. */
+/** Called in the transaction of the change. */
 export async function raiseRevisions(tx: Tx, sandboxIds: readonly string[]): Promise<void> {
   if (sandboxIds.length === 0) return
   await sql`select raise_network_revisions(${[...sandboxIds]}::text[])`.execute(tx)
@@ -43,21 +45,21 @@ export async function getHostNetwork(deps: Deps, sandboxId: string): Promise<Hos
   return { revision, egress, networks, bandwidth }
 }
 
-/** After a create or resume that was given `revision`, before anybody is told that it runs. */
+/** After a create or resume that was given `revision`, before the sandbox is reported as running. */
 export async function pushNetworkIfChanged(deps: Deps, { id }: { id: string }, revision: number): Promise<void> {
-  for (let given = revision; ; ) {
+  for (let applied = revision; ; ) {
     const desired = await getDesired(deps, id)
-    if (desired.revision <= given) return
-    given = await tell(deps, id, desired)
+    if (desired.revision <= applied) return
+    applied = await push(deps, id, desired)
   }
 }
 
-/** After the commit. Those that do not run get it when they do; those that cannot be reached, by the sweep. */
+/** Called after the commit. Sandboxes that do not run get the object when they start, unreachable hosts by the sweep. */
 export async function pushNetworks(deps: Deps, sandboxIds: readonly string[]): Promise<void> {
-  await Promise.all(sandboxIds.map((id) => tellHost(deps, id)))
+  await Promise.all(sandboxIds.map((id) => pushNetwork(deps, id)))
 }
 
-/** After a sandbox was made a member of networks: those that were there before it. */
+/** Called after a sandbox was added to networks: pushes to the other members. */
 export async function pushPeerNetworks(deps: Deps, sandboxId: string): Promise<void> {
   const { rows } = await sql<{ id: string }>`select distinct peer.sandbox_id as id
     from network_members mine join network_members peer on peer.network_id = mine.network_id
@@ -68,31 +70,33 @@ export async function pushPeerNetworks(deps: Deps, sandboxId: string): Promise<v
   )
 }
 
-async function tellHost(deps: Deps, sandboxId: string): Promise<void> {
+async function pushNetwork(deps: Deps, sandboxId: string): Promise<void> {
   try {
     const desired = await getDesired(deps, sandboxId)
-    if (!MAY_RUN.has(desired.status)) return
-    await tell(deps, sandboxId, desired)
+    if (!STATUSES_WITH_VM.has(desired.status)) return
+    await push(deps, sandboxId, desired)
   } catch (error) {
     if (!(error instanceof HostError)) throw error
-    if (NOT_RUNNING.has(error.code)) return
-    deps.log.warn({ err: error, sandbox: sandboxId }, 'a host was not told of a change, trying again')
+    if (CODES_WITHOUT_VM.has(error.code)) return
+    deps.log.warn({ err: error, sandbox: sandboxId }, 'failed to push a network change to the host, will retry')
   }
 }
 
-const MAY_RUN: ReadonlySet<SandboxStatus> = new Set(['creating', 'running', 'pausing', 'resuming', 'forking'])
-const NOT_RUNNING: ReadonlySet<string> = new Set(['wrong_state', 'not_found', 'fence_lost'])
+const STATUSES_WITH_VM: ReadonlySet<SandboxStatus> = new Set(['creating', 'running', 'pausing', 'resuming', 'forking'])
+/** The host's error codes for a sandbox that does not run there. */
+const CODES_WITHOUT_VM: ReadonlySet<string> = new Set(['wrong_state', 'not_found', 'fence_lost'])
 
-async function tell(deps: Deps, sandboxId: string, desired: Desired): Promise<number> {
+/** Returns the revision that is now in force on the host, which is higher than the pushed one if that came late. */
+async function push(deps: Deps, sandboxId: string, desired: DesiredNetwork): Promise<number> {
   const { host_id, fence, revision, egress, networks, bandwidth } = desired
   const host = await deps.hosts.get(host_id)
   const applied = await host.putNetwork(sandboxId, { fence, network: { revision, egress, networks, bandwidth } })
   return applied.revision
 }
 
-async function getDesired(deps: Deps, sandboxId: string): Promise<Desired> {
+async function getDesired(deps: Deps, sandboxId: string): Promise<DesiredNetwork> {
   const [row] = await deps.database.named<Row>('desired-network', DESIRED, [sandboxId])
-  if (!row) throw new Error(`there is no sandbox ${sandboxId}`)
+  if (!row) throw new Error(`sandbox ${sandboxId} does not exist`)
   const { quota_bytes, used_bytes, ingress_bytes, ...rest } = row
   return { ...rest, bandwidth: { quota_bytes, used_bytes, ingress_bytes } }
 }

@@ -1,21 +1,21 @@
 /**
- * Networks that a new sandbox is to be a member of, before its row exists.
+ * Members of networks, and how a new sandbox becomes one while it is created.
  *
- * Locks are taken in one order everywhere: user, sandbox, networks by id, revisions, then the user's counts and the host
- * (sandboxes/placement.ts). So the peers are told to look again before the new sandbox is placed; what they will see is
- * there when the transaction is.
+ * Locks are taken in the same order everywhere: user, sandbox, networks by id, revisions, then the user's counts and the
+ * host (sandboxes/placement.ts). Therefore the revisions of the peers are raised before the new sandbox is placed. They
+ * see the new member when the transaction commits.
  */
 import { badField } from '@warren/kit/failure'
 import type { Tx } from '../db/connect.ts'
 import { raiseRevisions } from './host-network.ts'
 import { findNetwork } from './queries.ts'
 
-/** Gives their ids; a name that nothing has is a fault of the body. */
+/** Locks the named networks, raises the revisions of their members and returns their ids; 400 if one does not exist. */
 export async function lockNetworks(tx: Tx, userId: string, names: readonly string[]): Promise<string[]> {
   const ids = new Set<string>()
   for (const name of names) {
     const network = await findNetwork(tx, userId, name)
-    if (!network) throw notThere(name)
+    if (!network) throw networkNotFound(name)
     ids.add(network.id)
   }
   if (ids.size === 0) return []
@@ -27,7 +27,7 @@ export async function lockNetworks(tx: Tx, userId: string, names: readonly strin
     .orderBy('id')
     .forNoKeyUpdate()
     .execute()
-  if (locked.length < ids.size) throw notThere(names[0]!)
+  if (locked.length < ids.size) throw networkNotFound(names[0]!)
   await raiseRevisions(tx, await listMemberIds(tx, [...ids]))
   return [...ids]
 }
@@ -48,4 +48,4 @@ export async function listMemberIds(tx: Tx, networkIds: readonly string[]): Prom
   return rows.map((row) => row.sandbox_id)
 }
 
-const notThere = (name: string) => badField({ networks: `network not found: ${name.slice(0, 100)}` })
+const networkNotFound = (name: string) => badField({ networks: `network not found: ${name.slice(0, 100)}` })

@@ -1,4 +1,4 @@
-/** Reading networks. Ownership is part of every lookup: a foreign network is an absent one. */
+/** Queries for networks. Each one filters by owner, so another user's network is not found. */
 
 import { notFound } from '@warren/kit/failure'
 import type { NetworkDetailView, NetworkMember, NetworkView, PageQuery } from '@warren/protocol'
@@ -9,7 +9,7 @@ import type { Deps } from '../deps.ts'
 import { clampPage } from '../http/pagination.ts'
 import { renderTime, visibleAddress } from '../sandboxes/view.ts'
 
-/** By id or by name; an id wins over a name that looks like one. */
+/** By id or by name. An id takes precedence over a name that looks like one. */
 export function findNetwork(db: Db | Tx, userId: string, idOrName: string): Promise<NetworkRow | undefined> {
   return db
     .selectFrom('networks')
@@ -35,9 +35,9 @@ export async function listNetworks(
   query: PageQuery,
 ): Promise<{ networks: NetworkView[]; total: number; limit: number; offset: number }> {
   const { limit, offset } = clampPage(query)
-  const mine = deps.db.selectFrom('networks').where('user_id', '=', userId).where('deleted_at', 'is', null)
+  const own = deps.db.selectFrom('networks').where('user_id', '=', userId).where('deleted_at', 'is', null)
   const [rows, { total }] = await Promise.all([
-    mine
+    own
       .selectAll()
       .select((eb) =>
         eb
@@ -51,7 +51,7 @@ export async function listNetworks(
       .limit(limit)
       .offset(offset)
       .execute(),
-    mine.select((eb) => eb.fn.countAll<number>().as('total')).executeTakeFirstOrThrow(),
+    own.select((eb) => eb.fn.countAll<number>().as('total')).executeTakeFirstOrThrow(),
   ])
   return { networks: rows.map((row) => viewNetwork(row, row.member_count ?? 0)), total, limit, offset }
 }
@@ -63,7 +63,7 @@ export const viewNetwork = (row: NetworkRow, memberCount: number): NetworkView =
   member_count: memberCount,
 })
 
-/** In the order in which they joined. */
+/** Ordered by the time of joining. */
 async function listMembers(deps: Deps, networkId: string): Promise<NetworkMember[]> {
   const rows = await deps.db
     .selectFrom('network_members')

@@ -29,7 +29,7 @@ export function networkRoutes(app: App, deps: Deps): void {
     {
       config: { access: 'user' },
       schema: {
-        summary: 'List your private networks, newest first',
+        summary: 'List private networks, newest first',
         tags: ['network'],
         querystring: PageQuery,
         response: { 200: success(page(NetworkView)) },
@@ -46,7 +46,7 @@ export function networkRoutes(app: App, deps: Deps): void {
     {
       config: { access: 'user', idempotent: true },
       schema: {
-        summary: 'Create a private network between sandboxes',
+        summary: 'Create a private network',
         tags: ['network'],
         body: NetworkCreateBody,
         response: { 200: success(NetworkView) },
@@ -67,7 +67,7 @@ export function networkRoutes(app: App, deps: Deps): void {
     {
       config: { access: 'user' },
       schema: {
-        summary: 'Get one network and its members, by id or name',
+        summary: 'Get a network and its members, by id or name',
         tags: ['network'],
         params: NetworkParams,
         response: { 200: success(NetworkDetailView) },
@@ -81,7 +81,7 @@ export function networkRoutes(app: App, deps: Deps): void {
     {
       config: { access: 'user' },
       schema: {
-        summary: 'Delete a network without members',
+        summary: 'Delete a network that has no members',
         tags: ['network'],
         params: NetworkParams,
         response: { 200: success(Ok) },
@@ -99,7 +99,7 @@ export function networkRoutes(app: App, deps: Deps): void {
       config: { access: 'user' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Join a running sandbox to a network; twice is once',
+        summary: 'Attach a running sandbox to a network; repeating it changes nothing',
         tags: ['network'],
         params: SandboxParams,
         body: NetworkAttachBody,
@@ -118,7 +118,7 @@ export function networkRoutes(app: App, deps: Deps): void {
       config: { access: 'user' },
       preValidation: loadOwnSandbox(deps),
       schema: {
-        summary: 'Leave a network; open flows to its members end',
+        summary: 'Detach a sandbox from a network and drop its open connections to the members',
         tags: ['network'],
         params: NetworkDetachParams,
         response: { 200: success(Ok) },

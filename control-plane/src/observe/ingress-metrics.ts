@@ -1,4 +1,4 @@
-/** What Prometheus sees of the ingress. Nothing is labelled by sandbox: of those there is no end. */
+/** Prometheus metrics of the ingress. None has a label per sandbox, because the number of sandboxes is unbounded. */
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 
 export type IngressOutcome =
@@ -10,14 +10,14 @@ export type IngressOutcome =
   | 'rate_limited'
   | 'bad_gateway'
   | 'not_available'
-  /** The client left before there was an answer. */
+  /** The client disconnected before the response. */
   | 'client_gone'
 
 export type IngressMetrics = ReturnType<typeof createIngressMetrics>
 
 export function createIngressMetrics(registry: Registry) {
   const registers = [registry]
-  /** Called before anything is read: who holds numbers brings them up to date. */
+  /** Called before each scrape, to update metrics that are computed from current state. */
   const sources = new Set<() => void>()
   const collect = () => {
     for (const source of sources) source()
@@ -26,27 +26,27 @@ export function createIngressMetrics(registry: Registry) {
     sources,
     requests: new Counter<'outcome'>({
       name: 'warren_ingress_requests_total',
-      help: 'Requests to sandboxes by what became of them',
+      help: 'Requests to sandboxes, by outcome',
       labelNames: ['outcome'],
       registers,
     }),
     connections: new Gauge<'side'>({
       name: 'warren_ingress_connections',
-      help: 'Open connections: of clients, into sandboxes, and how many of those wait for the next request',
+      help: 'Open connections: from clients, into sandboxes, and the idle ones among the latter (kept)',
       labelNames: ['side'],
       collect,
       registers,
     }),
     bytes: new Counter<'direction'>({
       name: 'warren_ingress_bytes_total',
-      help: 'Bytes from clients (in) and to clients (out), without what TLS adds',
+      help: 'Bytes from clients (in) and to clients (out), without TLS overhead',
       labelNames: ['direction'],
       collect,
       registers,
     }),
     upstream: new Histogram<'connection'>({
       name: 'warren_ingress_upstream_seconds',
-      help: 'Time from sending a request into a sandbox to the head of its answer, on a new or a kept connection',
+      help: 'Time from sending a request into a sandbox to the head of its response, on a new or a reused (kept) connection',
       labelNames: ['connection'],
       buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
       registers,

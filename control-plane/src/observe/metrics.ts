@@ -1,4 +1,4 @@
-/** What Prometheus sees: every request by route and status, the database pool, the process itself. */
+/** Prometheus metrics: requests by route and status, the database pool, and the process. */
 import type pg from 'pg'
 import { Counter, collectDefaultMetrics, Gauge, Histogram, Registry } from 'prom-client'
 import { createIngressMetrics } from './ingress-metrics.ts'
@@ -24,14 +24,14 @@ export function createMetrics(pool: Pick<pg.Pool, 'totalCount' | 'idleCount' | '
     ingress: createIngressMetrics(registry),
     requests: new Histogram({
       name: 'warren_http_request_seconds',
-      help: 'Time from the request head to the last byte of the answer',
+      help: 'Time from the request head to the last byte of the response',
       labelNames: ['method', 'route', 'status'],
       buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
       registers: [registry],
     }),
     refused: new Counter({
       name: 'warren_http_refused_total',
-      help: 'Requests refused before they reached a route',
+      help: 'Requests rejected before they reached a route',
       labelNames: ['reason'],
       registers: [registry],
     }),

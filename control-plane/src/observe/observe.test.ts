@@ -12,7 +12,7 @@ import { startTracing } from './tracing.ts'
 
 const { deps, user, get } = await createTestApp()
 
-test('metrics are on a port of their own and count requests by route, not by path', async () => {
+test('metrics are on a separate port and count requests by route, not by path', async () => {
   const { key } = await user()
   await get('/v1/whoami', key)
   await get('/v1/sandboxes/sb-nothing', key)
@@ -29,7 +29,7 @@ test('metrics are on a port of their own and count requests by route, not by pat
   await server.close()
 })
 
-test('no secret reaches the log, whatever is logged', async () => {
+test('no secret reaches the log', async () => {
   const lines: string[] = []
   const log = createLog({
     name: 't',
@@ -56,7 +56,7 @@ test('no secret reaches the log, whatever is logged', async () => {
   assert.doesNotMatch(lines.join(''), /SECRET/)
 })
 
-test('a change is logged with its request id and route; a read that succeeds is not', async () => {
+test('a change is logged with its request id and route; a successful read is not', async () => {
   const lines: { request?: string; route?: string; status?: number }[] = []
   const destination = { write: (line: string) => lines.push(JSON.parse(line)) }
   const log = createLog({ name: 't', level: 'info', format: 'json', destination })
@@ -73,7 +73,7 @@ test('a change is logged with its request id and route; a read that succeeds is 
   )
 })
 
-test('traces go to the configured endpoint, and nowhere without one', async () => {
+test('traces are sent to the configured endpoint, and nowhere without one', async () => {
   const received: string[] = []
   const collector = createServer((request, response) => {
     received.push(`${request.method} ${request.url}`)

@@ -1,6 +1,6 @@
 /**
- * One line for a request that changed something or went wrong; reads that succeed are counted, not logged.
- * The line has the route's pattern and the sandbox's id, never the query, headers or body.
+ * Logs one line per request that changed something or failed with 5xx. Successful reads are counted but not logged. The
+ * line contains the route's pattern and the sandbox's id, never the query, headers or body.
  */
 import type { FastifyInstance } from 'fastify'
 import type { Deps } from '../deps.ts'

@@ -1,4 +1,4 @@
-/** The operator's port: metrics, apart from the API so that it can stay inside. */
+/** Serves metrics on a separate port, so that it need not be reachable from where the API is. */
 
 import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
@@ -12,7 +12,7 @@ export async function startOperatorServer(
   const server = createServer(async (request, response) => {
     const path = request.url?.split('?')[0]
     if (path !== '/metrics') {
-      response.writeHead(404, { 'content-type': 'text/plain' }).end('the metrics are at /metrics\n')
+      response.writeHead(404, { 'content-type': 'text/plain' }).end('not found; metrics are at /metrics\n')
       return
     }
     try {

@@ -1,4 +1,4 @@
-/** Traces, only when OTEL_EXPORTER_OTLP_ENDPOINT names where they go. The other OTEL_* variables work as usual. */
+/** OpenTelemetry traces, if OTEL_EXPORTER_OTLP_ENDPOINT is set. The other OTEL_* variables work as usual. */
 import { FastifyOtelInstrumentation } from '@fastify/otel'
 import { OTLPTraceExporter } from '@opentelemetry/exporter-trace-otlp-http'
 import { resourceFromAttributes } from '@opentelemetry/resources'
@@ -19,7 +19,7 @@ export function startTracing(endpoint: string | undefined): Tracing | undefined 
   provider.register()
   const instrumentation = new FastifyOtelInstrumentation({
     registerOnInitialization: false,
-    // The query stays here: one route takes a credential in it.
+    // Without the query, because one route accepts a credential in it.
     requestHook: (span, request) => void span.setAttribute('url.path', request.url.split('?')[0] ?? ''),
   })
   instrumentation.setTracerProvider(provider)

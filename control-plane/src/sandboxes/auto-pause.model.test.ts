@@ -1,6 +1,6 @@
 /**
  * The auto-pause protocol against a model: random sequences of what several processes do to two sandboxes, with every
- * step of the protocol as a command of its own, on a real database. docs/decisions/0021-auto-pause-protocol.md describes
+ * step of the protocol as a separate command, on a real database. docs/decisions/0021-auto-pause-protocol.md describes
  * the protocol.
  *
  * The invariants:

@@ -1,4 +1,4 @@
-/** The history of a sandbox (protocol/sandbox-event.ts). Every move writes an event (move.ts). */
+/** The history of a sandbox (protocol/src/sandbox-event.ts). Every move writes an event (move.ts). */
 import { EVENTS_RETENTION_DAYS, type PageQuery, type SandboxEvent } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Deps } from '../deps.ts'
