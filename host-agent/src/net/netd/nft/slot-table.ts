@@ -17,6 +17,9 @@
  *
  * A veth pair between namespaces loses the kernel's packet mark but not the packet's DSCP field. So the slot sets the DSCP
  * to tell the host what to do (MARK), after it has cleared the value that the guest set.
+ *
+ * Slots outlive the host agent, so a newer version changes rules in tables that an older one created: the chains, sets and
+ * counters to which slot-policy.ts refers, and the values of MARK, must not change.
  */
 import { addressBytes } from '../../cidr.ts'
 import { CLOSED_RANGES } from '../../closed-ranges.ts'
