@@ -165,7 +165,7 @@ test('an unknown row or option is a usage error that names what exists', async (
   assert.deepEqual([row.exitCode, option.exitCode, seconds.exitCode], [2, 2, 2])
   assert.match(row.err, /no row quack; the rows are quick, slower-than-it-should-be/)
   assert.match(option.err, /--fast/)
-  assert.match(seconds.err, /--seconds must be a number above 0 and at most 3600, not "ten"/)
+  assert.match(seconds.err, /--seconds <n>' argument 'ten' is invalid\. It must be a number above 0 and at most 3600/)
   assert.equal(row.out + option.out + seconds.out, '')
 })
 

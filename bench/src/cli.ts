@@ -1,8 +1,8 @@
 /** `npm run bench`: which rows are run, how, and what is printed about them. */
 import { loadavg } from 'node:os'
-import { parseArgs } from 'node:util'
 import { errorText } from '@warren/kit/error-text'
 import { renderLines } from '@warren/kit/table'
+import { Command, CommanderError, InvalidArgumentError } from 'commander'
 import { createComparer, type Side, type StartSide } from './compare/compare.ts'
 import { renderComparison } from './compare/table.ts'
 import type { Fixture, Row, Run } from './row.ts'
@@ -28,28 +28,15 @@ export type Versions = {
 /** A missed target or a slower version is a result; only what could not be measured is a failure. */
 const EXIT = { measured: 0, notMeasured: 1, usage: 2 } as const
 
-const SECONDS_DEFAULT = 30
-
-const USAGE = `Usage: npm run -s bench -- [options] [row …]
-
-Measures the named rows, or all except those marked as opt-in, each beside a baseline in the same run.
-
-  --compare COMMIT  compare this checkout with a commit, instead of with baselines
-  --json            one JSON object per row and line, and nothing else on stdout
-  --list            list the rows
-  --seconds N       how long each row takes samples (${SECONDS_DEFAULT}), where it does not count them
-  --quick           a quarter of the samples where a row counts them
-  --help            show this text
-
+const DETAILS = `
 Percentiles are over all samples, by nearest rank from the smallest; nothing is trimmed. A sample of ms is one request,
 a sample of req/s is one turn of a quarter of a second. A row that cannot be measured on this machine is skipped and
 the reason printed. The exit status is 0 when everything else was measured, whether targets were met or not.
 
-With --compare, a Warren of COMMIT and one of this checkout run at the same time and are measured in turns through the
+With --compare, a Warren of <commit> and one of this checkout run at the same time and are measured in turns through the
 public API, so that other load on the machine affects both. The table shows the median of each, the ratio new/old with
 its 95 % confidence interval (bootstrap over rounds), and a verdict: faster or slower when the interval excludes 1, else
-"no difference shown". COMMIT is checked out in a temporary folder, which is removed at the end. Requirements root.
-`
+"no difference shown". <commit> is checked out in a temporary folder, which is removed at the end. This needs root.`
 
 type Options = {
   rows: Row[]
@@ -58,7 +45,6 @@ type Options = {
   compare?: string
   json: boolean
   list: boolean
-  help: boolean
   quick: boolean
   seconds: number
 }
@@ -72,46 +58,55 @@ export async function runBench(
 ): Promise<number> {
   let options: Options
   try {
-    options = parse(rows, args)
+    options = parse(rows, args, output)
   } catch (error) {
-    output.err(`bench: ${errorText(error)}\n`)
-    return EXIT.usage
+    // Commander has printed the help, or what is wrong with the command line.
+    if (error instanceof CommanderError) return error.exitCode === 0 ? EXIT.measured : EXIT.usage
+    throw error
   }
-  if (options.help) output.out(USAGE)
-  else if (options.list) output.out(renderList(rows))
-  else if (options.compare !== undefined) return compareAll(options, options.compare, output, signal, versions)
-  else return measureAll(options, output, signal)
-  return EXIT.measured
+  if (options.list) {
+    output.out(renderList(rows))
+    return EXIT.measured
+  }
+  if (options.compare !== undefined) return compareAll(options, options.compare, output, signal, versions)
+  return measureAll(options, output, signal)
 }
 
-function parse(rows: readonly Row[], args: readonly string[]): Options {
-  const { values, positionals } = parseArgs({
-    args: [...args],
-    allowPositionals: true,
-    options: {
-      compare: { type: 'string' },
-      json: { type: 'boolean', default: false },
-      list: { type: 'boolean', default: false },
-      help: { type: 'boolean', short: 'h', default: false },
-      quick: { type: 'boolean', default: false },
-      seconds: { type: 'string', default: String(SECONDS_DEFAULT) },
-    },
-  })
-  const unknown = positionals.filter((name) => !rows.some((row) => row.name === name))
-  if (unknown.length > 0) {
-    throw new Error(`there is no row ${unknown.join(', ')}; the rows are ${rows.map(({ name }) => name).join(', ')}`)
-  }
-  const seconds = Number(values.seconds)
-  if (!(seconds > 0 && seconds <= 3600)) {
-    throw new Error(`--seconds must be a number above 0 and at most 3600, not "${values.seconds}"`)
-  }
-  const named = positionals.length > 0
+function parse(rows: readonly Row[], args: readonly string[], output: Output): Options {
+  const command = new Command('bench')
+    .usage('[options] [row …]')
+    .description(
+      'Measures the named rows, or all except those marked as opt-in, each beside a baseline in the same run.',
+    )
+    .argument('[row...]', 'rows to measure; --list names them', (name: string, chosen: string[] = []) => {
+      if (rows.some((row) => row.name === name)) return [...chosen, name]
+      throw new InvalidArgumentError(`there is no row ${name}; the rows are ${rows.map((row) => row.name).join(', ')}`)
+    })
+    .option('--compare <commit>', 'compare this checkout with a commit, instead of with baselines')
+    .option('--json', 'one JSON object per row and line, and nothing else on stdout', false)
+    .option('--list', 'list the rows', false)
+    .option('--seconds <n>', 'how long each row takes samples, where it does not count them', parseSeconds, 30)
+    .option('--quick', 'a quarter of the samples where a row counts them', false)
+    .addHelpText('after', DETAILS)
+    .exitOverride()
+    .configureOutput({
+      writeOut: output.out,
+      writeErr: output.err,
+      outputError: (text, write) => write(text.replace(/^error: /, 'bench: ')),
+    })
+    .parse(args, { from: 'user' })
+  const chosen: string[] = command.processedArgs[0] ?? []
   return {
-    ...values,
-    seconds,
-    named,
-    rows: named ? rows.filter(({ name }) => positionals.includes(name)) : rows.filter((row) => !row.optIn),
+    ...command.opts<Pick<Options, 'compare' | 'json' | 'list' | 'seconds' | 'quick'>>(),
+    named: chosen.length > 0,
+    rows: chosen.length > 0 ? rows.filter(({ name }) => chosen.includes(name)) : rows.filter((row) => !row.optIn),
   }
+}
+
+function parseSeconds(text: string): number {
+  const seconds = Number(text)
+  if (seconds > 0 && seconds <= 3600) return seconds
+  throw new InvalidArgumentError('It must be a number above 0 and at most 3600.')
 }
 
 function renderList(rows: readonly Row[]): string {
