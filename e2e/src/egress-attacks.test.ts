@@ -94,8 +94,8 @@ describe('a guest with an allowlist', { skip: cannotRunVms, timeout: VM_STORIES_
       /^http 198\.18\.6\.7 as a\.b\.wild\.example$/,
       /^tls 198\.18\.6\.6$/,
       /^(quic-)?ruled from /,
-      /^asked (shop|plain|xn--bcher-kva|rebind|metadata|mixed|host)\.example 1$/,
-      /^asked a\.b\.wild\.example 1$/,
+      /^queried (shop|plain|xn--bcher-kva|rebind|metadata|mixed|host)\.example 1$/,
+      /^queried a\.b\.wild\.example 1$/,
     ]
 
     assert.deepEqual(

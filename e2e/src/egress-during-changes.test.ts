@@ -48,7 +48,7 @@ const startSender = (id: string) =>
   })
 
 const isGood = (one: string) => /^good-\d+ from /.test(one)
-const FORBIDDEN_KINDS = [/^evil-\d+ from /, /^asked q-\d+\.evil\.example /, /^http \S+ as evil\.example$/]
+const FORBIDDEN_KINDS = [/^evil-\d+ from /, /^queried q-\d+\.evil\.example /, /^http \S+ as evil\.example$/]
 
 /** How many entries the internet has received, once two reads agree. */
 async function countSettled(): Promise<number> {
