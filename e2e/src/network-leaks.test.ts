@@ -6,14 +6,21 @@ import { until } from '@warren/kit/testing/until'
 import { listProcesses } from './support/instance.ts'
 import { Internet, moveToIsolatedMachine, runCommand } from './support/isolated-machine.ts'
 import { createSandbox, destroySandbox, pauseSandbox, requestOk, resumeSandbox } from './support/sandboxes.ts'
-import { cannotRunVms, deleteAllSandboxes, SOAK, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import {
+  cannotRunVms,
+  deleteAllSandboxes,
+  SOAK,
+  startUnlessSkipped,
+  startVmInstance,
+  VM_STORIES_LIMIT_MS,
+} from './support/vm-instance.ts'
 
 if (!cannotRunVms) moveToIsolatedMachine()
 if (!cannotRunVms) await Internet.start()
 // Without pool and standby, so that everything that remains is a leak.
-const warren = cannotRunVms
-  ? (undefined as never)
-  : await startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
+const warren = await startUnlessSkipped(cannotRunVms, () =>
+  startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }),
+)
 
 const SANDBOXES = SOAK ? 200 : 18
 const AT_ONCE = 6
@@ -67,7 +74,7 @@ function listResources() {
   const lines = (text: string) => text.split('\n').filter(Boolean)
   const instance = /warren_([0-9a-f]{8})/.exec(runCommand('nft list tables'))![1]!
   const isSlot = (line: string) => line.includes(`w${instance}`)
-  const isOfBase = (path: string) => /\/(base|proof)-/.test(path)
+  const isOfBase = (path: string) => /\/(base|verify)-/.test(path)
   return {
     slots: readdirSync('/run/netns').filter((name) => name.includes(instance)).length,
     mounts: lines(readFileSync('/proc/mounts', 'utf8')).filter((line) => line.includes(instance)).length,

@@ -65,7 +65,7 @@ try {
   await start(config, log, stack)
   process.send?.({ ready: true, socket: config.socket })
 } catch (error) {
-  // The launcher shows the error to the user. Without a launcher, it goes to the log.
+  // The launcher shows the error to the user. Without a launcher, it is written to the log.
   if (process.send) process.send({ failed: errorText(error) })
   else log.fatal({ err: error }, 'host agent failed to start')
   await stop(1)

@@ -1,4 +1,4 @@
-/** Whether the host is short of memory. If so, what only saves time is given up: the pool, and VMMs on standby. */
+/** Detects that the host is short of memory. The pool and the VMMs on standby are then stopped: they only save time. */
 import { readFileSync } from 'node:fs'
 
 /** Share of the host's memory that must be available. */

@@ -1,4 +1,4 @@
-/** Builds ahead, in the background and one at a time: bases of the default image, then the other images. */
+/** Builds in the background, one at a time, what creates will need: bases of the default image, then the other images. */
 import { errorText } from '@warren/kit/error-text'
 import { findShape } from '@warren/protocol'
 import { ensureBase } from './bases/ensure.ts'

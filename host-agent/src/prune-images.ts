@@ -17,7 +17,7 @@ export async function pruneImages(
     const removed = await deps.images.prune(({ digest }) => kernels.has(digest))
     if (removed.length > 0) deps.log.info({ removed }, 'removed superseded images')
   } catch (error) {
-    // They only take up space, so the host agent starts all the same.
+    // They only take up space, so the host agent starts regardless.
     deps.log.warn({ err: error }, 'failed to remove superseded images')
   }
 }

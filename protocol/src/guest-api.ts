@@ -7,28 +7,30 @@
  *
  *   -device virtio-serial-pci,max_ports=4
  *   -device virtserialport,chardev=agent,name=warren.agent,nr=1,id=agent0     carries HTTP/2
- *   -device virtserialport,chardev=hello,name=warren.hello,nr=2,id=hello0     carries greetings only
+ *   -device virtserialport,chardev=hello,name=warren.hello,nr=2,id=hello0     carries hellos only
  *
- * A port outlives every host process and does not show where one connection ends and the next begins. So each new
- * connection starts with a greeting (guest-agent/src/channel.rs has the guest's side):
+ * A port outlives every host process and does not show where one connection ends and the next begins. So the host first
+ * connects both sockets and sends a hello with a nonce. guest-agent/src/channel.rs numbers the same steps and explains
+ * why they are correct:
  *
- *   0. host                connects both sockets
- *   1. host → hello port   `WARREN1 <n>\n`      n: 32 lower case hex digits, random, never reused
+ *   1. host → hello port   `WARREN1 <n>\n`      n, the nonce: 32 lower-case hex digits, random, never reused
  *   2. guest               ends the previous session: resets its streams, kills its execs, shells and tunnels, drops
  *                          pending output. Managed processes and their journals are retained.
  *   3. guest → hello port  `WARREN1 <n> OK\n`   the host skips every byte before this line
  *   4. host → agent port   `WARREN1 <n>\n`      never before 3, which separates the bytes of two hosts
- *   5. guest → agent port  `WARREN1 <n> OK\n`   the host skips every byte before this line
- *   6. both → agent port   HTTP/2 without TLS (h2c with prior knowledge); the host is the client
+ *   5. guest               skips every byte on the agent port before this line
+ *   6. guest → agent port  `WARREN1 <n> OK\n`
+ *   7. host                skips every byte on the agent port before this line; then both sides use HTTP/2 without TLS
+ *                          (h2c with prior knowledge), with the host as the client
  *
  * Rules for the host:
  *
- *   - After step 5, pass the socket to http2 as it is (`createConnection: () => socket`), after `pause` and `unshift` of
+ *   - In step 7, pass the socket to http2 unchanged (`createConnection: () => socket`), after `pause` and `unshift` of
  *     the bytes that followed the line in the same chunk. There is no further framing.
  *   - Keep the hello socket open as long as the session, and send nothing but step 1 on it.
- *   - If step 1 or 4 gets no response within GUEST_HELLO_TIMEOUT_MS, close BOTH sockets and start again at step 0 with a
- *     new number. This is normal: the guest may still be booting, the port may still be held by a host process that is
- *     exiting, or the guest had to reset its device (`guest-agent/src/virtio_ports.rs`).
+ *   - If step 1 or 4 gets no response within GUEST_HELLO_TIMEOUT_MS, close BOTH sockets, connect them again and repeat
+ *     from step 1 with a new nonce. This is normal: the guest may still be booting, the port may still be held by a host
+ *     process that is exiting, or the guest had to reset its device (`guest-agent/src/virtio_ports.rs`).
  *   - Skip with `data` events and byte by byte: up to about 100 KiB of stale bytes may contain partial lines. `W` occurs
  *     only at the start of a line, so a failed match can resume at the byte that failed.
  *   - To end a session, close both sockets. The guest notices within about 20 ms.

@@ -5,7 +5,7 @@
  *   2. A cold boot with the memory in a file. The guest's file system grows to the size of its disk, and the code paths
  *      that every sandbox uses first run once, so that clones find them warm.
  *   3. The CPUs stop, the device state is saved, QEMU quits.
- *   4. A clone of it has to respond (prove.ts).
+ *   4. A clone is started and must respond (verify.ts).
  *   5. The files become read-only and get checksums. The manifest is written, and the folder is renamed into place.
  *
  * A boot that hangs, panics or cannot be cloned is tried again.
@@ -24,7 +24,7 @@ import { renderArgs, type Shape } from '../vmm/args.ts'
 import { BASE_DISK_MIB, type Base, damagedKey, filesIn, locateBase, readBase } from './base.ts'
 import { bootAndSave } from './boot.ts'
 import { findDamage, writeChecksums } from './check.ts'
-import { proveBase } from './prove.ts'
+import { verifyBase } from './verify.ts'
 
 const ATTEMPTS = 3
 
@@ -60,7 +60,7 @@ async function findOrBuild(deps: Deps, key: string, wanted: Wanted): Promise<Bas
   return build(deps, base, wanted.image, wanted.inputs)
 }
 
-/** Everything a clone must share with its base. The command line stands for the devices and their order. */
+/** Everything a clone must share with its base. QEMU's command line is included because it lists the devices in order. */
 function describeInputs(deps: Deps, image: Image, shape: Shape, diskMib: number) {
   const { machine, kernel, initramfs } = deps
   const line = renderArgs({ start: 'state', machine, shape, socketDir: '', mtu: deps.network.host.mtu, layers: 0 })
@@ -96,7 +96,7 @@ async function buildOnce(deps: Deps, base: Base, image: Image, inputs: object): 
     await linkOrCopy(image.path, fresh.files.image)
     await bootAndSave(deps, fresh)
     await crashPoint('host.base.saved')
-    await proveBase(deps, fresh)
+    await verifyBase(deps, fresh)
     await makeReadOnly(folder)
     await writeChecksums(deps, fresh)
     const manifest = { key: base.key, id: base.id, ...inputs }

@@ -23,7 +23,7 @@ export async function pruneBases(deps: PruneDeps, used: readonly string[]): Prom
       removed.push(name)
     }
   } catch (error) {
-    // They only take up space, so the host agent starts all the same.
+    // They only take up space, so the host agent starts regardless.
     deps.log.warn({ err: error }, 'failed to remove superseded bases')
   }
   if (removed.length > 0) deps.log.info({ removed }, 'removed superseded bases')

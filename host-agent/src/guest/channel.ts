@@ -1,9 +1,8 @@
 /**
- * The connection to a guest agent: HTTP/2 over virtio-serial, after the greeting described in protocol/src/guest-api.ts.
+ * The connection to a guest agent: HTTP/2 over virtio-serial, after the hello described in protocol/src/guest-api.ts.
  *
- * A greeting without a reply is repeated with a new number on new connections, because a guest that was just restored
- * may miss the first one. Bytes that arrive before the reply to this number belong to an earlier connection and are
- * skipped.
+ * A hello without a reply is repeated with a new nonce on new connections, because a guest that was just restored may
+ * miss the first one. Bytes that arrive before the reply with this nonce belong to an earlier connection and are skipped.
  */
 import { randomBytes } from 'node:crypto'
 import http2, {
@@ -22,8 +21,9 @@ export type GuestChannel = { session: ClientHttp2Session; closed: Promise<void>;
 const STREAM_WINDOW_BYTES = 256 * 1024
 const SESSION_WINDOW_BYTES = 16 * 1024 * 1024
 /**
- * Node never forgets the unsent bytes of a reset stream: with a limit, a session would at some point open no more
- * streams. The windows and the number of streams (relay-to-guest.ts) bound the memory instead.
+ * Node counts the unsent bytes of a reset stream towards the session's memory for as long as the session exists. With a
+ * limit, a long session would at some point open no more streams. The windows and the number of streams
+ * (relay-to-guest.ts) bound the memory instead.
  */
 export const NO_MEMORY_LIMIT_MB = 1e9
 const SKIP_MAX_BYTES = 64 * 1024 * 1024
@@ -35,7 +35,7 @@ export async function openGuestChannel(
   for (;;) {
     const limit = AbortSignal.any([signal, AbortSignal.timeout(GUEST_HELLO_TIMEOUT_MS)])
     try {
-      return await greet(paths, limit)
+      return await connectOnce(paths, limit)
     } catch (error) {
       signal.throwIfAborted()
       if (!limit.aborted) throw error
@@ -61,7 +61,7 @@ const endSession = (session: ClientHttp2Session, event: string): void =>
   session.destroy(new Error(`the guest sent an unexpected ${event} frame`))
 
 /** One attempt, on new connections. */
-async function greet(paths: { agent: string; hello: string }, signal: AbortSignal): Promise<GuestChannel> {
+async function connectOnce(paths: { agent: string; hello: string }, signal: AbortSignal): Promise<GuestChannel> {
   const nonce = randomBytes(16).toString('hex')
   const sockets: net.Socket[] = []
   try {
@@ -106,9 +106,9 @@ function skipPast(socket: net.Socket, line: string, signal: AbortSignal): Promis
       const retained = Math.min(held.length, expected.length - 1)
       skipped += held.length - retained
       held = held.subarray(held.length - retained)
-      if (skipped > SKIP_MAX_BYTES) settle(new Error(`no greeting within ${SKIP_MAX_BYTES} bytes from the guest`))
+      if (skipped > SKIP_MAX_BYTES) settle(new Error(`no hello within ${SKIP_MAX_BYTES} bytes from the guest`))
     }
-    const onClose = () => settle(new Error('the guest closed the connection during the greeting'))
+    const onClose = () => settle(new Error('the guest closed the connection during the hello'))
     const onAbort = () => settle(signal.reason)
     if (signal.aborted) return reject(signal.reason)
     socket.on('data', onData)

@@ -1,5 +1,5 @@
 /**
- * A guest that greets correctly and then sends invalid or endless frames. It may lose its own channel, but the host
+ * A guest that answers the hello correctly and then sends invalid or endless frames. It may lose its own channel, but the host
  * agent keeps running, buffers no more than the windows allow, and still serves other guests.
  */
 import assert from 'node:assert/strict'
@@ -109,11 +109,11 @@ const ATTACKS: Record<string, Attack> = {
   },
 }
 
-/** Greets, and attacks after the first request. */
+/** Answers the hello, and attacks after the first request. */
 async function startGuest(name: string, attack?: Attack) {
   const paths = { agent: path.join(folder, name), hello: path.join(folder, `${name}.hello`) }
   let sent = 0
-  const greet = (socket: net.Socket, then: () => void) => {
+  const answerHello = (socket: net.Socket, then: () => void) => {
     socket.on('error', () => {})
     socket.once('data', (line: Buffer) => {
       const nonce = /[0-9a-f]{32}/.exec(line.toString('latin1'))![0]
@@ -121,9 +121,9 @@ async function startGuest(name: string, attack?: Attack) {
       then()
     })
   }
-  const hello = net.createServer((socket) => greet(socket, () => socket.resume()))
+  const hello = net.createServer((socket) => answerHello(socket, () => socket.resume()))
   const agent = net.createServer((socket) =>
-    greet(socket, () => {
+    answerHello(socket, () => {
       socket.write(frame(FRAME.settings, 0, 0))
       socket.resume()
       if (!attack) return

@@ -3,7 +3,7 @@
  *
  * The command runs in a PID and mount namespace whose first process is killed when this process dies, for whatever
  * reason. With it end all processes and mounts of the namespace, so a build never continues without its parent. The
- * output goes to a file: its last line is shown as progress, its end as the error.
+ * output is written to a file: its last line is shown as progress, its end as the error.
  */
 import { open } from 'node:fs/promises'
 import path from 'node:path'

@@ -2,7 +2,7 @@
  * Creates a VM with KVM on a machine without it: QEMU emulates a processor with SVM, and a kernel with kvm-amd provides
  * /dev/kvm inside. This tests whether KVM accepts our QEMU command lines; it says nothing about speed.
  *
- * The VM boots like a sandbox, from our initramfs with the guest agent as its first process. Its root contains QEMU and
+ * The VM boots like a sandbox, from Warren's initramfs with the guest agent as its first process. Its root contains QEMU and
  * its libraries, Node, the sources of the host agent, and the files from which the inner VM boots.
  */
 import { cp, mkdir, readdir, readFile, rename, rm, symlink, writeFile } from 'node:fs/promises'

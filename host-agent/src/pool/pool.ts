@@ -1,13 +1,13 @@
 /**
- * VMMs that belong to no sandbox yet: clones of bases that were started, used once and paused, so that a create only has
- * to resume one. Nearly all of the cost of a clone is paid ahead: QEMU's start and, under emulation, the translation of
- * the guest's code, which every new process repeats.
+ * A pool of VMMs that belong to no sandbox yet: clones of bases that were started, used once and paused, so that a create
+ * only has to resume one. Nearly all of the cost of a clone is paid ahead: QEMU's start and, under emulation, the
+ * translation of the guest's code, which every new process repeats.
  *
- * How many of which base: as many as were requested at once lately, within a memory budget, and always a few of the
- * common shapes. The pool is filled one VMM at a time at the lowest CPU weight, so that it does not delay requests. When
- * the host runs short of memory, the whole pool is given up.
+ * Each base gets as many VMMs as the largest recent burst of creates needed, or its minimum if that is more, within a
+ * memory budget. The pool is filled one VMM at a time at the lowest CPU weight, so that it does not delay requests. When
+ * the host runs short of memory, all pooled VMMs are stopped.
  *
- * No record names a pooled VMM: after a restart of the host agent it is removed like any other stray.
+ * A pooled VMM has no record on disk, so a restarted host agent removes it like any other stray process (vms/adopt.ts).
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { Undo } from '@warren/kit/undo'
@@ -32,22 +32,22 @@ const BURST_MS = 10_000
 const DEMAND_MS = 10 * 60_000
 
 /** The pooled VMMs of one base. `requests`: when creates asked for one, oldest first. */
-type Line = { base: Base; vmms: Vmm[]; requests: number[]; minimum: number }
+type BasePool = { base: Base; vmms: Vmm[]; requests: number[]; minimum: number }
 
 export type Pool = ReturnType<typeof createPool>
 
 export function createPool(getDeps: () => Deps, budgetMib: number) {
-  const lines = new Map<string, Line>()
+  const basePools = new Map<string, BasePool>()
   const stopped = new AbortController()
   let changed = Promise.withResolvers<void>()
   let worker: Promise<void> | undefined
 
-  const lineOf = (base: Base): Line => {
-    const line = lines.get(base.key) ?? { base, vmms: [], requests: [], minimum: 0 }
-    lines.set(base.key, line)
-    return line
+  const poolOf = (base: Base): BasePool => {
+    const pool = basePools.get(base.key) ?? { base, vmms: [], requests: [], minimum: 0 }
+    basePools.set(base.key, pool)
+    return pool
   }
-  const size = () => [...lines.values()].reduce((sum, line) => sum + line.vmms.length, 0)
+  const size = () => [...basePools.values()].reduce((sum, pool) => sum + pool.vmms.length, 0)
   const notifyWorker = () => changed.resolve()
 
   async function work(): Promise<void> {
@@ -57,31 +57,31 @@ export function createPool(getDeps: () => Deps, budgetMib: number) {
       if (isMemoryShort()) await stopAll()
       await trim()
       const hasRoom = (size() + 1) * VMM_MIB <= budgetMib && !isMemoryShort()
-      const line = hasRoom ? findNeediest(lines) : undefined
-      if (!line) {
+      const pool = hasRoom ? findNeediest(basePools) : undefined
+      if (!pool) {
         await Promise.race([changed.promise, delay(WATCH_MS, undefined, { ref: false, signal }).catch(() => {})])
         changed = Promise.withResolvers<void>()
         continue
       }
       try {
-        line.vmms.push(await warmOne(deps, line.base, AbortSignal.any([signal, AbortSignal.timeout(WARM_LIMIT_MS)])))
+        pool.vmms.push(await warmOne(deps, pool.base, AbortSignal.any([signal, AbortSignal.timeout(WARM_LIMIT_MS)])))
       } catch (error) {
         if (signal.aborted) return
-        deps.log.warn({ err: error, base: line.base.key }, 'failed to add a VMM to the pool')
+        deps.log.warn({ err: error, base: pool.base.key }, 'failed to add a VMM to the pool')
         await delay(RETRY_MS, undefined, { ref: false, signal }).catch(() => {}) // Aborted: the loop ends.
       }
     }
   }
 
   async function trim(): Promise<void> {
-    for (const [key, line] of lines) {
-      while (line.vmms.length > demandFor(line)) await stop(line.vmms.pop()!)
-      if (line.vmms.length === 0 && demandFor(line) === 0) lines.delete(key)
+    for (const [key, pool] of basePools) {
+      while (pool.vmms.length > demandFor(pool)) await stop(pool.vmms.pop()!)
+      if (pool.vmms.length === 0 && demandFor(pool) === 0) basePools.delete(key)
     }
   }
 
   async function stopAll(): Promise<void> {
-    for (const line of lines.values()) while (line.vmms.length > 0) await stop(line.vmms.pop()!)
+    for (const pool of basePools.values()) while (pool.vmms.length > 0) await stop(pool.vmms.pop()!)
   }
 
   const stop = (vmm: Vmm) => stopPooled(getDeps(), vmm)
@@ -89,20 +89,20 @@ export function createPool(getDeps: () => Deps, budgetMib: number) {
   return {
     /** A VMM that is ready, or undefined: a create never waits for the pool. */
     take(base: Base): Vmm | undefined {
-      const line = lineOf(base)
-      line.requests.push(Date.now())
+      const pool = poolOf(base)
+      pool.requests.push(Date.now())
       notifyWorker()
       for (;;) {
-        const vmm = line.vmms.shift()
+        const vmm = pool.vmms.shift()
         if (vmm?.stopping) continue
         if (vmm) vmm.pooled = false
         return vmm
       }
     },
 
-    /** From now on at least this many of this base. */
+    /** The pool keeps at least this many VMMs of the base, within its budget. */
     setMinimum(base: Base, minimum: number): void {
-      lineOf(base).minimum = minimum
+      poolOf(base).minimum = minimum
       notifyWorker()
     },
 
@@ -129,20 +129,20 @@ export function findPeak(requests: readonly number[]): number {
   return peak
 }
 
-function demandFor(line: Line): number {
+function demandFor(pool: BasePool): number {
   const since = Date.now() - DEMAND_MS
-  while (line.requests.length > 0 && line.requests[0]! < since) line.requests.shift()
-  return Math.max(line.minimum, findPeak(line.requests))
+  while (pool.requests.length > 0 && pool.requests[0]! < since) pool.requests.shift()
+  return Math.max(pool.minimum, findPeak(pool.requests))
 }
 
-/** The line that has the smallest share of its demand; undefined if all are full. */
-function findNeediest(lines: ReadonlyMap<string, Line>): Line | undefined {
-  let neediest: Line | undefined
+/** The base that has the smallest share of its demand; undefined if all are full. */
+function findNeediest(basePools: ReadonlyMap<string, BasePool>): BasePool | undefined {
+  let neediest: BasePool | undefined
   let smallest = 1
-  for (const line of lines.values()) {
-    const demand = demandFor(line)
-    const share = line.vmms.length / Math.max(demand, 1)
-    if (line.vmms.length < demand && share < smallest) [neediest, smallest] = [line, share]
+  for (const pool of basePools.values()) {
+    const demand = demandFor(pool)
+    const share = pool.vmms.length / Math.max(demand, 1)
+    if (pool.vmms.length < demand && share < smallest) [neediest, smallest] = [pool, share]
   }
   return neediest
 }

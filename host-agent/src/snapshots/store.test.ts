@@ -71,7 +71,7 @@ test('after a restart the store has the same generations and collects unreferenc
   const again = await openSnapshotStore(root)
   const collected = await again.collect()
 
-  assert.deepEqual(again.findNewest(id)?.manifest, store.findNewest(id)?.manifest)
+  assert.deepEqual(again.findNewestIntact(id)?.manifest, store.findNewestIntact(id)?.manifest)
   assert.deepEqual(again.findChecksums('d'), { id: 'd', bytes: 1, crcs: [crc32('d')] })
   assert.equal(collected.removed, 1)
   assert.deepEqual(objects(root), ['d', 'm', 's'])
@@ -98,7 +98,7 @@ test('a truncated, changed or foreign manifest is damaged, and the generation be
     const again = await openSnapshotStore(root)
 
     assert.match(again.find(id, 2)?.damage ?? 'none', reason)
-    assert.equal(again.findNewest(id)?.generation, 1)
+    assert.equal(again.findNewestIntact(id)?.generation, 1)
     assert.equal(again.nextGeneration(id), 3)
   }
 })
@@ -112,7 +112,7 @@ test('a generation marked as damaged is not used again, not even after a restart
   await store.markDamaged(id, 2, 'its disk is damaged')
 
   for (const one of [store, await openSnapshotStore(root)]) {
-    assert.equal(one.findNewest(id)?.generation, 1)
+    assert.equal(one.findNewestIntact(id)?.generation, 1)
     assert.equal(one.nextGeneration(id), 3)
     assert.ok(existsSync(one.fileOf('m2')))
   }
@@ -122,7 +122,7 @@ test('a fork is intact if its source is compacted and deleted meanwhile', async 
   const { root, store } = await makeStore(t)
   const [source, child] = [sandboxId(1), sandboxId(2)]
   await store.add(await makeManifest(store, source, 1, ['m', 's', 'd1', 'd2']))
-  const old = store.findNewest(source)!.manifest
+  const old = store.findNewestIntact(source)!.manifest
 
   const reservation = store.reserve(['m', 's', 'd1', 'd2'])
   await writeFile(store.fileOf('merged'), '')
@@ -140,14 +140,14 @@ test('a generation with a missing object is not added', async (t) => {
   await rm(store.fileOf('d'))
 
   await assert.rejects(store.add(manifest), /object d is missing/)
-  assert.equal(store.findNewest(sandboxId(1)), undefined)
+  assert.equal(store.findNewestIntact(sandboxId(1)), undefined)
 })
 
 test('replacing the objects of a generation deletes the old ones', async (t) => {
   const { root, store } = await makeStore(t)
   const id = sandboxId(1)
   await store.add(await makeManifest(store, id, 1, ['m', 's', 'd1', 'd2']))
-  const old = store.findNewest(id)!.manifest
+  const old = store.findNewestIntact(id)!.manifest
   await writeFile(store.fileOf('merged'), '')
   const merged = { ...old, disk: [{ id: 'merged', bytes: 0, crcs: [] }] }
 
@@ -155,5 +155,5 @@ test('replacing the objects of a generation deletes the old ones', async (t) => 
   assert.equal(await store.replace(old, merged), false)
 
   assert.deepEqual(objects(root), ['m', 'merged', 's'])
-  assert.deepEqual((await openSnapshotStore(root)).findNewest(id)?.manifest, merged)
+  assert.deepEqual((await openSnapshotStore(root)).findNewestIntact(id)?.manifest, merged)
 })

@@ -22,7 +22,7 @@ export type Generation = Intact | Damaged
 type Intact = { generation: number; manifest: Manifest; damage?: undefined }
 export type Damaged = { generation: number; manifest?: Manifest; damage: string }
 
-/** The newest and the one before it, to which a resume falls back if the newest is damaged. */
+/** The newest and the one before it. If a resume finds the newest damaged, it fails, and the next resume uses the other. */
 const RETAINED_GENERATIONS = 2
 
 export type SnapshotStore = Awaited<ReturnType<typeof openSnapshotStore>>
@@ -71,7 +71,8 @@ export async function openSnapshotStore(root: string) {
     find: (id: string, generation: number): Generation | undefined =>
       listOf(id).find((one) => one.generation === generation),
     /** The newest that is not known to be damaged. */
-    findNewest: (id: string): Intact | undefined => listOf(id).find((one): one is Intact => one.damage === undefined),
+    findNewestIntact: (id: string): Intact | undefined =>
+      listOf(id).find((one): one is Intact => one.damage === undefined),
     /** Higher than every number in use, damaged generations included. */
     nextGeneration: (id: string): number => Math.max(0, ...listOf(id).map((one) => one.generation)) + 1,
 

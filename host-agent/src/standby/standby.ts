@@ -1,8 +1,8 @@
 /**
- * VMMs of paused sandboxes, with their CPUs paused, for some minutes after everything was saved. A resume within that time
- * continues the same process, in milliseconds. A VMM on standby is a copy of what is on disk and nothing else, like a
- * clean page in the page cache: it may be dropped at any time. It is when memory runs short, when newer pauses need the
- * budget, after some minutes, and when the host agent stops.
+ * Keeps the VMMs of paused sandboxes, with their CPUs paused, for some minutes after everything was saved. A resume within
+ * that time continues the same process, in milliseconds. Everything in a VMM on standby is also on disk, so it may be
+ * stopped at any time, as a clean page may be dropped from the page cache. It is stopped when memory runs short, when
+ * newer pauses need the budget, after STANDBY_MS, and when the host agent stops.
  *
  * The disk that the VMM wrote belongs to the saved generation now and is never written again. So a new one is put on top
  * before the VMM counts as being on standby.
@@ -18,7 +18,7 @@ import type { Vmm } from '../vmm/vmm.ts'
 const VMM_MIB = 48
 const STANDBY_MS = 10 * 60_000
 const WATCH_MS = 5_000
-/** A resume or delete waits for the freeze, and a QEMU under a guest's control may respond as slowly as it likes. */
+/** A resume or delete waits for the freeze, and a QEMU that a guest has taken over may never respond. */
 const FREEZE_LIMIT_MS = 20_000
 
 type PausedVm = { sandbox: string; generation: number; ip: string; dirtyBytes: number; diskMib: number }

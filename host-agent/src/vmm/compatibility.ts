@@ -28,7 +28,8 @@ export function findIncompatibility(deps: Deps, needs: Requirements): string | u
   const devices = devicesOf(deps, needs.shape)
   const other = needs.devices.find((device, i) => device !== devices[i])
   if (other !== undefined) return `its devices differ: this host has no ${other}`
-  if (devices.length !== needs.devices.length) return 'its devices differ: this host adds more'
+  const added = devices[needs.devices.length]
+  if (added !== undefined) return `its devices differ: it was saved without ${added}`
   return undefined
 }
 

@@ -11,7 +11,7 @@ import { socketFolderOf } from './folders.ts'
 import { findProcess, killProcess, type ProcessHandle } from './process.ts'
 import { Qmp } from './qmp.ts'
 
-/** A file that QEMU gets as a descriptor. `sealed` stands for a copy in memory that cannot be written. */
+/** A file that QEMU gets as a descriptor. `sealed`: a copy of it in memory that cannot be changed. */
 export type LaunchFile = { path: string; flags: 'r' | 'r+' | 'w' | 'sealed' }
 export type LaunchFiles = Partial<Record<Exclude<keyof typeof FDS, 'tap' | 'firstLayer'>, LaunchFile>>
 

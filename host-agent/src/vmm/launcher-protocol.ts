@@ -33,5 +33,5 @@ export type LauncherCalls = {
 
 export type ProgramExit = { pid: number; code: number | null; signal: NodeJS.Signals | null }
 
-/** Sent while the launcher lives. A program outlives the launcher, so its user watches the program as well. */
+/** Sent while the launcher runs. A program outlives the launcher, so its user watches the program as well. */
 export type LauncherNotice = { exited: ProgramExit }

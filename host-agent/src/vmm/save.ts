@@ -2,8 +2,8 @@
  * Saves a VM whose CPUs are paused: the device state, the pages that differ from its base, its disk. When `saveVmm`
  * settles, all of it is in the store, on disk and checksummed, but belongs to no sandbox until a manifest names it.
  *
- * A pause does everything at once: one thread reads the memory while another computes the checksums of the disk. A live
- * fork wants its source to be paused as briefly as possible: memory and devices are captured first, then `onCaptured`
+ * A pause saves in parallel: one thread reads the memory while another computes the checksums of the disk. In a live fork
+ * the source's CPUs must be paused as briefly as possible: memory and devices are captured first, then `onCaptured`
  * freezes the disk and resumes the CPUs, and only then are checksums computed and files flushed.
  */
 import { rm } from 'node:fs/promises'
@@ -18,9 +18,9 @@ import { workFolderOf } from './folders.ts'
 import { isAlive } from './process.ts'
 import type { Vmm } from './vmm.ts'
 
-/** A manifest that is not yet of a sandbox. */
+/** The content of a manifest that belongs to no sandbox yet. */
 export type SavedVm = Omit<Manifest, 'sandbox' | 'generation'>
-/** The objects exist as long as they are reserved: until a manifest names them, or none will. */
+/** The reservation keeps the objects from being deleted. Release it once manifests refer to them, or to discard them. */
 export type Draft = { saved: SavedVm; reservation: Reservation }
 
 const MIB = 1024 * 1024

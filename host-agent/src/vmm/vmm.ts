@@ -91,7 +91,7 @@ export class Vmm {
     this.#channel = undefined
   }
 
-  /** From here on memory, CPUs and disk are one instant, and the disk's metadata is in its file. */
+  /** Afterwards memory, CPUs and disk no longer change, and the disk's metadata is in its file. */
   async pauseCpus(): Promise<void> {
     await this.qmp.run('stop')
   }

@@ -32,8 +32,11 @@ import { watchVm } from './watch.ts'
 
 const MONITOR_LIMIT_MS = 60_000
 const MONITOR_TRY_MS = 5_000
-/** Sockets of sandboxes are in folders named by VMM id, those of base builds in folders with these prefixes. */
-const SOCKET_FOLDER = /^([0-9a-f]{16}|(base|proof)-.*)$/
+/**
+ * Sockets of sandboxes are in folders named by VMM id, those of base builds in folders with these prefixes. Versions
+ * before the rename to `verify` used `proof`.
+ */
+const SOCKET_FOLDER = /^([0-9a-f]{16}|(base|verify|proof)-.*)$/
 
 type Found = 'running' | 'paused' | 'dead'
 
@@ -68,7 +71,7 @@ export async function adoptAll(deps: Deps, entries: Entries): Promise<Record<Fou
 
 /** A record that cannot be read, for example after a power failure. What was saved of the sandbox is still there. */
 async function rebuildRecord(deps: Deps, { id, why }: UnreadableRecord): Promise<StoredVm[]> {
-  const newest = deps.snapshots.findNewest(id)
+  const newest = deps.snapshots.findNewestIntact(id)
   if (!newest) {
     deps.log.error({ sandbox: id, why }, 'failed to read the record of a sandbox, and it was never saved: it is lost')
     return []
@@ -89,7 +92,7 @@ async function rebuildRecord(deps: Deps, { id, why }: UnreadableRecord): Promise
 /** Throws the reason if the sandbox is dead. */
 async function adoptOne(deps: Deps, entry: Entry, record: RunningVm | DeadVm): Promise<Found> {
   const { vmm } = record
-  const newest = deps.snapshots.findNewest(record.id)?.generation ?? 0
+  const newest = deps.snapshots.findNewestIntact(record.id)?.generation ?? 0
   if (newest > (record.generation ?? 0)) {
     await finishPause(deps, entry, record, newest)
     return 'paused'

@@ -2,7 +2,7 @@
  * Creates a sandbox: a VMM from the pool or a new clone of the base, its address and network rules before the guest runs
  * any code of the user, its identity, its record. If anything fails, every step is undone and no record is left.
  *
- * The caller that disconnects no longer wants the sandbox. A repeated create with the same fence is refused.
+ * If the caller disconnects, the create is aborted and undone. A repeated create with the same fence is refused.
  */
 import { errorText } from '@warren/kit/error-text'
 import { Undo } from '@warren/kit/undo'

@@ -2,8 +2,8 @@
  * Deletes a sandbox with everything that was saved of it. A create or resume under way is aborted; a pause is waited for,
  * because it cannot be left half done. Deleting a sandbox that is not here succeeds.
  *
- * Order of events: the VMM stops; the record goes, and with it the sandbox; the generations go. A host agent that dies in
- * between removes the rest at its next start, since no record names it (adopt.ts).
+ * Order of events: the VMM is stopped; the record is deleted, from which point the sandbox does not exist; the generations
+ * are deleted. If the host agent dies in between, its next start removes everything that no record names (adopt.ts).
  */
 import { crashPoint } from '@warren/kit/crash-point'
 import type { Deps } from '../deps.ts'
@@ -27,7 +27,7 @@ export async function deleteVm(deps: Deps, entries: Entries, id: string, fence: 
   // The operation failed and removed the sandbox itself.
   if (entries.find(id) !== entry) return
   await entry.standbyReady
-  const memory = deps.snapshots.findNewest(id)?.manifest.memory.id
+  const memory = deps.snapshots.findNewestIntact(id)?.manifest.memory.id
   if (memory !== undefined && entry.record.state === 'paused') await deps.standby.drop(memory)
   const vmm = findVmmRecord(entry.record)
   if (vmm) await stopVmm(deps, vmm, entry.live?.vmm)

@@ -1,10 +1,10 @@
 /**
- * Forks a sandbox: every child gets a manifest that names the objects of its source. Nothing is copied, so ten children
- * cost ten manifests, and deleting one takes nothing from the others.
+ * Forks a sandbox: every child gets a manifest that refers to the objects of its source. No data is copied, and deleting
+ * one child does not affect the others.
  *
- * A running source is paused for as long as its memory takes to write: memory and devices are saved, its disk is frozen
- * below a new one, and it continues. Messages that were under way in the guest at that moment are sent once, by the
- * source: the first greeting to a child ends every stream that was open in its memory (guest-api.ts).
+ * The CPUs of a running source are paused while its memory and device state are written and its active disk is frozen
+ * below a new one; then they run again. Messages that were under way in the guest at that moment are sent once, by the
+ * source: the first hello to a child ends every stream that was open in its memory (guest-api.ts).
  *
  * Children exist from the moment they are requested, in state `creating`: a repeated request or a delete finds them.
  */
@@ -72,7 +72,7 @@ async function addChildren(deps: Deps, entries: Entries, children: Child[], open
       }),
     ),
   )
-  // Only after every child has named the objects, or failed to.
+  // Only now: until each child has its manifest or has failed, nothing else protects the objects from being deleted.
   await source.then((draft) => draft.reservation.release())
   for (const result of results) if (result.status === 'rejected') throw result.reason
 }
@@ -90,7 +90,8 @@ async function addChild(deps: Deps, entry: { id: string; readonly record: VmReco
 
 /** Synchronous: between lookup and reservation, a merge or a delete of the source could free the objects. */
 function reserveGeneration(deps: Deps, sandbox: string, generation: number | undefined): Draft {
-  const found = generation === undefined ? deps.snapshots.findNewest(sandbox) : deps.snapshots.find(sandbox, generation)
+  const found =
+    generation === undefined ? deps.snapshots.findNewestIntact(sandbox) : deps.snapshots.find(sandbox, generation)
   if (!found) throw new HostError('snapshot_missing', `${sandbox} has no generation ${generation ?? ''} to fork`)
   if (found.damage !== undefined) throw new HostError('snapshot_damaged', `generation ${found.generation} is damaged`)
   const reservation = deps.snapshots.reserve(objectsOf(found.manifest).map((object) => object.id))

@@ -6,11 +6,11 @@
  *      └──────forkDone──────────────────────────────────────────────▶ paused
  *
  * A pause that fails leads back to `running`, a resume that fails to the state before it. A VMM that exits makes the
- * sandbox `dead`, from where it can be resumed. A delete is possible in every state and is not one itself: it raises the
- * fence, and the record goes when the VM is gone.
+ * sandbox `dead`, from where it can be resumed. A delete is possible in every state. It has no state here: it raises the
+ * fence, and the record is deleted once the VMM has stopped (delete.ts).
  *
- * Moves happen in memory. The caller decides when the record is written (registry.ts), because the order differs:
- * a resume is written before it counts, a pause counts as soon as its generation is on disk.
+ * Moves change the record in memory. The caller decides when it is written (registry.ts), because the order differs: the
+ * record of a resume is written before the resume counts as done, a pause counts as done when its generation is on disk.
  */
 import type { HostCounts, HostVmPaused, HostVmResumed, HostVmSignal } from '@warren/protocol'
 import { HostError } from '../host-error.ts'
@@ -25,7 +25,7 @@ export const VM_MOVES = {
   /** A fork exists, with a copy of its source's newest generation. */
   forkDone: { from: ['creating'], to: ['paused'] },
   pause: { from: ['running'], to: ['pausing'] },
-  /** From `dead` if the VMM exited after the generation was committed: it is paused all the same. */
+  /** From `dead` if the VMM exited after the generation was committed: its state is saved. */
   pauseDone: { from: ['pausing', 'dead'], to: ['paused'] },
   pauseFailed: { from: ['pausing'], to: ['running'] },
   /** A newer operation asks for a pause that has already happened. */

@@ -2,9 +2,9 @@
  * Pauses a sandbox. Order of events:
  *
  *   1. The channel to the guest is closed: what runs for a caller ends as if the caller had disconnected.
- *   2. The CPUs stop: memory, CPUs and disk are one instant from here on.
+ *   2. The CPUs stop. Nothing changes memory, devices or disk from here on, so what is saved is one consistent state.
  *   3. Memory, device state and disk are written to the store, on disk and checksummed (vmm/save.ts).
- *   4. The manifest is renamed into place. From here on the sandbox is paused, whatever happens.
+ *   4. The manifest is renamed into place. This commits the pause: no later failure or crash undoes it.
  *   5. The record is written. Then the VMM is put on standby for a while (standby/), or stopped, which releases its
  *      slot, cgroup and memory.
  *
@@ -27,7 +27,7 @@ import { saveCounts, saveFlows } from './usage.ts'
 export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: HostVmPauseBody): Promise<HostVmPaused> {
   const previous = findPreviousResponse<HostVmPaused>(entry, 'pause', fence)
   if (previous) return previous
-  const newest = deps.snapshots.findNewest(entry.id)
+  const newest = deps.snapshots.findNewestIntact(entry.id)
   if (entry.record.state === 'paused' && newest) return repeatPause(deps, entry, entry.record, fence, newest.manifest)
   const { vmm, signals } = getLive(entry)
   const { diskMib } = moveVm(entry, 'pause', { fence })
@@ -114,7 +114,7 @@ async function moveToStandby(deps: Deps, entry: Entry, paused: PausedVm, vmm: Vm
   await deps.standby.add(saved.memory.id, vmm, { sandbox, generation, ip, dirtyBytes, diskMib })
 }
 
-/** The sandbox was paused by an earlier operation whose caller did not live to receive the response. */
+/** The sandbox was paused by an earlier operation, and its caller never received the response. */
 async function repeatPause(
   deps: Deps,
   entry: Entry,

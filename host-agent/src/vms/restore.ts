@@ -1,4 +1,7 @@
-/** The part of a resume that starts a VMM from what was saved: which generation, is it whole, and why it failed. */
+/**
+ * Starts the VMM of a resume: chooses the generation, compares its files with their checksums while QEMU loads them, and
+ * turns a failure into the error for the caller.
+ */
 import { existsSync } from 'node:fs'
 import { crashPoint } from '@warren/kit/crash-point'
 import { errorText } from '@warren/kit/error-text'
@@ -26,7 +29,7 @@ export type Source =
   | { plan: SourcePlan; manifest?: undefined; reservation?: undefined }
 
 export async function chooseSource(deps: Deps, record: PausedVm | DeadVm): Promise<Source> {
-  const newest = deps.snapshots.findNewest(record.id)
+  const newest = deps.snapshots.findNewestIntact(record.id)
   if (!newest) return { plan: await recoverDisk(deps, record) }
   const { manifest } = newest
   const why = findIncompatibility(deps, manifest.needs)
@@ -83,7 +86,7 @@ async function checkObjects(deps: Deps, manifest: Manifest): Promise<void> {
   }
 }
 
-/** The error for the caller. A damaged generation is set aside on the way. */
+/** Returns the error for the caller. If the generation is damaged, it is also marked so that the next resume skips it. */
 export async function explainFailure(
   deps: Deps,
   record: PausedVm | DeadVm,
@@ -100,7 +103,7 @@ export async function explainFailure(
     return new HostError('boot_failed', `failed to resume ${record.id}: ${errorText(error)}`, { cause: error })
   }
   await deps.snapshots.markDamaged(record.id, manifest.generation, error.message)
-  const before = deps.snapshots.findNewest(record.id)
+  const before = deps.snapshots.findNewestIntact(record.id)
   const advice = before
     ? `resume again to go back to generation ${before.generation}, saved ${before.manifest.saved_at}`
     : 'there is no older one'

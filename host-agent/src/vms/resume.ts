@@ -8,8 +8,8 @@
  *   4. Clock, entropy and identity are applied and confirmed by the guest. Then the sandbox may be used.
  *
  * If anything fails, the new VMM is removed and every generation stays as it was. A damaged generation is set aside, so
- * that the next resume uses the one before it. The error says which one that is: a sandbox never goes back in time
- * without the caller knowing.
+ * that the next resume uses the one before it. The error says which one that is: a sandbox never returns to an
+ * older state without the caller knowing.
  *
  * A VMM that is still on standby from the pause (standby/) continues with step 3. A sandbox that died without ever
  * being saved still has its disk and is booted from it, as after a power failure.

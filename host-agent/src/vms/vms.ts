@@ -41,7 +41,7 @@ export class Vms {
   list(): HostVm[] {
     return this.#entries
       .list()
-      .map(({ record }) => renderVm(record, this.#deps.snapshots.findNewest(record.id)?.generation))
+      .map(({ record }) => renderVm(record, this.#deps.snapshots.findNewestIntact(record.id)?.generation))
   }
 
   records(): VmRecord[] {

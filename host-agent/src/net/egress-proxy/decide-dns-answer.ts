@@ -1,7 +1,7 @@
 /**
  * Decides the answer to a sandbox's DNS query. Names of members of its private networks come first, and only members can
- * resolve them. With an allowlist only the names on it exist, for every record type, because a query is also a way to send
- * data out.
+ * resolve them. If the sandbox has an allowlist, any name that is not on it gets NXDOMAIN, whatever the record type, and
+ * the query is not forwarded: a forwarded query would be a way to send data out.
  *
  * Allowed names have no IPv6 address, because IPv6 is closed, and no HTTPS record: it would make clients use QUIC, or an
  * encrypted ClientHello that the proxy cannot read.

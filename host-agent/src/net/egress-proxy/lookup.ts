@@ -1,4 +1,7 @@
-/** Resolves allowed names for the proxy, with a cache. What the guest believes about a name does not matter. */
+/**
+ * Resolves allowed names for the proxy, with a cache. The proxy connects to the addresses found here, never to the one
+ * that the guest used, so a guest cannot reach another address by claiming an allowed name.
+ */
 import { Resolver } from 'node:dns/promises'
 import { isIPv6 } from 'node:net'
 import type { Upstream } from '../egress-proxy-protocol.ts'

@@ -170,7 +170,7 @@ const renderResponse = (status: string, text: string): Buffer =>
     `HTTP/1.1 ${status}\r\ncontent-type: text/plain\r\ncontent-length: ${text.length}\r\nconnection: close\r\n\r\n${text}`,
   )
 
-/** Discards what the guest still sends: closing a socket with unread bytes resets it, and the guest would lose ours. */
+/** Discards what the guest still sends: closing a socket with unread bytes resets it, and the guest would lose the response. */
 function sendAndClose(guest: Socket, bytes: Buffer): void {
   guest.resume()
   guest.end(bytes)

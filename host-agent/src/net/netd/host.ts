@@ -110,7 +110,8 @@ export function checkBlock(cidr: Cidr, routes: readonly Route[], links: readonly
       const remedy = route.type === 'blackhole' ? `, or, if that one no longer exists, run: ${command}` : ''
       throw new Error(`${block} belongs to another Warren on this machine; set another WARREN_SANDBOX_CIDR${remedy}`)
     }
-    // A wider route through a gateway may contain the block: ours is more specific and takes no address in direct reach.
+    // A wider route through a gateway may contain the block. The route added here is more specific, so it takes
+    // precedence and hides no address that is directly reachable.
     if (!contains(cidr, route) && !route.scopeLink) continue
     const where = devices.length > 0 ? ` on ${devices.join(', ')}` : ''
     throw new Error(`${block} overlaps the route to ${other}${where}; set another WARREN_SANDBOX_CIDR`)

@@ -9,7 +9,7 @@
  *
  * Invariants:
  *
- *   1. Only the active disk, the one with the highest number, is written. Freezing it makes it read-only for good and
+ *   1. Only the active disk, the one with the highest number, is written. Freezing it makes it permanently read-only and
  *      starts the next one on top.
  *   2. A number is used once per VMM. A frozen disk becomes an object named after its VMM and number, so a reused
  *      number would give one name two contents.
@@ -18,6 +18,8 @@
  *      describe the same content with fewer objects than QEMU has open, because layers are merged in the background.
  *   4. If `generation` is null, `firstUnsaved` is 0: no disk of this VMM is part of a generation.
  *   5. Replacing what lies below the active disk with other files of the same content changes no number.
+ *   6. In a live fork the active disk is frozen before the CPUs run again, so the saved memory and disk are of the same
+ *      moment (vms/fork.ts).
  *
  * The functions here are pure. live.ts makes QEMU and the file system follow.
  */

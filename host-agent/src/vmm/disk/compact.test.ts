@@ -70,7 +70,7 @@ async function makeSaved(t: TestContext) {
   const merge = async () => {
     compactor.add(SANDBOX)
     await compactor.close()
-    return store.findNewest(SANDBOX)!.manifest.disk.map((layer) => layer.id)
+    return store.findNewestIntact(SANDBOX)!.manifest.disk.map((layer) => layer.id)
   }
   return { store, merge, warnings }
 }

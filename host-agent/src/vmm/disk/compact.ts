@@ -54,7 +54,7 @@ export function chooseMerge(sizes: readonly number[]): number {
 }
 
 async function compactOnce(deps: Deps, id: string): Promise<boolean> {
-  const newest = deps.snapshots.findNewest(id)
+  const newest = deps.snapshots.findNewestIntact(id)
   if (!newest) return false
   const { manifest } = newest
   const from = chooseMerge(manifest.disk.map((layer) => layer.bytes))

@@ -56,7 +56,7 @@ export async function freezeForStandby(
  */
 async function shortenChain(deps: Deps, sandbox: string, { qmp, record }: Vmm): Promise<void> {
   const { active, layers: oldLayers } = record.disk
-  const layers = deps.snapshots.findNewest(sandbox)?.manifest.disk.map((layer) => layer.id)
+  const layers = deps.snapshots.findNewestIntact(sandbox)?.manifest.disk.map((layer) => layer.id)
   if (!layers) throw new Error('the generation that was just saved is gone')
   // Retained in the same tick as they were looked up: a merge may replace them at any moment.
   deps.snapshots.retain(record.id, layers)

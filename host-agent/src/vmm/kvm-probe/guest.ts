@@ -92,7 +92,7 @@ const EFER_OFFSET = 264
 export function startSregs(stage: Stage, reset: Buffer): Buffer {
   const sregs = Buffer.from(reset)
   if (stage === 'A') {
-    // After reset the code segment points at the firmware below 4 GiB; ours is at 0.
+    // After reset the code segment points at the firmware below 4 GiB; the probe's code is at 0.
     sregs.writeBigUInt64LE(0n, 0)
     sregs.writeUInt16LE(0, 12)
     return sregs

@@ -17,17 +17,17 @@ const rules = (text: string, chain: string): string[] => {
 }
 
 test('packets are forwarded between sandboxes, to granted blocks and to public addresses', () => {
-  const forward = rules(renderHostTable(TABLE), 'forward').map((rule) => rule.replaceAll('"wdeadbeef*"', 'ours'))
+  const forward = rules(renderHostTable(TABLE), 'forward').map((rule) => rule.replaceAll('"wdeadbeef*"', 'veths'))
 
   assert.deepEqual(forward.slice(3), [
-    'iifname ours oifname ours accept',
-    'iifname ours oifname { "eth0" } ip dscp 2 ip dscp set 0 accept',
-    'iifname ours oifname { "eth0" } ip dscp 1 drop',
-    'iifname ours oifname { "eth0" } ip daddr { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.168.0.0/16, 224.0.0.0/3 } drop',
-    'iifname ours oifname { "eth0" } accept',
-    'iifname { "eth0" } oifname ours ct state established,related accept',
-    'iifname ours drop',
-    'oifname ours drop',
+    'iifname veths oifname veths accept',
+    'iifname veths oifname { "eth0" } ip dscp 2 ip dscp set 0 accept',
+    'iifname veths oifname { "eth0" } ip dscp 1 drop',
+    'iifname veths oifname { "eth0" } ip daddr { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.168.0.0/16, 224.0.0.0/3 } drop',
+    'iifname veths oifname { "eth0" } accept',
+    'iifname { "eth0" } oifname veths ct state established,related accept',
+    'iifname veths drop',
+    'oifname veths drop',
   ])
 })
 

@@ -36,7 +36,7 @@ const CHAINS = ['prerouting', 'dstnat', 'forward', 'input', 'srcnat']
 export function renderHostTable(table: HostTable): string {
   const name = hostTable(table.instance)
   const { dns, http, tls } = table.egressProxy
-  const ours = `"${outerVethPrefix(table.instance)}*"`
+  const veths = `"${outerVethPrefix(table.instance)}*"`
   const fresh = CHAINS.flatMap((chain) => [`add chain ip ${name} ${chain}`, `flush chain ip ${name} ${chain}`])
   const gone = CHAINS.map((chain) => `delete chain ip ${name} ${chain}`)
   return `
@@ -47,34 +47,34 @@ table ip ${name} {
 ${table.forwardingWasOff ? `  chain ${FORWARDING_WAS_OFF} { }\n` : ''}\
   chain prerouting {
     type filter hook prerouting priority raw; policy accept;
-    iifname ${ours} ip saddr != ${table.cidr} drop
+    iifname ${veths} ip saddr != ${table.cidr} drop
   }
   chain dstnat {
     type nat hook prerouting priority dstnat; policy accept;
-    iifname ${ours} ip dscp ${MARK.GRANTED} return
-    iifname ${ours} ip daddr ${table.cidr} return
-    iifname ${ours} udp dport 53 dnat to ${HOST_ADDRESS}:${dns}
-    iifname ${ours} tcp dport 53 dnat to ${HOST_ADDRESS}:${dns}
-    iifname ${ours} ip dscp ${MARK.PROXIED} tcp dport 80 dnat to ${HOST_ADDRESS}:${http}
-    iifname ${ours} ip dscp ${MARK.PROXIED} tcp dport 443 dnat to ${HOST_ADDRESS}:${tls}
+    iifname ${veths} ip dscp ${MARK.GRANTED} return
+    iifname ${veths} ip daddr ${table.cidr} return
+    iifname ${veths} udp dport 53 dnat to ${HOST_ADDRESS}:${dns}
+    iifname ${veths} tcp dport 53 dnat to ${HOST_ADDRESS}:${dns}
+    iifname ${veths} ip dscp ${MARK.PROXIED} tcp dport 80 dnat to ${HOST_ADDRESS}:${http}
+    iifname ${veths} ip dscp ${MARK.PROXIED} tcp dport 443 dnat to ${HOST_ADDRESS}:${tls}
   }
   chain forward {
     type filter hook forward priority filter; policy accept;
-    iifname ${ours} tcp flags syn / syn,rst tcp option maxseg size set rt mtu
-    oifname ${ours} tcp flags syn / syn,rst tcp option maxseg size set rt mtu
-    iifname ${ours} oifname ${ours} accept
-${renderUplinkRules(table, ours)}
-    iifname ${ours} drop
-    oifname ${ours} drop
+    iifname ${veths} tcp flags syn / syn,rst tcp option maxseg size set rt mtu
+    oifname ${veths} tcp flags syn / syn,rst tcp option maxseg size set rt mtu
+    iifname ${veths} oifname ${veths} accept
+${renderUplinkRules(table, veths)}
+    iifname ${veths} drop
+    oifname ${veths} drop
   }
   chain input {
     type filter hook input priority filter; policy accept;
-    iifname ${ours} ct state established,related accept
-    iifname ${ours} ip daddr ${HOST_ADDRESS} udp dport ${dns} accept
-    iifname ${ours} ip daddr ${HOST_ADDRESS} tcp dport { ${dns}, ${http}, ${tls} } accept
-    iifname ${ours} ip dscp ${MARK.LIMITED} drop
-${table.apiPorts.length === 0 ? '' : `    iifname ${ours} tcp dport { ${table.apiPorts.join(', ')} } accept\n`}\
-    iifname ${ours} drop
+    iifname ${veths} ct state established,related accept
+    iifname ${veths} ip daddr ${HOST_ADDRESS} udp dport ${dns} accept
+    iifname ${veths} ip daddr ${HOST_ADDRESS} tcp dport { ${dns}, ${http}, ${tls} } accept
+    iifname ${veths} ip dscp ${MARK.LIMITED} drop
+${table.apiPorts.length === 0 ? '' : `    iifname ${veths} tcp dport { ${table.apiPorts.join(', ')} } accept\n`}\
+    iifname ${veths} drop
     iifname != "lo" ip daddr ${HOST_ADDRESS} meta l4proto { tcp, udp } th dport { ${dns}, ${http}, ${tls} } drop
   }
   chain srcnat {
@@ -86,16 +86,16 @@ ${table.uplinks.length === 0 ? '' : `    oifname ${names(table.uplinks)} ip sadd
 }
 
 /** No rules without an uplink: nothing leaves the machine. */
-function renderUplinkRules({ uplinks }: HostTable, ours: string): string {
+function renderUplinkRules({ uplinks }: HostTable, veths: string): string {
   if (uplinks.length === 0) return ''
-  const out = `    iifname ${ours} oifname ${names(uplinks)}`
+  const out = `    iifname ${veths} oifname ${names(uplinks)}`
   return [
     `${out} ip dscp ${MARK.GRANTED} ip dscp set 0 accept`,
     // A flow from before its sandbox got rules for the proxy. New flows are redirected to the proxy and end on this host.
     `${out} ip dscp ${MARK.PROXIED} drop`,
     `${out} ip daddr { ${CLOSED_RANGES.join(', ')} } drop`,
     `${out} accept`,
-    `    iifname ${names(uplinks)} oifname ${ours} ct state established,related accept`,
+    `    iifname ${names(uplinks)} oifname ${veths} ct state established,related accept`,
   ].join('\n')
 }
 

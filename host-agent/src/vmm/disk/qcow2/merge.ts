@@ -10,7 +10,7 @@ import { createChecksumWriter } from '../../../snapshots/checksum-writer.ts'
 import type { Checksums } from '../../../snapshots/checksums.ts'
 import { CLUSTER, L1_ENTRY_COVERS, parseHeader, renderHeader, TABLE_ENTRIES } from './header.ts'
 
-/** The cluster has a refcount of one, as all of ours do. */
+/** The cluster has a refcount of one, as all clusters of disk layers do. */
 const COPIED = 1n << 63n
 const COMPRESSED = 1n << 62n
 const ZERO = 1n

@@ -1,4 +1,4 @@
-/** A base is used only after a clone of it has responded, taken an identity and run a command. */
+/** Verifies a new base before its first use: a clone of it must respond, accept an identity and run a command. */
 import path from 'node:path'
 import { Undo } from '@warren/kit/undo'
 import type { Deps } from '../deps.ts'
@@ -7,15 +7,15 @@ import { applyIdentity } from '../vmm/apply-identity.ts'
 import { startVmm, type VmmPlan } from '../vmm/start.ts'
 import type { Base } from './base.ts'
 
-const PROOF_LIMIT_MS = 20_000
+const VERIFY_LIMIT_MS = 20_000
 
-export async function proveBase(deps: Deps, base: Base): Promise<void> {
-  const signal = AbortSignal.any([AbortSignal.timeout(PROOF_LIMIT_MS), deps.stopping])
+export async function verifyBase(deps: Deps, base: Base): Promise<void> {
+  const signal = AbortSignal.any([AbortSignal.timeout(VERIFY_LIMIT_MS), deps.stopping])
   const undo = new Undo()
   try {
     const plan: VmmPlan = {
-      id: `proof-${base.key}`,
-      folder: path.join(base.folder, 'proof'),
+      id: `verify-${base.key}`,
+      folder: path.join(base.folder, 'verify'),
       base,
       start: { from: 'base' },
       layers: [],
@@ -24,9 +24,9 @@ export async function proveBase(deps: Deps, base: Base): Promise<void> {
     }
     const vmm = await startVmm(deps, plan, undo, signal)
     await vmm.resumeCpus()
-    await applyIdentity(vmm, { hostname: 'proof' }, { isNew: true }, signal)
+    await applyIdentity(vmm, { hostname: 'verify' }, { isNew: true }, signal)
     const { session } = await vmm.channel(signal)
-    const script = 'test "$(hostname)" = proof || test "$(cat /etc/hostname)" = proof'
+    const script = 'test "$(hostname)" = verify || test "$(cat /etc/hostname)" = verify'
     const code = await runInGuest(session, { cmd: '/bin/sh', args: ['-c', script] }, signal)
     if (code !== 0) throw new Error('a clone of the base does not have the hostname it was given')
   } finally {
