@@ -16,7 +16,7 @@ import { healthRoutes } from './health/routes.ts'
 import { hostRoutes } from './hosts/routes.ts'
 import { addAccessControl } from './http/access-control.ts'
 import { acceptJsonBodies } from './http/body.ts'
-import { honourIdempotencyKeys } from './http/idempotency.ts'
+import { addIdempotency } from './http/idempotency.ts'
 import { type App, createServer } from './http/server.ts'
 import { routeUpgrades } from './http/upgrade.ts'
 import { mcpRoutes } from './mcp/routes.ts'
@@ -34,7 +34,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
 
   addAccessControl(app, deps)
   acceptJsonBodies(app)
-  honourIdempotencyKeys(app, deps)
+  addIdempotency(app, deps)
   observeRequests(app, deps)
   await describeApi(app, VERSION)
   app.addHook('onRoute', (route) => {

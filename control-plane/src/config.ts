@@ -63,7 +63,7 @@ export const SETTINGS = {
     default: 45,
     min: 1,
     max: 50,
-    description: 'Time in seconds after which the creation of a sandbox fails.',
+    description: 'Time in seconds after which the creation or resume of a sandbox fails.',
   }),
   execLimitSeconds: integer('WARREN_EXEC_LIMIT_SECONDS', {
     default: 3600,

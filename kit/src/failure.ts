@@ -5,7 +5,7 @@ type Options = {
   cause?: unknown
   /** Seconds that a client should wait. Clients follow any value, so it must be small. */
   retryAfterSeconds?: number
-  /** Overrides the status of the code: plan_limit, for example, is 429 for webhook endpoints. */
+  /** Overrides the status of the code, for an endpoint whose contract has another one. */
   status?: number
 }
 

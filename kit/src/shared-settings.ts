@@ -46,7 +46,10 @@ export const LISTENERS = {
   }),
 }
 
-/** Empty in the control plane means the API's own default; `warren start` passes a folder of the data directory. */
+/**
+ * `warren start` passes `ingress` in its data directory. If it is empty, the control plane keeps the authority in memory
+ * only, so each start has a new one.
+ */
 export const INGRESS_CA_DIR = text('WARREN_INGRESS_CA_DIR', {
   default: '',
   defaultText: 'ingress in the data directory',

@@ -37,12 +37,12 @@ export const Ok = Type.Object({ ok: Type.Literal(true) })
 export const PAGE_LIMIT_DEFAULT = 50
 export const PAGE_LIMIT_MAX = 500
 
-/** A `limit` above the maximum is clamped and 0 means the default, so the schema refuses negative values only. */
+/** Only negative values are invalid: a `limit` above the maximum is reduced to it, and 0 means the default. */
 export const PageQuery = Type.Object({
   limit: Type.Optional(
     Type.Integer({
       minimum: 0,
-      description: `Items per page. Defaults to ${PAGE_LIMIT_DEFAULT}; larger values than ${PAGE_LIMIT_MAX} are reduced to it.`,
+      description: `Items per page. Defaults to ${PAGE_LIMIT_DEFAULT}; values above ${PAGE_LIMIT_MAX} are reduced to it.`,
     }),
   ),
   offset: Type.Optional(

@@ -9,7 +9,7 @@ export type GuestRoute = {
   path: string
   /** The control plane may call it through the host agent. Other routes are for the host agent alone. */
   relayed?: true
-  /** Stays open for as long as the caller wants. The number of such streams per guest is limited separately. */
+  /** Stays open until the caller closes it. The number of such streams per guest is limited separately. */
   staysOpen?: true
   /**
    * Answers only when something is done: an upload, the end of a process, input that a program must read first. The

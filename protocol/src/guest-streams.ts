@@ -6,8 +6,8 @@
  *   GET  /signals          → 200, NDJSON of GuestSignal, open while the host listens
  *   POST /signals/ack      GuestSignalAck → {}
  *
- * SHELL. The request body is exactly what a client of the API sends (shell-frames.ts), so the bytes are relayed without
- * being parsed. The terminal starts with 24 rows and 80 columns, before the first frame. The response ends when the
+ * SHELL. The request body is exactly what a client of the API sends (shell-frames.ts), so the bytes are relayed
+ * unparsed. The terminal starts with 24 rows and 80 columns, before the first frame. The response ends when the
  * shell has exited and its output is sent. An invalid frame resets the stream. The end of the request body types Ctrl-D,
  * once per second until the shell has exited. A reset, or the end of the session, closes the terminal: SIGHUP, then
  * SIGKILL for a shell that still runs after 2 s; programs started with nohup or setsid keep running, as after ssh. If no

@@ -28,7 +28,7 @@ test('no move leaves destroyed, and only a delete leaves failed', () => {
       .map(([name]) => name)
 
   assert.deepEqual(leaving('destroyed'), [])
-  assert.deepEqual(leaving('failed'), ['discard'])
+  assert.deepEqual(leaving('failed'), ['destroyWithoutVm'])
 })
 
 test('delete is allowed in every state that is not terminal and not already destroying', () => {

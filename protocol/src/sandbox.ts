@@ -60,20 +60,20 @@ export const SANDBOX_MOVES = {
   forkFailed: { from: ['forking'], to: 'error', fence: 'ends' },
   /** A fork that no response has named yet, or whose guest did not confirm its identity. It must never be served. */
   forkAbandoned: { from: ['forking', 'resuming'], to: 'failed', fence: 'ends' },
-  /** The VM is gone but a snapshot or the disk survives. */
-  lose: { from: ['running', 'pausing'], to: 'error', fence: 'begins' },
-  /** The VM is gone and there is nothing to start from. */
-  loseAll: { from: ['running', 'pausing', 'paused', 'error'], to: 'failed', fence: 'begins' },
-  /** Its VM was found running because a resume finished after it was given up. It is paused again. */
-  park: { from: ['paused', 'error'], to: 'pausing', fence: 'begins' },
+  /** The VM no longer runs, but its snapshot or its disk still exists. */
+  vmLost: { from: ['running', 'pausing'], to: 'error', fence: 'begins' },
+  /** The VM and its data no longer exist, so there is nothing to resume from. */
+  dataLost: { from: ['running', 'pausing', 'paused', 'error'], to: 'failed', fence: 'begins' },
+  /** The VM was found running, because the host completed a resume that had been given up. It is paused again. */
+  pauseAgain: { from: ['paused', 'error'], to: 'pausing', fence: 'begins' },
   destroy: {
     from: ['creating', 'running', 'pausing', 'paused', 'resuming', 'forking', 'error'],
     to: 'destroying',
     fence: 'begins',
   },
   destroyDone: { from: ['destroying'], to: 'destroyed', fence: 'ends' },
-  /** A failed sandbox uses no resources, so deleting it only changes the status. */
-  discard: { from: ['failed'], to: 'destroyed', fence: 'begins' },
+  /** A failed sandbox has no VM and uses no resources, so deleting it only changes the status. */
+  destroyWithoutVm: { from: ['failed'], to: 'destroyed', fence: 'begins' },
 } as const satisfies Record<string, Move>
 export type SandboxMove = keyof typeof SANDBOX_MOVES
 
@@ -216,7 +216,10 @@ export const SandboxView = Type.Object({
   destroyed_at: Type.Optional(Timestamp),
   forked_from: Type.Optional(SandboxId),
   status_reason: Type.Optional(
-    Type.String({ description: 'Why the sandbox is in the status error, failed or paused.' }),
+    Type.String({
+      description:
+        'Why the sandbox is in its status, for example why it is error, failed or paused. A running sandbox has one after a pause that failed, or after a resume from an older snapshot.',
+    }),
   ),
 })
 export type SandboxView = Static<typeof SandboxView>

@@ -29,6 +29,7 @@ export function sanitizeSelfReason(reason: string | null | undefined): string | 
   return [...text].slice(0, SELF_REASON_MAX_CHARACTERS).join('') || undefined
 }
 
+/** The verbs of the pipe are part of the API: `park` and `retire` are alternative names for pause and delete. */
 export const SELF_PIPE_VERBS = {
   park: 'pause',
   pause: 'pause',

@@ -1,7 +1,7 @@
 /**
  * Applies the migrations: numbered SQL files, each once and in order, and the tables of graphile-worker.
  *
- * Any number of processes may start at the same time. An advisory lock of ours lets one of them migrate: Kysely's own
+ * Any number of processes may start at the same time. A separate advisory lock lets one of them migrate: Kysely's own
  * lock is not enough, because Kysely inspects all tables before it takes it, and fails if another process is changing
  * one of them.
  */

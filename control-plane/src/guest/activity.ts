@@ -3,13 +3,13 @@
  * output, and bytes through a shell or tunnel are uses; reads of status or metrics and idle connections are not.
  *
  * Uses are recorded in memory and written every FLUSH_MS, so that a busy sandbox does not cause a write per request. A
- * flush also writes `activity_at` of this process, the promise that all its uses up to that moment are written:
+ * flush also writes the watermark of this process, `activity_at`: all its uses up to that moment are written.
  *
- *   1. Read the database's clock. This is the moment that the flush promises.
+ *   1. Read the database's clock. This becomes the watermark.
  *   2. Take the recorded uses. A use in progress counts as used now.
- *   3. Write the uses and the promise in one statement.
+ *   3. Write the uses and the watermark in one statement.
  *
- * When the promise of every living process is past a moment, the database therefore knows of all uses up to that moment.
+ * When the watermark of every live process is past a moment, the database therefore has all uses up to that moment.
  *
  * A use that begins when the idle time is over, or nearly so, cannot rely on the next flush: another process may
  * already have begun the pause. It first updates the row, on condition that the sandbox is running

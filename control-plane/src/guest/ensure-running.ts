@@ -1,6 +1,7 @@
 /**
  * Ensures that a sandbox is running before a request uses its guest. With `auto_resume`, a paused sandbox is resumed, and
- * one that changes its state is waited for. Every route that talks to a guest calls this once its input is validated:
+ * the request waits while the sandbox is pausing, resuming or forking, at most WAIT_LIMIT_MS; then it fails with 503. Every
+ * route that talks to a guest calls this once its input is validated:
  *
  *   const running = await ensureRunning(deps, sandbox, signal)
  *
@@ -14,7 +15,11 @@ import type { Deps } from '../deps.ts'
 import { resumeSandbox } from '../sandboxes/resume.ts'
 import { type Check, checkRunning } from './with-guest.ts'
 
-const RESUME_LIMIT_MS = 60_000
+/**
+ * How long a request waits, from its own beginning. It does not limit the resume, which continues and has a separate
+ * limit (RESTORE_RETRY_LIMIT_S in sandboxes/restore-vm.ts).
+ */
+const WAIT_LIMIT_MS = 60_000
 const POLL_MS = 20
 
 const IN_TRANSITION: readonly SandboxStatus[] = ['pausing', 'resuming', 'forking']
@@ -29,7 +34,7 @@ export async function ensureRunning(
   if (!sandbox.auto_resume) check(sandbox)
   let row = sandbox
   for (
-    const deadline = Date.now() + RESUME_LIMIT_MS;
+    const deadline = Date.now() + WAIT_LIMIT_MS;
     Date.now() < deadline;
     await delay(POLL_MS, undefined, { signal })
   ) {

@@ -27,7 +27,7 @@ const POLL_MS = 50
 
 export type Claim = { caller: string; key: string; stored: boolean }
 
-export function honourIdempotencyKeys(app: FastifyInstance, deps: Deps): void {
+export function addIdempotency(app: FastifyInstance, deps: Deps): void {
   // Hooks on these routes only, so that the others do not pay for them.
   app.addHook('onRoute', (route) => {
     if (!route.config?.idempotent) return

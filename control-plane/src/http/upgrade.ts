@@ -3,8 +3,8 @@
  *
  * Node emits upgrade requests as a separate event, and they never reach Fastify. This file sends them there: with a
  * response object that writes to the socket, they pass the same hooks (credential, rate limit, ownership) and get the
- * same error responses as any other request. A route that wants the connection calls `takeUpgrade`; every other route
- * just sends its response (docs/decisions/0003-upgrades-through-the-router.md).
+ * same error responses as any other request. A route that upgrades the connection calls `takeUpgrade`; every other
+ * route just sends its response (docs/decisions/0003-upgrades-through-the-router.md).
  *
  * Some clients, the JDK's among them, send `Upgrade: h2c` with every plain request. Only the two tokens below count as an
  * upgrade. Everything else remains an ordinary request, including its body and keep-alive.

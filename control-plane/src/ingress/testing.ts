@@ -91,7 +91,7 @@ export async function readAll(socket: Socket, text: string): Promise<string> {
 
 export const hostnameOf = (id: string, port: number) => `${id.slice(3).toLowerCase()}-${port}.localhost`
 
-/** An HTTP server that plays a program in a sandbox. */
+/** An HTTP server that takes the place of a program in a sandbox. */
 export async function serve(listener: RequestListener): Promise<Program> {
   const server = http.createServer(listener)
   server.listen(0, '127.0.0.1')
@@ -105,7 +105,7 @@ export async function serve(listener: RequestListener): Promise<Program> {
   return program
 }
 
-/** The same without HTTP: `listener` writes whatever it wants. */
+/** The same without HTTP: `listener` reads and writes the raw connection. */
 export async function serveRaw(listener: (socket: Socket) => void): Promise<{ port: number }> {
   const server = net.createServer(listener).listen(0, '127.0.0.1')
   await once(server, 'listening')

@@ -2,7 +2,7 @@
  * Tracks which processes are alive. Every process writes a heartbeat each second that names the worker pools it runs. A
  * process without a heartbeat for DEAD_AFTER_S counts as dead.
  *
- * A job that is locked by a pool which no living process names is released to the others. This covers a process killed
+ * A job that is locked by a pool which no live process names is released to the others. This covers a process killed
  * at any moment, even before its first heartbeat. A process that was only suspended finds its jobs taken by others when
  * it continues, and the fence prevents it from committing.
  */

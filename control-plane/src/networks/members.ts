@@ -1,9 +1,8 @@
 /**
  * Members of networks, and how a new sandbox becomes one while it is created.
  *
- * Locks are taken in the same order everywhere: user, sandbox, networks by id, revisions, then the user's counts and the
- * host (sandboxes/placement.ts). Therefore the revisions of the peers are raised before the new sandbox is placed. They
- * see the new member when the transaction commits.
+ * The lock order (sandboxes/reservations.ts) has network revisions before the host, so the revisions of the peers are
+ * raised before the new sandbox is placed. The peers see the new member when the transaction commits.
  */
 import { badField } from '@warren/kit/failure'
 import type { Tx } from '../db/connect.ts'

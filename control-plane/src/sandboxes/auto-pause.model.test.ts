@@ -535,7 +535,7 @@ async function checkPaused(model: Model, real: Real): Promise<void> {
   }
 }
 
-/** What is written, and the uses of every process that counts as living. */
+/** What is written, and the uses of every process that counts as live. */
 function lastProtectedUse(model: Model, s: number): number {
   const times = [model.sandboxes[s]!.writtenAt]
   for (const process of model.processes) {
@@ -555,7 +555,7 @@ async function endAllUses(model: Model, real: Real): Promise<void> {
   }
 }
 
-/** Two flushes each: the first may promise a moment at which a use was still in progress. */
+/** Two flushes each: the watermark of the first may be a moment at which a use was still in progress. */
 async function checkAllPaused(model: Model, real: Real): Promise<void> {
   const last = await startProcess(0)
   for (let round = 0; round < 2; round++) {

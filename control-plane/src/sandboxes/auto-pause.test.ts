@@ -106,7 +106,7 @@ test('an exec in progress prevents the pause, even in another process', async ()
   await removeProcess(other)
 })
 
-test('no sandbox is paused before every living process has flushed its uses', async () => {
+test('no sandbox is paused before every live process has flushed its uses', async () => {
   const id = await createIdle(61)
   const unflushed = await startOtherProcess()
   unflushed.activity.recordUse(id)

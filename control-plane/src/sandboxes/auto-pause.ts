@@ -1,11 +1,11 @@
 /**
  * Pauses sandboxes that have been idle for as long as their owner allows.
  *
- * The database decides. A sandbox is paused only if, by the database's clock, its last use plus its idle limit is in the
- * past, and every living process has promised that its uses up to that moment are written (guest/activity.ts). Both are
- * conditions of the statement that locks the row, so they are checked again if another transaction held the row. A use
- * that begins at the same time either has changed the row, which then is not idle, or waits for the lock and then fails
- * because the sandbox is pausing.
+ * The database decides. A sandbox is paused only if, by the database's clock, the end of its idle time is in the past, and
+ * the watermark of every live process is past that moment too, so that all uses up to it are written (guest/activity.ts).
+ * Both are conditions of the statement that locks the row, so they are checked again if another transaction held the
+ * row. A use that begins at the same time either has changed the row, which then is not idle, or waits for the lock and
+ * then fails because the sandbox is pausing.
  *
  * A process without a recent heartbeat is not waited for: see docs/decisions/0021-auto-pause-protocol.md.
  *

@@ -171,7 +171,7 @@ test('a name in use is 409; names of ended sandboxes and of other users are free
 test('the concurrent cap counts every sandbox that has not ended, and exceeding it is 429', async () => {
   for (const status of SANDBOX_STATUSES) {
     const ada = await user({ plan: 'free' })
-    // Needs a living owner: an orphaned create would be rolled back instead of counted.
+    // Needs a live owner: an orphaned create would be rolled back instead of counted.
     await insertSandbox(deps.db, ada.id, status, { owner: deps.processId })
 
     const response = await create(ada)

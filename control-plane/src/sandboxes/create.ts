@@ -171,7 +171,7 @@ async function finish(
 const DELETED = 'the sandbox was deleted while it was being created'
 const withReason = (reason: string) => ({ response: unavailable(reason), reason })
 
-/** The response to the caller and the reason on the row. The host's own message goes to the log only. */
+/** The response to the caller and the reason on the row. The host's own message is only logged. */
 function explain(error: unknown, row: SandboxRow, request: CreateRequest, signal: AbortSignal) {
   if (signal.aborted) return withReason('the caller disconnected before the sandbox was ready')
   if (error instanceof FenceLost) return withReason(DELETED)

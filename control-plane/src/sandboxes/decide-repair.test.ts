@@ -16,14 +16,14 @@ test('exactly these combinations of status and VM state are repaired', () => {
   )
 
   assert.deepEqual(repairs, [
-    'running, paused: lose',
-    'running, dead: lose',
-    'running, absent: loseAll',
-    'pausing, dead: lose',
-    'pausing, absent: loseAll',
-    'paused, running: park',
-    'paused, absent: loseAll',
-    'error, running: park',
-    'error, absent: loseAll',
+    'running, paused: vmLost',
+    'running, dead: vmLost',
+    'running, absent: dataLost',
+    'pausing, dead: vmLost',
+    'pausing, absent: dataLost',
+    'paused, running: pauseAgain',
+    'paused, absent: dataLost',
+    'error, running: pauseAgain',
+    'error, absent: dataLost',
   ])
 })

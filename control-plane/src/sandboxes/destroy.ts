@@ -51,7 +51,7 @@ export async function destroySandbox(deps: Deps, id: string, options: BeginOptio
     if (!row || row.status === 'destroyed') return 'destroyed'
     if (row.status === 'destroying') return 'destroying'
     if (row.status === 'failed') {
-      await beginMove(tx, id, 'discard', options)
+      await beginMove(tx, id, 'destroyWithoutVm', options)
       return 'destroyed'
     }
     await beginMove(tx, id, 'destroy', options)

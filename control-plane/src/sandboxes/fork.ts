@@ -2,8 +2,8 @@
  * Fork, in this order:
  *
  *   1. Parse the body (parse-fork.ts). Every 400 comes from here.
- *   2. One transaction, with the user's row locked, checks that the source is paused (409), caps (429) and credit (402),
- *      reserves memory and addresses on the source's host (503), and inserts the children as `forking`, owned by this
+ *   2. One transaction, with the user's row locked, checks that the source is paused, or running if the request has
+ *      `live` (409), checks caps (429) and credit (402), reserves memory and addresses on the source's host (503), and inserts the children as `forking`, owned by this
  *      process.
  *   3. The host copies the snapshot by reference, which takes milliseconds. From then on the children are independent
  *      of the source.

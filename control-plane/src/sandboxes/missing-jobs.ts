@@ -17,7 +17,7 @@ import { destroyJob, LOST_AFTER_S } from './destroy.ts'
 import { startForkJob } from './fork.ts'
 import type { Operation } from './operation.ts'
 import { pauseJob } from './pause.ts'
-import { RESTORE_LIMIT_S } from './restore-vm.ts'
+import { RESTORE_RETRY_LIMIT_S } from './restore-vm.ts'
 import { resumeJob } from './resume.ts'
 
 type OperationStatus = Extract<SandboxRow['status'], 'destroying' | 'pausing' | 'resuming' | 'forking'>
@@ -56,7 +56,7 @@ async function listOperations(deps: Deps): Promise<OperationWithJob[]> {
       and (h.id is null or h.status <> 'dead'
         or (s.status = 'destroying' and h.seen_at < now() - make_interval(secs => ${LOST_AFTER_S}))
         or (s.status in ('resuming', 'forking')
-          and s.status_since < now() - make_interval(secs => ${RESTORE_LIMIT_S})))
+          and s.status_since < now() - make_interval(secs => ${RESTORE_RETRY_LIMIT_S})))
     order by s.id`.execute(deps.db)
   return rows.map(({ status, ...operation }) => {
     const job = JOB_BY_STATUS[status]

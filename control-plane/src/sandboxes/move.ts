@@ -126,7 +126,7 @@ async function update(tx: Tx, id: string, move: SandboxMove, options: BeginOptio
 }
 
 /** Moves that end with the reason that their beginning gave. */
-const INHERITS_REASON: ReadonlySet<SandboxMove> = new Set(['pauseDone', 'destroyDone', 'discard'])
+const INHERITS_REASON: ReadonlySet<SandboxMove> = new Set(['pauseDone', 'destroyDone', 'destroyWithoutVm'])
 
 /**
  * Takes an operation away from the process that works on it, without ending it: the fence rises, the status stays.

@@ -56,7 +56,7 @@ test('a sandbox that is paused or in error and lost by its host becomes failed a
 
   for (const id of [first, second]) {
     const view = await viewOf(id)
-    assert.deepEqual([view.status, view.status_reason], ['failed', 'the host lost the VM'])
+    assert.deepEqual([view.status, view.status_reason], ['failed', 'the VM and its data no longer exist on the host'])
   }
   await assertNothingLeft()
 })

@@ -36,7 +36,7 @@ test('a sandbox whose VM died is in error with the reason, and its memory is rel
   await sql`update usage_intervals set ended_at = now() where ended_at is null`.execute(deps.db)
 })
 
-test('a sandbox whose host lost the VM is failed and is no longer charged', async () => {
+test('a sandbox whose VM no longer exists on its host is failed and is no longer charged', async () => {
   const { id } = (await create(ada)).body.data
   host.loseVm(id)
 
@@ -44,7 +44,7 @@ test('a sandbox whose host lost the VM is failed and is no longer charged', asyn
   await reconcile.run(deps)
 
   const view = await viewOf(id)
-  assert.deepEqual([view.status, view.status_reason], ['failed', 'the host lost the VM'])
+  assert.deepEqual([view.status, view.status_reason], ['failed', 'the VM and its data no longer exist on the host'])
   await assertNothingLeft()
 })
 

@@ -105,7 +105,7 @@ async function repair(deps: Deps, row: PlacedRow, vm: HostVm | undefined): Promi
         for no key update`.execute(tx)
       if (rows.length === 0) return false // Another operation has begun since. It asks the host itself.
       const moved = await beginMove(tx, row.id, move, { actor: 'system', reason })
-      if (move === 'park') {
+      if (move === 'pauseAgain') {
         await reserveMemoryUnchecked(tx, moved)
         await addJob(tx, pauseJob, { id: moved.id, fence: moved.fence })
       } else await releaseMemory(tx, row.id)

@@ -6,7 +6,7 @@
  * use), missing, or incompatible with the host.
  *
  * A host that does not answer may still complete the restore, so the error is thrown and the job runs again, until
- * RESTORE_LIMIT_S after the operation began. If the host completes it after that, reconcile.ts finds the VM running and
+ * RESTORE_RETRY_LIMIT_S after the operation began. If the host completes it after that, reconcile.ts finds the VM running and
  * pauses it.
  */
 import { setTimeout as delay } from 'node:timers/promises'
@@ -23,7 +23,12 @@ import { rollBack } from './rollback.ts'
 
 const ATTEMPTS = 3
 const RETRY_DELAY_MS = 200
-export const RESTORE_LIMIT_S = 60
+/**
+ * How long an operation is retried while its host does not answer, from the beginning of the operation. A request that
+ * waits for the resume has a separate limit (WAIT_LIMIT_MS in guest/ensure-running.ts): the operation continues after
+ * the request has failed.
+ */
+export const RESTORE_RETRY_LIMIT_S = 60
 
 export type RestoreResult =
   /** `note` tells the user that the VM did not continue from its latest state. */
@@ -70,7 +75,12 @@ export async function commitRestore(
       })
       return
     case 'identity_failed':
-      await rollBack(deps, row, 'forkAbandoned', `the copy could not be given its own identity: ${result.reason}`)
+      await rollBack(
+        deps,
+        row,
+        'forkAbandoned',
+        `the guest of the fork did not confirm its new identity: ${result.reason}`,
+      )
   }
 }
 
@@ -126,9 +136,9 @@ const resumeBodyOf = (deps: Deps, row: SandboxRow, envs: Record<string, string>,
 })
 
 const isOverdue = (deps: Deps, row: SandboxRow): boolean =>
-  deps.now().getTime() - row.status_since.getTime() > RESTORE_LIMIT_S * 1000
+  deps.now().getTime() - row.status_since.getTime() > RESTORE_RETRY_LIMIT_S * 1000
 
-/** The user asked for the latest state. An older one, or a fresh boot, must be visible in the sandbox's reason. */
+/** A resume is expected to continue from the latest state. If it did not, `status_reason` tells the user. */
 function describeOlder(row: SandboxRow, { generation, saved_at }: HostVmResumed): string | undefined {
   if (generation === undefined) return 'booted anew from its disk'
   if (row.generation === null || generation >= row.generation) return undefined

@@ -6,7 +6,7 @@
  *   2. The host deletes the VM.
  *   3. The row ends in `failed`, and its memory is released.
  *
- * If the host does not confirm step 2, the row ends in `failed` all the same and keeps its reservation; reconcile.ts
+ * If the host does not confirm step 2, the row still ends in `failed` but keeps its reservation; reconcile.ts
  * deletes the VM and releases the memory later.
  */
 import type { SandboxRow } from '../db/schema.ts'
