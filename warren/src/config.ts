@@ -7,7 +7,7 @@ import { DATA_DIR, DATABASE_URL, INGRESS_CA_DIR, LISTENERS } from '@warren/kit/s
 export const ROOT = path.resolve(import.meta.dirname, '../..')
 
 /** Relative paths are relative to where the user typed the command, which npm passes in INIT_CWD. */
-const resolvePath = (file: string, env = process.env): string =>
+export const resolvePath = (file: string, env = process.env): string =>
   path.resolve(env.INIT_CWD ?? process.cwd(), file.replace(/^~(?=\/|$)/, homedir()))
 
 export const readCacheDir = (env = process.env): string =>
@@ -15,7 +15,7 @@ export const readCacheDir = (env = process.env): string =>
     ? resolvePath(env.WARREN_CACHE_DIR, env)
     : path.join(env.XDG_CACHE_HOME || path.join(homedir(), '.cache'), 'warren')
 
-/** Files that can be built again, shared by all clones of a user. */
+/** Images and other files that can be built again. All clones of this repository that a user has share them. */
 export const CACHE_DIR = readCacheDir()
 
 export const SETTINGS = {
@@ -34,7 +34,7 @@ export const SETTINGS = {
 export const CLIENT_SETTINGS = {
   apiKey: text('WARREN_API_KEY', {
     default: '',
-    defaultText: 'the local key, for the Warren that runs here',
+    defaultText: 'the key of the Warren that runs in this clone',
     description: 'API key that `warren ssh` and `warren tunnel` use, together with `WARREN_BASE_URL`.',
   }),
 }

@@ -10,7 +10,7 @@ export type HostAgent = Child<{ socket: string }>
 
 /** Long enough to build an image over a slow network; a start with all images present takes a second. */
 const START_LIMIT_MS = 30 * 60_000
-/** The host agent gives itself 2 s. */
+/** The host agent limits its own stop to 2 s (STOP_LIMIT_MS in host-agent/src/main.ts). */
 const STOP_LIMIT_MS = 2_500
 
 export const canRunVms = (env: NodeJS.ProcessEnv): boolean =>

@@ -2,15 +2,16 @@
  * `warren ssh <sandbox>`: runs OpenSSH through a tunnel, so the sandbox needs no reachable address. The sandbox
  * accepts the keys of `ssh_pubkeys` and the one added with --add-key.
  *
- * Host keys are not checked or stored. The tunnel already leads to the right sandbox: the API authenticates it by id. A
- * sandbox name can belong to another machine tomorrow, and ssh would then warn of an attack.
+ * Host keys are neither checked nor stored. The API already guarantees that the tunnel ends in the right sandbox, because
+ * it is opened by id. A name can be given to another sandbox later, and ssh would then report a changed host key as an
+ * attack.
  */
 import { spawn } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { SshPubkeysView } from '@warren/protocol'
 import { callApi, getApi, getSandboxId } from './api.ts'
-import { ROOT } from './config.ts'
+import { ROOT, resolvePath } from './config.ts'
 
 /** Host names in ~/.ssh/config end in this suffix: `ssh my-sandbox.warren`. */
 export const SSH_SUFFIX = /\.warren$/
@@ -25,7 +26,7 @@ export async function runSsh(target: string | undefined, args: string[], options
   const api = await getApi()
   const id = await getSandboxId(api, sandbox.replace(SSH_SUFFIX, ''))
   if (options.addKey !== undefined) {
-    const keys = (await readFile(options.addKey, 'utf8')).split('\n').filter((line) => line.trim() !== '')
+    const keys = await readPublicKeys(options.addKey)
     await callApi<SshPubkeysView>(api, 'POST', `/v1/sandboxes/${id}/ssh-pubkeys`, { keys })
   }
   const settings = [`ProxyCommand=${proxyCommand(id)}`, `User=${user}`, ...HOST_KEY_OPTIONS]
@@ -38,6 +39,12 @@ export async function runSsh(target: string | undefined, args: string[], options
     child.once('error', (error) => reject(new Error('cannot run ssh; is openssh-client installed?', { cause: error })))
     child.once('exit', (code) => resolve(code ?? 255))
   })
+}
+
+/** The keys of a file, one per line. */
+export async function readPublicKeys(file: string, env = process.env): Promise<string[]> {
+  const text = await readFile(resolvePath(file, env), 'utf8')
+  return text.split('\n').filter((line) => line.trim() !== '')
 }
 
 export function renderSshConfig(): string {

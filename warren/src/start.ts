@@ -136,7 +136,7 @@ const controlPlaneEnv = (config: InstanceConfig, databaseUrl: string): NodeJS.Pr
   WARREN_LOG_LEVEL: process.env.WARREN_LOG_LEVEL || 'warn',
 })
 
-/** After a restart the control plane keeps the ports that the system chose for the first one: clients know them. */
+/** A restarted control plane listens on the ports that the system chose at the first start, because clients use them. */
 function samePorts(listeners: Listeners, previous: ControlPlane | undefined): NodeJS.ProcessEnv {
   if (previous === undefined) return {}
   return {
