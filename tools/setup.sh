@@ -1,6 +1,6 @@
 #!/bin/sh
-# Installs everything that a fresh clone needs. npm runs it before start, test, check, bench and doctor; when nothing is
-# missing it does nothing. It needs only a POSIX shell and npm: the Node that runs Warren is an npm package as well.
+# Installs everything that a fresh clone needs. npm runs it before every script of package.json; when nothing is missing
+# it does nothing. It needs only a POSIX shell and npm: the Node that runs Warren is an npm package as well.
 set -eu
 cd "$(dirname "$0")/.."
 
