@@ -1,4 +1,4 @@
-/** Two candidates in turn until the time is over: whatever else the machine does, it does to both. */
+/** Measures two candidates in turn until the time is over, so that other load on the machine affects both equally. */
 import type { Run } from './row.ts'
 
 export type Turns = { ours: number[]; baseline: number[] }

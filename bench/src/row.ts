@@ -7,7 +7,7 @@
  * everything that was deferred is stopped, last started first.
  *
  * What must stay true: candidates alternate in short turns, because the machine's noise then affects both; every
- * sample counts, the bad ones too. A row is evaluated by the ratio, except where the promise itself is a number.
+ * sample counts, outliers too. A row is evaluated by the ratio, except where the target is an absolute number.
  */
 import type { Pace } from './interleave.ts'
 import type { Api } from './vm/api.ts'
@@ -28,15 +28,15 @@ export type Row = {
 }
 
 /**
- * The target for ours divided by baseline, p50 by p50; with `plus`, ours may exceed that by this much, in its unit. Or
- * the target for our p50 alone, where a number was promised.
+ * `ratio`: Warren's p50 divided by the baseline's p50 must be at least or at most `value`. With `plus`, Warren's p50 may
+ * also exceed that limit by this much, in the row's unit. `p50`: an absolute limit for Warren's p50.
  */
 export type Target = { ratio: '>=' | '<='; value: number; plus?: number } | { p50: '<='; value: number }
 
 export type Measurement = {
   ours: number[]
   baseline: number[]
-  /** The share of our attempts that gave the right answer, 0 to 1. */
+  /** The share of Warren's attempts that gave the right result, 0 to 1. */
   ok: number
 }
 

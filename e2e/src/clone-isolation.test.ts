@@ -11,14 +11,20 @@ import {
   resumeSandbox,
   runShell,
 } from './support/sandboxes.ts'
-import { cannotRunVms, skipWithoutImage, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import {
+  cannotRunVms,
+  skipWithoutImage,
+  startUnlessSkipped,
+  startVmInstance,
+  VM_STORIES_LIMIT_MS,
+} from './support/vm-instance.ts'
 
 const SHAPE = 's-1vcpu-1gb'
 const LONG = { timeoutMs: 240_000 }
 const DEVBOX = 'devbox:1'
 const noDevbox = skipWithoutImage(DEVBOX)
 
-const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
+const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
 
 describe('clones of one base', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('never draw the same random numbers, in any program', { skip: noDevbox }, async () => {

@@ -11,11 +11,11 @@ import {
   resumeSandbox,
   type SandboxView,
 } from './support/sandboxes.ts'
-import { cannotRunVms, SOAK, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import { cannotRunVms, SOAK, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const warren = cannotRunVms
-  ? (undefined as never)
-  : await startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '120' })
+const warren = await startUnlessSkipped(cannotRunVms, () =>
+  startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '120' }),
+)
 const CLIENTS = 8
 const SECONDS = SOAK ? 120 : 20
 const CHILDREN_MAX = 6

@@ -7,11 +7,11 @@ import { until } from '@warren/kit/testing/until'
 import { findInstanceFile } from './support/instance.ts'
 import { processClient } from './support/process-client.ts'
 import { createSandbox, request, requestOk, runShell } from './support/sandboxes.ts'
-import { cannotRunVms, SOAK, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import { cannotRunVms, SOAK, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
-const busy = cannotRunVms ? (undefined as never) : await createSandbox(warren, { ingress_enabled: true })
-const other = cannotRunVms ? (undefined as never) : await createSandbox(warren)
+const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
+const busy = await startUnlessSkipped(cannotRunVms, () => createSandbox(warren, { ingress_enabled: true }))
+const other = await startUnlessSkipped(cannotRunVms, () => createSandbox(warren))
 
 /** Limits of one sandbox: readers, shells and tunnels together; and connections through the ingress. */
 const STREAMS_MAX = 512
@@ -27,7 +27,7 @@ $| = 1; print "ready"; sleep 100000`
 type Opened = { socket: net.Socket; status: number }
 
 describe('limits of one sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  const processes = processClient(warren, busy?.id)
+  const processes = processClient(warren, busy.id)
 
   /** Reads the head of the response and nothing after it. Without `responds` a connection counts as open at once. */
   function open(to: URL, head: string, responds: boolean, localAddress = '127.0.0.1'): Promise<Opened> {

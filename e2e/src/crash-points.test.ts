@@ -21,7 +21,14 @@ import {
   requestOk,
   resumeSandbox,
 } from './support/sandboxes.ts'
-import { cannotRunVms, findQemuPid, SOAK, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import {
+  cannotRunVms,
+  findQemuPid,
+  SOAK,
+  startUnlessSkipped,
+  startVmInstance,
+  VM_STORIES_LIMIT_MS,
+} from './support/vm-instance.ts'
 
 const POINTS = {
   pause: ['closed', 'stopped', 'saved', 'committed', 'recorded'],
@@ -31,8 +38,8 @@ const POINTS = {
   delete: ['ended', 'unrecorded'],
 } as const
 type Operation = keyof typeof POINTS
-const VICTIMS = ['host agent', 'QEMU', 'control plane', 'PostgreSQL'] as const
-type Victim = (typeof VICTIMS)[number]
+const KILLED_PROCESSES = ['host agent', 'QEMU', 'control plane', 'PostgreSQL'] as const
+type KilledProcess = (typeof KILLED_PROCESSES)[number]
 
 /** `npm test` kills the host agent at every point, and the other processes at these only; `npm run soak` kills all. */
 const POINTS_FOR_OTHERS = new Set(['pause.stopped', 'pause.saved', 'resume.loaded', 'fork.child-saved'])
@@ -41,17 +48,17 @@ const SETTLE_LIMIT_MS = 60_000
 
 const folder = mkdtempSync(path.join(tmpdir(), 'warren-points-'))
 after(() => rmSync(folder, { recursive: true }))
-const warren = cannotRunVms
-  ? (undefined as never)
-  : await startVmInstance({ WARREN_CRASH_POINTS: folder, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
+const warren = await startUnlessSkipped(cannotRunVms, () =>
+  startVmInstance({ WARREN_CRASH_POINTS: folder, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }),
+)
 
 describe('a process is killed at', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   for (const operation of Object.keys(POINTS) as Operation[]) {
     for (const step of POINTS[operation]) {
-      for (const victim of VICTIMS) {
+      for (const killed of KILLED_PROCESSES) {
         const point = `host.${operation.replace('live ', '')}.${step}`
-        if (!SOAK && victim !== 'host agent' && !POINTS_FOR_OTHERS.has(`${operation}.${step}`)) continue
-        test(`${operation}, ${step}: ${victim}`, () => killAtPoint(operation, point, victim))
+        if (!SOAK && killed !== 'host agent' && !POINTS_FOR_OTHERS.has(`${operation}.${step}`)) continue
+        test(`${operation}, ${step}: ${killed}`, () => killAtPoint(operation, point, killed))
       }
     }
   }
@@ -64,7 +71,7 @@ describe('a process is killed at', { skip: cannotRunVms, timeout: VM_STORIES_LIM
   })
 })
 
-async function killAtPoint(operation: Operation, point: string, victim: Victim): Promise<void> {
+async function killAtPoint(operation: Operation, point: string, killed: KilledProcess): Promise<void> {
   const { id } = await createSandbox(warren)
   await startChain(warren, id)
   // One acknowledged generation, so that there is one to return to.
@@ -74,10 +81,10 @@ async function killAtPoint(operation: Operation, point: string, victim: Victim):
   const seen =
     operation === 'resume' || operation === 'fork' ? acknowledged : await checkChainOnDisk(warren, id, acknowledged)
 
-  writeFileSync(path.join(folder, point), victim === 'host agent' ? 'kill' : 'hold')
+  writeFileSync(path.join(folder, point), killed === 'host agent' ? 'kill' : 'hold')
   const response = send(operation, id)
   await until(() => existsSync(path.join(folder, `${point}.reached`)), `${point} is reached`, 30_000)
-  if (victim !== 'host agent') await killVictim(victim, id)
+  if (killed !== 'host agent') await killProcess(killed, id)
   rmSync(path.join(folder, point), { force: true })
   rmSync(path.join(folder, `${point}.reached`), { force: true })
   await response
@@ -88,7 +95,7 @@ async function killAtPoint(operation: Operation, point: string, victim: Victim):
   if ((await getSandbox(warren, id)).status === 'destroyed') return
   await ensureRuns(id)
   // Only a killed QEMU may lose what was written after the acknowledged generation.
-  await checkChainOnDisk(warren, id, victim === 'QEMU' ? acknowledged : seen)
+  await checkChainOnDisk(warren, id, killed === 'QEMU' ? acknowledged : seen)
   assert.ok(listQemus().length <= 1, 'no QEMU without a sandbox')
   await destroySandbox(warren, id)
 }
@@ -103,10 +110,10 @@ async function send(operation: Operation, id: string): Promise<void> {
   else await sendOne('DELETE', '')
 }
 
-async function killVictim(victim: Exclude<Victim, 'host agent'>, id: string): Promise<void> {
+async function killProcess(killed: Exclude<KilledProcess, 'host agent'>, id: string): Promise<void> {
   const recorded = findQemuPid(warren, id)
-  if (victim === 'PostgreSQL') kill(getPostmasterPid(warren.instance.dataDir))
-  else if (victim === 'control plane') kill(await getControlPlanePid(warren.instance.dataDir))
+  if (killed === 'PostgreSQL') kill(getPostmasterPid(warren.instance.dataDir))
+  else if (killed === 'control plane') kill(await getControlPlanePid(warren.instance.dataDir))
   // A QEMU that is just being started has no record yet.
   else for (const pid of recorded === undefined ? listQemus() : [recorded]) kill(pid)
 }

@@ -16,11 +16,11 @@ import {
   runShell,
   waitForStatus,
 } from './support/sandboxes.ts'
-import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const warren = cannotRunVms
-  ? (undefined as never)
-  : await startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' })
+const warren = await startUnlessSkipped(cannotRunVms, () =>
+  startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }),
+)
 
 const flipBit = (file: string) => {
   chmodSync(file, 0o600)

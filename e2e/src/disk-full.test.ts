@@ -19,7 +19,7 @@ import {
   runShell,
   waitForStatus,
 } from './support/sandboxes.ts'
-import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const MIB = 1024 * 1024
 /** Enough for the image, one base and a few sandboxes. */
@@ -64,7 +64,7 @@ async function start() {
   return { disk, instance }
 }
 
-const { disk, instance: warren } = skip ? (undefined as never) : await start()
+const { disk, instance: warren } = await startUnlessSkipped(skip, () => start())
 
 describe('on a full host disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('a pause fails with the reason, the sandbox keeps running, and saved generations survive', async () => {

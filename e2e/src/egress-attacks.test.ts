@@ -40,19 +40,19 @@ import {
   udp,
 } from './support/packets.ts'
 import { createSandbox, requestOk, runShell, type SandboxView } from './support/sandboxes.ts'
-import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 if (!cannotRunVms) moveToIsolatedMachine()
-const internet = cannotRunVms ? (undefined as never) : await Internet.start()
+const internet = await startUnlessSkipped(cannotRunVms, () => Internet.start())
 const API_PORT = 8080
-const warren = cannotRunVms
-  ? (undefined as never)
-  : await startVmInstance({
-      WARREN_HOST: '0.0.0.0',
-      WARREN_PORT: String(API_PORT),
-      WARREN_BASE_URL: `http://127.0.0.1:${API_PORT}`,
-      WARREN_EGRESS_PRIVATE_CIDRS: '172.20.0.0/16',
-    })
+const warren = await startUnlessSkipped(cannotRunVms, () =>
+  startVmInstance({
+    WARREN_HOST: '0.0.0.0',
+    WARREN_PORT: String(API_PORT),
+    WARREN_BASE_URL: `http://127.0.0.1:${API_PORT}`,
+    WARREN_EGRESS_PRIVATE_CIDRS: '172.20.0.0/16',
+  }),
+)
 
 let attacker: SandboxView
 let neighbour: SandboxView

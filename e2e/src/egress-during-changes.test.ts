@@ -27,11 +27,11 @@ import {
   resumeSandbox,
   runShell,
 } from './support/sandboxes.ts'
-import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 if (!cannotRunVms) moveToIsolatedMachine()
-const internet = cannotRunVms ? (undefined as never) : await Internet.start()
-const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
+const internet = await startUnlessSkipped(cannotRunVms, () => Internet.start())
+const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
 
 const GOOD = RULED[0]
 const NARROW = { egress: [GOOD] }

@@ -7,13 +7,13 @@ import path from 'node:path'
 import { after, describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { createSandbox, destroySandbox, request, runShell } from './support/sandboxes.ts'
-import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const points = await mkdtemp(path.join(tmpdir(), 'warren-points-'))
 after(() => rm(points, { recursive: true }))
 const LIMIT_S = 20
 const env = { WARREN_CRASH_POINTS: points, WARREN_BOOT_LIMIT_SECONDS: String(LIMIT_S) }
-const warren = cannotRunVms ? (undefined as never) : await startVmInstance(env)
+const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance(env))
 
 describe('the first sandbox of a shape', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('gets 503 while the base boots for too long, and is created when it is ready', async () => {

@@ -3,9 +3,9 @@ import assert from 'node:assert/strict'
 import { after, describe, test } from 'node:test'
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
 import { until } from '@warren/kit/testing/until'
-import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
+const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
 
 describe('MCP with a real VM', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   async function connect() {

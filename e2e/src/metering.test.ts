@@ -18,14 +18,20 @@ import {
   resumeSandbox,
   runShell,
 } from './support/sandboxes.ts'
-import { cannotRunVms, findQemuPid, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import {
+  cannotRunVms,
+  findQemuPid,
+  startUnlessSkipped,
+  startVmInstance,
+  VM_STORIES_LIMIT_MS,
+} from './support/vm-instance.ts'
 
 const QUOTA_BYTES = 4_000_000
 const ADDED_BYTES = 30_000_000
 const SENT_BYTES = 1_000_000
 /** One packet, with the ARP traffic of the host itself on the uplink. */
 const PACKET_BYTES = 1_500
-/** Promised: after a recharge traffic flows again within this time. */
+/** After a recharge, traffic must flow again within this time. */
 const CLEARED_LIMIT_MS = 5_000
 /** More datagrams than fit into the rest of a used-up quota. */
 const MANY = 50
@@ -33,11 +39,11 @@ const MANY = 50
 const REPORTED_LIMIT_MS = 20_000
 
 if (!cannotRunVms) moveToIsolatedMachine()
-const internet = cannotRunVms ? (undefined as never) : await Internet.start()
+const internet = await startUnlessSkipped(cannotRunVms, () => Internet.start())
 if (!cannotRunVms) runCommand(`ip link set ${UPLINK.name} gso_max_segs 1`)
-const warren = cannotRunVms
-  ? (undefined as never)
-  : await startVmInstance({ WARREN_BANDWIDTH_QUOTA_BYTES: String(QUOTA_BYTES) })
+const warren = await startUnlessSkipped(cannotRunVms, () =>
+  startVmInstance({ WARREN_BANDWIDTH_QUOTA_BYTES: String(QUOTA_BYTES) }),
+)
 
 /** Sends bytes over a connection and waits until the other side has received all of them. */
 const SEND_STREAM = `use IO::Socket::INET; $s = IO::Socket::INET->new("$ARGV[0]:9000") or die $!; $left = $ARGV[1];
@@ -99,7 +105,7 @@ describe('metering', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () =>
     await resumeSandbox(warren, id)
     await sendStream(id)
     await check('after the resume')
-    assert.equal(await countConnections(id), 2, 'the flow log survives a resume in place')
+    assert.equal(await countConnections(id), 2, 'the flow log survives a pause and a resume from standby')
     await recharge(id)
     await startProgram(id, SEND_STREAM, PUBLIC_HOST, String(10 * SENT_BYTES))
     const half = begin + 6 * SENT_BYTES

@@ -4,12 +4,12 @@ import http, { type IncomingMessage } from 'node:http'
 import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { createSandbox, destroySandbox, pauseSandbox, requestOk, resumeSandbox, runShell } from './support/sandboxes.ts'
-import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const QUOTA_BYTES = 2_000_000
-const warren = cannotRunVms
-  ? (undefined as never)
-  : await startVmInstance({ WARREN_BANDWIDTH_QUOTA_BYTES: String(QUOTA_BYTES) })
+const warren = await startUnlessSkipped(cannotRunVms, () =>
+  startVmInstance({ WARREN_BANDWIDTH_QUOTA_BYTES: String(QUOTA_BYTES) }),
+)
 
 /** Responds to every request with its first line and the X-Forwarded-For address, or with 3 MB for "large". */
 const SERVER = `use IO::Socket::INET; $s = IO::Socket::INET->new(LocalPort => 8000, Listen => 9, ReuseAddr => 1) or die;

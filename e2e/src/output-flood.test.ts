@@ -9,10 +9,17 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { findInstanceFile } from './support/instance.ts'
 import { type Followed, processClient, readEvents, readOutput } from './support/process-client.ts'
 import { createSandbox, runShell } from './support/sandboxes.ts'
-import { cannotRunVms, findQemuPid, SOAK, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import {
+  cannotRunVms,
+  findQemuPid,
+  SOAK,
+  startUnlessSkipped,
+  startVmInstance,
+  VM_STORIES_LIMIT_MS,
+} from './support/vm-instance.ts'
 
-const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
-const sandbox = cannotRunVms ? (undefined as never) : await createSandbox(warren)
+const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
+const sandbox = await startUnlessSkipped(cannotRunVms, () => createSandbox(warren))
 
 const SECONDS = SOAK ? 30 : 5
 const MIB = 1024 * 1024
@@ -27,7 +34,7 @@ const AGENT = 'guest agent'
 const SAMPLE_MS = 50
 
 describe('a flood of output', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  const processes = processClient(warren, sandbox?.id)
+  const processes = processClient(warren, sandbox.id)
   const startFlood = () =>
     processes.start({ cmd: 'sh', args: ['-c', `timeout ${SECONDS} seq 1 1000000000; echo; exit 3`] })
 

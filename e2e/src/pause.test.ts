@@ -18,12 +18,19 @@ import {
   runShell,
   waitForStatus,
 } from './support/sandboxes.ts'
-import { cannotRunVms, findQemuPid, SOAK, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import {
+  cannotRunVms,
+  findQemuPid,
+  SOAK,
+  startUnlessSkipped,
+  startVmInstance,
+  VM_STORIES_LIMIT_MS,
+} from './support/vm-instance.ts'
 
 /** Memory for one standby VMM: of two sandboxes paused in turn, one is resumed from disk and one in place. */
-const warren = cannotRunVms
-  ? (undefined as never)
-  : await startVmInstance({ WARREN_STANDBY_MIB: '90', WARREN_POOL_MIB: '0' })
+const warren = await startUnlessSkipped(cannotRunVms, () =>
+  startVmInstance({ WARREN_STANDBY_MIB: '90', WARREN_POOL_MIB: '0' }),
+)
 const CYCLES = Number(process.env.WARREN_TEST_PAUSES ?? (SOAK ? 1_000 : 200))
 
 describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {

@@ -9,11 +9,18 @@ import { getHostAgentPid, kill } from './support/instance.ts'
 import { Internet, moveToIsolatedMachine } from './support/isolated-machine.ts'
 import { checkAllPairs, createPeer, forEachPeer, openFlow, type Peer } from './support/network-peers.ts'
 import { destroySandbox, pauseSandbox, request, requestOk, resumeSandbox, runShell } from './support/sandboxes.ts'
-import { cannotRunVms, SOAK, startVmInstance, VM_STORIES_LIMIT_MS, type VmInstance } from './support/vm-instance.ts'
+import {
+  cannotRunVms,
+  SOAK,
+  startUnlessSkipped,
+  startVmInstance,
+  VM_STORIES_LIMIT_MS,
+  type VmInstance,
+} from './support/vm-instance.ts'
 
 if (!cannotRunVms) moveToIsolatedMachine()
 if (!cannotRunVms) await Internet.start()
-const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
+const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
 
 const NETWORKS = ['alpha', 'beta', 'gamma']
 const MEMBERS = SOAK ? 10 : 2

@@ -14,9 +14,9 @@ import {
   runShell,
   waitForStatus,
 } from './support/sandboxes.ts'
-import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
+const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
 
 const COUNT = ['-c', 'n=0; while :; do n=$((n+1)); echo $n; sleep 0.05; done']
 const RECOVERY_LIMIT_MS = 60_000

@@ -4,16 +4,16 @@ import { describe, test } from 'node:test'
 import { NdjsonDecoder, type ProcessFrame, type ProcessView } from '@warren/protocol'
 import { processClient } from './support/process-client.ts'
 import { createSandbox, runShell } from './support/sandboxes.ts'
-import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
-const sandbox = cannotRunVms ? (undefined as never) : await createSandbox(warren, { envs: { GREETING: 'hello' } })
+const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
+const sandbox = await startUnlessSkipped(cannotRunVms, () => createSandbox(warren, { envs: { GREETING: 'hello' } }))
 
 const ALL_BYTES = Buffer.from(Array.from({ length: 256 }, (_, byte) => byte))
 const LIVE_MAX = 64
 
 describe('managed processes in a real VM', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  const processes = processClient(warren, sandbox?.id)
+  const processes = processClient(warren, sandbox.id)
 
   test('a pipe carries every byte value in and out', async () => {
     const { process_id } = await processes.start({ cmd: 'cat' })

@@ -13,6 +13,7 @@ import { request } from './support/sandboxes.ts'
 import {
   cannotRunVms,
   deleteAllSandboxes,
+  startUnlessSkipped,
   startVmInstance,
   VM_READY_LIMIT_MS,
   VM_STORIES_LIMIT_MS,
@@ -26,7 +27,7 @@ const INSTALL_LIMIT_MS = 120_000
 const python = cannotRunVms ? undefined : installClient()
 const cannotRun =
   cannotRunVms || (python === undefined ? 'the Python client cannot be installed on this machine' : false)
-const warren = cannotRun ? (undefined as never) : await startVmInstance()
+const warren = await startUnlessSkipped(cannotRun, () => startVmInstance())
 
 describe('the public Python client', { skip: cannotRun, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('works unmodified with everything that Warren serves', async () => {

@@ -9,17 +9,23 @@ import { describe, test } from 'node:test'
 import { CreateosSandboxNotFoundError, type Sandbox } from '@nodeops-createos/sandbox'
 import { until } from '@warren/kit/testing/until'
 import { findInstanceFile, kill } from './support/instance.ts'
-import { cannotRunVms, findQemuPid, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import {
+  cannotRunVms,
+  findQemuPid,
+  startUnlessSkipped,
+  startVmInstance,
+  VM_STORIES_LIMIT_MS,
+} from './support/vm-instance.ts'
 
 const SHAPE = 's-1vcpu-256mb'
 const MIB = 1024 * 1024
 /** Generous: an emulated VM on a busy machine is slow. */
 const LONG = { timeoutMs: 240_000 }
 
-const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
-const sandbox: Sandbox = cannotRunVms
-  ? (undefined as never)
-  : await warren.client.createSandbox({ shape: SHAPE, envs: { GREETING: 'hello' } })
+const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
+const sandbox: Sandbox = await startUnlessSkipped(cannotRunVms, () =>
+  warren.client.createSandbox({ shape: SHAPE, envs: { GREETING: 'hello' } }),
+)
 
 describe('a sandbox in a real VM', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   const sh = async (script: string, where = sandbox) => {

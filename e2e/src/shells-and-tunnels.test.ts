@@ -8,19 +8,19 @@ import { until } from '@warren/kit/testing/until'
 import { encodeShellFrame } from '@warren/protocol'
 import { processClient } from './support/process-client.ts'
 import { createSandbox, requestOk, runShell } from './support/sandboxes.ts'
-import { cannotRunVms, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const warren = cannotRunVms ? (undefined as never) : await startVmInstance()
-const sandbox = cannotRunVms ? (undefined as never) : await createSandbox(warren)
+const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
+const sandbox = await startUnlessSkipped(cannotRunVms, () => createSandbox(warren))
 
-/** Promised: the streams of a rotated token are closed within this time. */
+/** When a token is rotated, its open streams must be closed within this time (docs/api.md#credentials). */
 const REVOKE_LIMIT_MS = 5_000
 
 const ECHO_SERVER = `my $server = IO::Socket::INET->new(Listen => 128, LocalAddr => '127.0.0.1:8098') or die;
 while (my $peer = $server->accept) { next if fork; syswrite($peer, $_) while sysread($peer, $_, 65536); exit }`
 
 describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
-  const processes = processClient(warren, sandbox?.id)
+  const processes = processClient(warren, sandbox.id)
 
   /** Upgrades a connection and reads the head of the response. */
   async function upgrade(path: string, early: Uint8Array | string = '', key = warren.instance.key) {

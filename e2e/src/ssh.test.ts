@@ -20,7 +20,13 @@ import {
   runShell,
   type SandboxView,
 } from './support/sandboxes.ts'
-import { cannotRunVms, skipWithoutImage, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import {
+  cannotRunVms,
+  skipWithoutImage,
+  startUnlessSkipped,
+  startVmInstance,
+  VM_STORIES_LIMIT_MS,
+} from './support/vm-instance.ts'
 
 const IMAGE = 'devbox:1'
 const cannotSsh =
@@ -28,7 +34,7 @@ const cannotSsh =
   (spawnSync('ssh', ['-V']).status === 0 ? false : 'OpenSSH is not installed') ||
   skipWithoutImage(IMAGE)
 
-const warren = cannotSsh ? (undefined as never) : await startVmInstance()
+const warren = await startUnlessSkipped(cannotSsh, () => startVmInstance())
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-ssh-'))
 after(() => rm(folder, { recursive: true }))
 const at = (name: string) => path.join(folder, name)

@@ -4,18 +4,24 @@ import { describe, test } from 'node:test'
 import { type Followed, processClient } from './support/process-client.ts'
 import { createSandbox, runShell } from './support/sandboxes.ts'
 import { renderScreen } from './support/terminal-screen.ts'
-import { cannotRunVms, skipWithoutImage, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import {
+  cannotRunVms,
+  skipWithoutImage,
+  startUnlessSkipped,
+  startVmInstance,
+  VM_STORIES_LIMIT_MS,
+} from './support/vm-instance.ts'
 
 const IMAGE = 'devbox:1'
 const skip = cannotRunVms || skipWithoutImage(IMAGE)
-const warren = skip ? (undefined as never) : await startVmInstance()
-const sandbox = skip ? (undefined as never) : await createSandbox(warren, { rootfs: IMAGE, shape: 's-1vcpu-1gb' })
+const warren = await startUnlessSkipped(skip, () => startVmInstance())
+const sandbox = await startUnlessSkipped(skip, () => createSandbox(warren, { rootfs: IMAGE, shape: 's-1vcpu-1gb' }))
 
 const ROWS = 12
 const COLS = 60
 
 describe('full-screen programs', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
-  const processes = processClient(warren, sandbox?.id)
+  const processes = processClient(warren, sandbox.id)
 
   /** Starts a program in a terminal. */
   async function openTerminal(cmd: string, ...args: string[]) {

@@ -11,24 +11,30 @@ import { after, describe, test } from 'node:test'
 import { spawnWarren, waitForExit } from './support/instance.ts'
 import { createSandbox, requestOk, runShell } from './support/sandboxes.ts'
 import { startTlsProxy } from './support/tls-proxy.ts'
-import { cannotRunVms, skipWithoutImage, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import {
+  cannotRunVms,
+  skipWithoutImage,
+  startUnlessSkipped,
+  startVmInstance,
+  VM_STORIES_LIMIT_MS,
+} from './support/vm-instance.ts'
 
 const IMAGE = 'devbox:1'
 const missing = ['openssl', 'ssh', 'ssh-keygen'].find((tool) => spawnSync('which', [tool]).status !== 0)
 const skip = cannotRunVms || (missing ? `${missing} is not installed` : false) || skipWithoutImage(IMAGE)
 
-const warren = skip ? (undefined as never) : await startVmInstance()
+const warren = await startUnlessSkipped(skip, () => startVmInstance())
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-tls-'))
 after(() => rm(folder, { recursive: true }))
 const key = path.join(folder, 'id')
 if (!skip) spawnSync('ssh-keygen', ['-q', '-t', 'ed25519', '-N', '', '-f', key])
-const sandbox = skip
-  ? (undefined as never)
-  : await createSandbox(warren, {
-      rootfs: IMAGE,
-      shape: 's-1vcpu-1gb',
-      ssh_pubkeys: [(await readFile(`${key}.pub`, 'utf8')).trim()],
-    })
+const sandbox = await startUnlessSkipped(skip, async () =>
+  createSandbox(warren, {
+    rootfs: IMAGE,
+    shape: 's-1vcpu-1gb',
+    ssh_pubkeys: [(await readFile(`${key}.pub`, 'utf8')).trim()],
+  }),
+)
 
 const ECHO_PORT = 8098
 const ECHO_SERVER = `import socketserver

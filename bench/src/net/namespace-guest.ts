@@ -52,7 +52,7 @@ export class NamespaceGuest {
 /** `wrapper` is put in front of the command line, to run it in another namespace. */
 export async function runNode(wrapper: readonly string[], program: string, args: readonly string[]): Promise<string> {
   const [first, ...rest] = [...wrapper, process.execPath, '-e', program, ...args]
-  const child = spawn(first!, rest, { stdio: ['ignore', 'pipe', 'inherit'] }) // Node at least.
+  const child = spawn(first!, rest, { stdio: ['ignore', 'pipe', 'inherit'] }) // `first` is set: the list contains Node.
   let text = ''
   for await (const chunk of child.stdout) text += chunk
   return text

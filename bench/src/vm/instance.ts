@@ -98,7 +98,7 @@ export async function readQemuPid(dataDir: string, id: string): Promise<number> 
 /** Each version runs on the Node that it comes with. */
 const nodeOf = (root: string): string => path.join(root, 'node_modules/.bin/node')
 
-/** The settings of the person who runs the bench do not reach it, except where images are cached. */
+/** Settings in the caller's environment are not passed on, so that they cannot change the result. The cache directory is. */
 function renderEnv(dataDir: string, more: Readonly<Record<string, string>> = {}): NodeJS.ProcessEnv {
   const inherited = Object.entries(process.env).filter(
     ([name]) => !/^(WARREN_|OTEL_|PG|DATABASE_URL$)/.test(name) || name === 'WARREN_CACHE_DIR',

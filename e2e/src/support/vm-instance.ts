@@ -25,6 +25,14 @@ export function skipWithoutImage(name: string): string | false {
   return existsSync(path.join(cache, 'warren/images/names', name)) ? false : `${name} is not built on this machine`
 }
 
+/**
+ * Starts what the tests of a file share, unless they are skipped. A skipped file gets an empty object, which the cast hides
+ * from the types: its tests, the only readers, do not run.
+ */
+export async function startUnlessSkipped<T extends object>(skip: string | false, start: () => Promise<T>): Promise<T> {
+  return skip ? ({} as T) : start()
+}
+
 export const VM_ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
 /** The first start on a machine builds the image. */
 export const VM_READY_LIMIT_MS = 10 * 60_000
