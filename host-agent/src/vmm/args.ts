@@ -5,10 +5,10 @@
  * state is loaded, and there is no kernel. Everything else must be identical, most of all the devices and their order,
  * because the saved state refers to them by position. That is why one function renders both.
  *
- * WARNING: any change to this command line changes the key of every base, so all bases are built again
- * (bases/ensure.ts). A change to the `-device` arguments also makes every saved generation incompatible: a snapshot
- * records the device list, and a resume on a host with another list fails with `snapshot_incompatible`
- * (compatibility.ts).
+ * WARNING: any change to the command line of a restored VM changes the key of every base, so all bases are built again
+ * (bases/ensure.ts). A change to its `-device` arguments, such as a new device, also makes every saved sandbox
+ * incompatible: a generation records the list of devices, and on a host with another list its resume fails with
+ * `snapshot_incompatible` (compatibility.ts).
  *
  * QEMU runs under a private user id that can enter none of the host agent's folders, so it receives its files as
  * inherited descriptors (`FDS`). One of them is its work folder, with its disks and the state it writes. Its sockets are
