@@ -14,6 +14,7 @@ import type { Expected, Reservation } from '../snapshots/objects.ts'
 import { diskFile, FDS, STATE_FILE } from './args.ts'
 import { describeRequirements } from './compatibility.ts'
 import { diskObject, layersBelowUnsaved, unsavedDisks } from './disk/chain.ts'
+import { refreshActiveDisk } from './disk/live.ts'
 import { workFolderOf } from './folders.ts'
 import { isAlive } from './process.ts'
 import type { Vmm } from './vmm.ts'
@@ -35,6 +36,7 @@ export async function saveVmm(
   vmm: Vmm,
   onCaptured?: () => Promise<void>,
 ): Promise<Draft> {
+  if (!onCaptured) await refreshActiveDisk(vmm) // A live fork has just done so, before it paused the CPUs.
   const { id, uid, disk: chain, qemu, memoryOver } = vmm.record
   const stamp = Date.now().toString(36)
   const memoryId = `${id}-m${stamp}`

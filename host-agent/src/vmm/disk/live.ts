@@ -11,15 +11,25 @@ import { diskFile, diskNode } from '../args.ts'
 import { workFolderOf } from '../folders.ts'
 import type { VmmRecord } from '../record.ts'
 import type { Vmm } from '../vmm.ts'
-import { freezeDisk, replaceBacking } from './block-nodes.ts'
+import { freezeDisk, queryActiveDisk, replaceBacking } from './block-nodes.ts'
 import { freezeActive, freezeSaved, replaceLayers } from './chain.ts'
 import { createOverlay } from './qcow2/overlay.ts'
 
 /** Every disk file that QEMU has open makes its disk operations slower. */
 const STANDBY_FREEZES_MAX = 8
 
+/**
+ * Asks QEMU which disk is active. A freeze whose reply came too late was reported as failed and has happened all the
+ * same. QEMU executes its commands in order, so this reply includes it.
+ */
+export async function refreshActiveDisk({ qmp, record }: Vmm): Promise<void> {
+  record.disk = { ...record.disk, active: await queryActiveDisk(qmp) }
+}
+
 /** Creates the file of the next disk, empty, so that freezing the active one takes no longer than QEMU needs. */
-export async function prepareNextDisk(deps: Deps, { record }: Vmm, diskMib: number): Promise<void> {
+export async function prepareNextDisk(deps: Deps, vmm: Vmm, diskMib: number): Promise<void> {
+  await refreshActiveDisk(vmm)
+  const { record } = vmm
   const work = workFolderOf(deps, record.id)
   const { active } = record.disk
   const next = path.join(work, diskFile(active + 1))
