@@ -98,7 +98,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   stack.add('network', async () => {
     // Torn down only if no VM needs it, so that no rules, routes or cgroups are left behind. If the start failed before
     // the VMs were adopted, some may still run.
-    const isEmpty = adopted !== undefined && listVmms(adopted).length === 0
+    const isEmpty = adopted !== undefined && listVmms(adopted).length === 0 && !adopted.hasUnreadable
     if (isEmpty) await network.netd.request('tearDownHost')
     await network.close()
     if (!isEmpty) return
@@ -132,10 +132,13 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   await network.reap()
   network.slots.start()
   log.info(found, 'adopted the sandboxes of this host')
-  await pruneBases(
-    deps,
-    listVmms(vms).map((vmm) => vmm.base),
-  )
+  // Which base a sandbox needs is not known if its record cannot be read.
+  if (!vms.hasUnreadable) {
+    await pruneBases(
+      deps,
+      listVmms(vms).map((vmm) => vmm.base),
+    )
+  }
   await pruneImages(deps)
 
   deps.pool.start()

@@ -167,6 +167,19 @@ export class Slots {
     this.#assigned.set(slot, { ip, network: UNKNOWN, lastChange: Promise.resolve() })
   }
 
+  /** The address that the previous host agent assigned to a slot that is not adopted yet. */
+  findStoredAddress(slot: number): string | undefined {
+    return this.#stored.get(slot)?.ip
+  }
+
+  /** For a VM whose sandbox is not known: its slot remains as it is. */
+  keep(slot: number): void {
+    if (this.taken.includes(slot)) return
+    const ip = this.findStoredAddress(slot)
+    if (ip === undefined) this.#deps.pool.adopt(slot)
+    else this.adopt(slot, ip)
+  }
+
   /**
    * Call it when all slots are adopted. Applies the stored networks, because the previous host agent may have exited
    * during a change, and deletes what is stored of sandboxes that were not adopted.

@@ -1,5 +1,7 @@
 /** What a host agent makes of the records it finds. VMs that still run are covered by e2e. */
 import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
@@ -12,7 +14,10 @@ import { Entries } from './entries.ts'
 import type { StoredVm } from './record.ts'
 import { openRegistry } from './registry.ts'
 import { DEAD, PAUSED, RUNNING, SANDBOX, VMM } from './testing.ts'
+import { Vms } from './vms.ts'
 
+/** All fake QEMUs run as the user of the test, which the test makes the user of this slot. */
+const FAKE_QEMU_SLOT = 7
 /** No process has it: the largest pid is 4194304. */
 const QEMU_GONE = { pid: 4_194_305, started: '1' }
 
@@ -27,15 +32,20 @@ async function start(t: TestContext, records: StoredVm[], generations: number[] 
   }
   const released: number[] = []
   const errors: object[] = []
+  const kept: number[] = []
+  const stored = new Map<number, string>()
   const slots = {
     taken: [] as number[],
+    keep: (slot: number) => void kept.push(slot),
+    findStoredAddress: (slot: number) => stored.get(slot),
     release: async (slot: number) => void released.push(slot),
     usage: async () => new Map([[VMM.slot, { used_bytes: 1, ingress_bytes: 2 }]]),
     flows: async () => [],
   }
   const deps = {
     config: { dataDir, runDir },
-    machine: { binary: 'no-such-qemu' },
+    machine: { binary: 'fake-qemu' },
+    uidOf: (slot: number) => process.getuid!() - FAKE_QEMU_SLOT + slot,
     cgroups: { list: async () => ['stray'], remove: async () => {} },
     log: { error: (details: object) => errors.push(details), warn: assert.fail },
     registry,
@@ -45,7 +55,22 @@ async function start(t: TestContext, records: StoredVm[], generations: number[] 
   const entries = new Entries()
   const adopt = () => adoptAll(deps, entries)
   const addVmmFolder = (id: string) => mkdirSync(path.join(dataDir, 'bodies', id, 'work'), { recursive: true })
-  return { dataDir, registry, snapshots, slots, released, errors, entries, adopt, addVmmFolder }
+  const recordFile = path.join(dataDir, 'vms', `${SANDBOX}.json`)
+  const writeRecordFile = (text: string) => {
+    mkdirSync(path.dirname(recordFile), { recursive: true })
+    writeFileSync(recordFile, text)
+  }
+  /** A process that looks like the QEMU of a VMM: by its name and the path of its sockets. */
+  const startQemu = async (id: string) => {
+    const script = 'console.log("up"); setInterval(() => {}, 1000)'
+    const child = spawn(process.execPath, ['-e', script, `path=${runDir}/${id}/monitor`], { argv0: 'fake-qemu' })
+    t.after(() => child.kill('SIGKILL'))
+    mkdirSync(path.join(runDir, id))
+    await once(child.stdout, 'data')
+    return child
+  }
+  const it = { dataDir, runDir, registry, snapshots, slots, released, errors, entries, adopt, addVmmFolder }
+  return { ...it, deps, kept, stored, recordFile, writeRecordFile, startQemu }
 }
 
 test('a paused sandbox stays paused', async (t) => {
@@ -94,29 +119,80 @@ test('a running sandbox with a newer generation than its record was paused, and 
 
 test('an unreadable record with a generation is set aside, reported, and rebuilt as paused', async (t) => {
   const it = await start(t, [], [2])
-  const file = path.join(it.dataDir, 'vms', `${SANDBOX}.json`)
-  mkdirSync(path.dirname(file), { recursive: true })
-  writeFileSync(file, '\0\0\0')
+  it.writeRecordFile('\0\0\0')
 
   assert.deepEqual(await it.adopt(), { running: 0, paused: 1, dead: 0 })
 
   const { records } = await it.registry.list()
   assert.ok(records[0]?.state === 'paused')
   assert.deepEqual([records[0].generation, records[0].fence], [2, 0])
-  assert.equal(readFileSync(`${file}.unreadable`, 'utf8'), '\0\0\0')
+  assert.equal(readFileSync(`${it.recordFile}.unreadable`, 'utf8'), '\0\0\0')
   assert.equal(it.errors.length, 1)
 })
 
-test('an unreadable record of a sandbox that was never saved stays where it is and is reported', async (t) => {
+test('an unreadable record of a sandbox that was never saved keeps whatever it may name', async (t) => {
   const it = await start(t, [])
-  const file = path.join(it.dataDir, 'vms', `${SANDBOX}.json`)
-  mkdirSync(path.dirname(file), { recursive: true })
-  writeFileSync(file, '{}')
+  it.writeRecordFile('{}')
+  it.addVmmFolder(VMM.id)
+  const layer = it.snapshots.fileOf('fedcba9876543210-d0')
+  writeFileSync(layer, 'its disk is layered on this')
+  const qemu = await it.startQemu(VMM.id)
 
   assert.deepEqual(await it.adopt(), { running: 0, paused: 0, dead: 0 })
+  await it.snapshots.collect()
 
-  assert.ok(existsSync(file))
-  assert.equal(it.errors.length, 1)
+  assert.equal(qemu.signalCode, null)
+  assert.deepEqual(it.kept, [FAKE_QEMU_SLOT])
+  assert.ok([it.recordFile, layer, path.join(it.runDir, VMM.id)].every((file) => existsSync(file)))
+  assert.deepEqual(readdirSync(path.join(it.dataDir, 'bodies')), [VMM.id])
+  assert.equal(it.errors.length, 2)
+})
+
+test('a sandbox with an unreadable record is listed as dead and can only be deleted', async (t) => {
+  const it = await start(t, [])
+  it.writeRecordFile('{}')
+  it.deps.log.warn = () => {} // The delete says that the VMM goes later.
+  const vms = new Vms(it.deps)
+  await vms.adoptAll()
+
+  const [vm] = vms.list()
+  assert.deepEqual([vm?.id, vm?.state], [SANDBOX, 'dead'])
+  assert.match(vm?.reason ?? '', /record cannot be read/)
+  await assert.rejects(vms.pause(SANDBOX, { fence: 9, limit_ms: 1 }), { code: 'wrong_state' })
+
+  await vms.delete(SANDBOX, 9)
+
+  assert.deepEqual([vms.list(), vms.hasUnreadable, existsSync(it.recordFile)], [[], false, false])
+})
+
+test('the record of a newer host agent stays with what it names, also if the sandbox was saved', async (t) => {
+  const it = await start(t, [], [2])
+  const text = JSON.stringify({ ...RUNNING, version: 3 })
+  const other = 'fedcba9876543210'
+  it.writeRecordFile(text)
+  for (const id of [VMM.id, other]) it.addVmmFolder(id)
+  const [named, stray] = [await it.startQemu(VMM.id), await it.startQemu(other)]
+  const strayExit = once(stray, 'exit')
+
+  assert.deepEqual(await it.adopt(), { running: 0, paused: 0, dead: 0 })
+  await strayExit
+
+  assert.equal(readFileSync(it.recordFile, 'utf8'), text)
+  assert.equal(named.signalCode, null)
+  assert.deepEqual(readdirSync(path.join(it.dataDir, 'bodies')), [VMM.id])
+  assert.equal(it.snapshots.findNewestIntact(SANDBOX)?.generation, 2)
+})
+
+test('a VMM that was on standby is stopped, although another record cannot be read', async (t) => {
+  const it = await start(t, [{ ...PAUSED, id: `sb-${'1'.repeat(26)}` }])
+  it.writeRecordFile('{}')
+  it.stored.set(FAKE_QEMU_SLOT, PAUSED.ip)
+  const exit = once(await it.startQemu(VMM.id), 'exit')
+
+  await it.adopt()
+  await exit
+
+  assert.deepEqual(it.kept, [])
 })
 
 test('generations of a sandbox without a record are deleted', async (t) => {

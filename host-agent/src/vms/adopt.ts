@@ -7,17 +7,21 @@
  *   running or dead, with a generation   was paused: only the end of the pause is missing
  *   newer than its record
  *   running, and QEMU is gone            is dead; its disk and its generations stay
- *   the record cannot be read            is paused if a generation was saved, and lost otherwise
+ *   the record cannot be read            is paused if a generation was saved
+ *   it cannot, and no generation was     is reported as dead and can only be deleted. Its record stays
+ *   saved, or a newer host agent wrote it
  *
  * VMM folders, QEMU processes, sockets, cgroups, slots, generations and objects that no record names are left over from
- * an interrupted operation or belong to the pool. They are removed.
+ * an interrupted operation or belong to the pool. They are removed, except those that an unreadable record may name: a
+ * newer one names what its text contains, a damaged one may name anything. Processes stay only for sandboxes that are
+ * reported as dead; disks also for those that are paused now, until the next start.
  */
 import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { errorText } from '@warren/kit/error-text'
 import type { Deps } from '../deps.ts'
 import { SOCKETS } from '../vmm/args.ts'
-import { queryActiveDisk } from '../vmm/disk/block-nodes.ts'
+import { refreshActiveDisk } from '../vmm/disk/live.ts'
 import { socketFolderOf, vmmFolderOf, vmmFoldersOf } from '../vmm/folders.ts'
 import { findProcess, isAlive, killProcess, type ProcessHandle } from '../vmm/process.ts'
 import { Qmp } from '../vmm/qmp.ts'
@@ -25,13 +29,14 @@ import { releaseVmm, stopVmm } from '../vmm/release.ts'
 import { Vmm } from '../vmm/vmm.ts'
 import type { Entries, Entry } from './entries.ts'
 import { moveVm } from './move.ts'
-import { type DeadVm, findVmmRecord, type PausedVm, type RunningVm, type StoredVm } from './record.ts'
+import { type DeadVm, findVmmRecord, type PausedVm, type RunningVm, type StoredVm, toStored } from './record.ts'
 import type { UnreadableRecord } from './registry.ts'
 import { saveUsage } from './usage.ts'
 import { watchVm } from './watch.ts'
 
 const MONITOR_LIMIT_MS = 60_000
 const MONITOR_TRY_MS = 5_000
+const VMM_ID = /^[0-9a-f]{16}$/
 /**
  * Sockets of sandboxes are in folders named by VMM id, those of base builds in folders with these prefixes. Versions
  * before the rename to `verify` used `proof`.
@@ -43,7 +48,13 @@ type Found = 'running' | 'paused' | 'dead'
 export async function adoptAll(deps: Deps, entries: Entries): Promise<Record<Found, number>> {
   const { records, unreadable } = await deps.registry.list()
   await deps.registry.removeStrays()
-  for (const one of unreadable) records.push(...(await rebuildRecord(deps, one)))
+  const unresolved: UnreadableRecord[] = []
+  for (const one of unreadable) {
+    const rebuilt = await rebuildRecord(deps, one)
+    if (rebuilt) records.push(rebuilt)
+    else unresolved.push(one)
+  }
+  for (const { id, why } of unresolved) entries.unreadable.set(id, why)
   const found = { running: 0, paused: 0, dead: 0 }
   const dead: { entry: Entry; record: RunningVm | DeadVm; reason: string }[] = []
   await Promise.all(
@@ -60,21 +71,32 @@ export async function adoptAll(deps: Deps, entries: Entries): Promise<Record<Fou
       }
     }),
   )
+  const spared = await findSpared(deps, entries, unresolved)
+  for (const { slot } of spared) deps.network.slots.keep(slot)
   // After the living ones: the slot of a dead VMM may belong to one of them by now.
   for (const { entry, record, reason } of dead) {
     await releaseDead(deps, entry, record, reason)
     found.dead++
   }
-  await removeStrays(deps, entries)
+  // Before anything is removed: the disk of a VMM that stays is layered on objects that only its record names.
+  if (unreadable.length > 0) await deps.snapshots.retainExisting()
+  await removeStrays(deps, entries, { unreadable, spared: spared.map(({ id }) => id) })
   return found
 }
 
-/** A record that cannot be read, for example after a power failure. What was saved of the sandbox is still there. */
-async function rebuildRecord(deps: Deps, { id, why }: UnreadableRecord): Promise<StoredVm[]> {
-  const newest = deps.snapshots.findNewestIntact(id)
+/**
+ * A damaged record, for example after a power failure: what was saved of the sandbox is still there. Undefined if nothing
+ * was saved, or if the record is not damaged but newer: the sandbox may run, and a newer host agent can continue it.
+ */
+async function rebuildRecord(deps: Deps, { id, why, isNewer }: UnreadableRecord): Promise<StoredVm | undefined> {
+  const newest = isNewer ? undefined : deps.snapshots.findNewestIntact(id)
   if (!newest) {
-    deps.log.error({ sandbox: id, why }, 'failed to read the record of a sandbox, and it was never saved: it is lost')
-    return []
+    const advice = isNewer ? 'start the newer host agent again' : 'repair the record, or delete the sandbox'
+    deps.log.error(
+      { sandbox: id, why },
+      `failed to read the record of a sandbox: everything that it may name is kept; ${advice}`,
+    )
+    return undefined
   }
   const { generation, manifest } = newest
   const file = await deps.registry.setAside(id)
@@ -86,7 +108,7 @@ async function rebuildRecord(deps: Deps, { id, why }: UnreadableRecord): Promise
   }
   // Written now: a generation without a record would be removed at the next start.
   await deps.registry.write(record)
-  return [record]
+  return record
 }
 
 /** Throws the reason if the sandbox is dead. */
@@ -100,9 +122,9 @@ async function adoptOne(deps: Deps, entry: Entry, record: RunningVm | DeadVm): P
   deps.snapshots.retain(vmm.id, vmm.disk.layers)
   if (record.state === 'dead') throw new Error(record.reason)
   const qmp = await connectWhileAlive(path.join(socketFolderOf(deps, vmm.id), SOCKETS.monitor), vmm.qemu)
-  // A live fork freezes disks without writing the record.
-  vmm.disk = { ...vmm.disk, active: await queryActiveDisk(qmp) }
   const adopted = new Vmm(deps, vmm, qmp)
+  // A live fork freezes disks without writing the record.
+  await refreshActiveDisk(adopted)
   if ((await adopted.status()) !== 'running') await adopted.resumeCpus()
   deps.network.slots.adopt(vmm.slot, record.ip)
   watchVm(deps, entry, adopted)
@@ -136,10 +158,44 @@ async function finishPause(deps: Deps, entry: Entry, { vmm }: RunningVm | DeadVm
   await stopVmm(deps, vmm)
 }
 
-async function removeStrays(deps: Deps, entries: Entries): Promise<void> {
+type UnknownVmm = { id: string; slot: number }
+
+/**
+ * Running VMMs that may belong to a sandbox whose record cannot be read. An address belongs to one sandbox for life, so
+ * the VMM with the address of a known sandbox is one that was on standby or being resumed, and not among them.
+ */
+async function findSpared(
+  deps: Deps,
+  entries: Entries,
+  unresolved: readonly UnreadableRecord[],
+): Promise<UnknownVmm[]> {
+  if (unresolved.length === 0) return []
+  const known = new Set(entries.list().map(({ record }) => findVmmRecord(record)?.id))
+  const addresses = new Set(entries.list().map(({ record }) => toStored(record)?.ip))
+  const qemus = await findQemus(deps)
+  const spared = qemus.flatMap(({ id, uid }) => {
+    if (known.has(id) || !VMM_ID.test(id) || !mayBeNamed(id, unresolved)) return []
+    const slot = uid - deps.uidOf(0)
+    const ip = deps.network.slots.findStoredAddress(slot)
+    return ip !== undefined && addresses.has(ip) ? [] : [{ id, slot }]
+  })
+  if (spared.length > 0) deps.log.error({ vmms: spared }, 'VMMs of unknown sandboxes keep running')
+  return spared
+}
+
+/** A newer record is intact, so its text has the id of every VMM that it names. */
+const mayBeNamed = (vmmId: string, unreadable: readonly UnreadableRecord[]): boolean =>
+  unreadable.some(({ isNewer, text }) => !isNewer || text.includes(vmmId))
+
+async function removeStrays(
+  deps: Deps,
+  entries: Entries,
+  { unreadable, spared }: { unreadable: readonly UnreadableRecord[]; spared: readonly string[] },
+): Promise<void> {
   const vmms = entries.list().flatMap(({ record }) => findVmmRecord(record) ?? [])
   const known = new Set(vmms.map(({ id }) => id))
   const alive = new Set(vmms.flatMap(({ id, resources }) => (resources === 'released' ? [] : id)))
+  for (const id of spared) alive.add(id)
   for (const { pid, id } of await findQemus(deps)) {
     const handle = findProcess(pid)
     if (handle && !alive.has(id)) await killProcess(handle)
@@ -151,15 +207,18 @@ async function removeStrays(deps: Deps, entries: Entries): Promise<void> {
   for (const name of await deps.cgroups.list()) if (!alive.has(name)) await deps.cgroups.remove(name)
   await mkdir(vmmFoldersOf(deps), { recursive: true, mode: 0o700 })
   for (const id of await readdir(vmmFoldersOf(deps))) {
-    if (!known.has(id)) await rm(vmmFolderOf(deps, id), { recursive: true, force: true })
+    if (known.has(id) || mayBeNamed(id, unreadable)) continue
+    await rm(vmmFolderOf(deps, id), { recursive: true, force: true })
   }
-  for (const id of [...deps.snapshots.listAll().keys()]) if (!entries.find(id)) await deps.snapshots.deleteAll(id)
+  for (const id of [...deps.snapshots.listAll().keys()]) {
+    if (!entries.find(id) && !entries.unreadable.has(id)) await deps.snapshots.deleteAll(id)
+  }
   await deps.snapshots.collect()
 }
 
 /** The QEMU processes of this host agent: their sockets are in its run folder. */
-async function findQemus(deps: Deps): Promise<{ pid: number; id: string }[]> {
-  const found: { pid: number; id: string }[] = []
+async function findQemus(deps: Deps): Promise<{ pid: number; uid: number; id: string }[]> {
+  const found: { pid: number; uid: number; id: string }[] = []
   const prefix = `path=${deps.config.runDir}/`
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue
@@ -169,7 +228,10 @@ async function findQemus(deps: Deps): Promise<{ pid: number; id: string }[]> {
       .find((arg) => arg.includes(prefix))
       ?.split(prefix)[1]
       ?.split('/')[0]
-    if (id !== undefined) found.push({ pid: Number(name), id })
+    if (id === undefined) continue
+    const status = await readFile(`/proc/${name}/status`, 'utf8').catch(() => '')
+    const uid = /^Uid:\s+(\d+)/m.exec(status)?.[1]
+    if (uid !== undefined) found.push({ pid: Number(name), uid: Number(uid), id }) // Otherwise it exited meanwhile.
   }
   return found
 }

@@ -17,6 +17,7 @@ export async function deleteVm(deps: Deps, entries: Entries, id: string, fence: 
   const entry = entries.find(id)
   if (entry) checkFence(entry.record, fence)
   entries.addTombstone(id, fence)
+  if (entries.unreadable.has(id)) return deleteUnreadable(deps, entries, id)
   if (!entry) return
   moveVm(entry, 'delete', { fence })
   if (entry.operation) {
@@ -36,4 +37,12 @@ export async function deleteVm(deps: Deps, entries: Entries, id: string, fence: 
   await crashPoint('host.delete.unrecorded')
   await deps.snapshots.deleteAll(id)
   entries.delete(id)
+}
+
+/** Which VMM it has is not known. The next start removes it, since no record may name it then. */
+async function deleteUnreadable(deps: Deps, entries: Entries, id: string): Promise<void> {
+  deps.log.warn({ sandbox: id }, 'deleted a sandbox with an unreadable record; the next start removes its VMM')
+  await deps.registry.delete(id)
+  await deps.snapshots.deleteAll(id)
+  entries.unreadable.delete(id)
 }

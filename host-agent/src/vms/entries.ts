@@ -40,6 +40,8 @@ export class Entries {
   readonly #entries = new Map<string, Entry>()
   /** The highest fence seen for a deleted sandbox: a create that arrives late must not bring it back. */
   readonly #tombstones = new Map<string, number>()
+  /** Sandboxes whose records cannot be read, and why (adopt.ts). They can be deleted and nothing else. */
+  readonly unreadable = new Map<string, string>()
 
   list(): Entry[] {
     return [...this.#entries.values()]
@@ -51,6 +53,8 @@ export class Entries {
 
   get(id: string): Entry {
     const entry = this.#entries.get(id)
+    const why = this.unreadable.get(id)
+    if (why !== undefined) throw new HostError('wrong_state', `the record of ${id} cannot be read: ${why}`)
     if (!entry) throw new HostError('not_found', `sandbox ${id} is not on this host`)
     return entry
   }
@@ -75,7 +79,7 @@ export class Entries {
 
   /** Throws `fence_lost` unless the sandbox may be created: it does not exist, and was not deleted by a newer request. */
   checkNew({ id, fence }: { id: string; fence: number }): void {
-    if (this.#entries.has(id)) throw new HostError('fence_lost', `${id} exists already`)
+    if (this.#entries.has(id) || this.unreadable.has(id)) throw new HostError('fence_lost', `${id} exists already`)
     const seen = this.#tombstones.get(id) ?? 0
     if (fence <= seen) throw new HostError('fence_lost', `${id} was deleted with fence ${seen}`)
   }

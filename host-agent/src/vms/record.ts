@@ -101,10 +101,18 @@ export function findVmmRecord(record: VmRecord): VmmRecord | undefined {
 
 export const renderRecord = (record: StoredVm): string => JSON.stringify({ version: RECORD_VERSION, ...record })
 
+/** Written by a newer host agent, which can still read it. */
+export class NewerVersion extends Error {
+  override name = 'NewerVersion'
+}
+
 /** Throws if the text is not a record of this sandbox in a version that is known here. */
 export function parseRecord(text: string, id: string): StoredVm {
   const value = JSON.parse(text) as { version?: unknown } | null
   const { version, ...rest } = value ?? {}
+  if (Number.isInteger(version) && Number(version) > RECORD_VERSION) {
+    throw new NewerVersion(`record version ${version} is not supported, only ${RECORD_VERSION}`)
+  }
   if (version !== undefined && version !== RECORD_VERSION) throw new Error(`record version ${version} is not supported`)
   const record = version === undefined ? convertUnversioned(rest) : rest
   if (!Value.Check(StoredVm, record)) {

@@ -45,8 +45,13 @@ test('a record that cannot be read is reported, stays, and can be set aside', as
   const aside = await registry.setAside(SANDBOX)
   await registry.removeStrays()
 
+  // A crash here must not leave the sandbox without a record: its generations would be deleted.
+  assert.equal((await registry.list()).unreadable.length, 1)
+
+  await registry.write(PAUSED)
+
   assert.equal(readFileSync(aside, 'utf8'), '{"id":')
-  assert.deepEqual(await registry.list(), { records: [], unreadable: [] })
+  assert.deepEqual(await registry.list(), { records: [PAUSED], unreadable: [] })
 
   await registry.delete(SANDBOX)
   assert.deepEqual(readdirSync(folder), [])

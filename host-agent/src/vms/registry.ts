@@ -5,17 +5,18 @@
  * A record is written when a step is done, never before: whatever was under way when a host agent died has not happened,
  * except for a pause whose generation is on disk already.
  */
-import { mkdir, readdir, readFile, rename, rm } from 'node:fs/promises'
+import { link, mkdir, readdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { errorText } from '@warren/kit/error-text'
 import { writeFileDurably } from '@warren/kit/files'
-import { parseRecord, renderRecord, type StoredVm, toStored, type VmRecord } from './record.ts'
+import { NewerVersion, parseRecord, renderRecord, type StoredVm, toStored, type VmRecord } from './record.ts'
 
 const RECORD = /^(sb-\w+)\.json$/
 const SET_ASIDE = /^sb-\w+\.json\.unreadable$/
 
 export type Registry = ReturnType<typeof openRegistry>
-export type UnreadableRecord = { id: string; why: string }
+/** `isNewer`: in the format of a newer host agent, so the text is intact. */
+export type UnreadableRecord = { id: string; why: string; text: string; isNewer: boolean }
 
 export function openRegistry(folder: string) {
   const fileOf = (id: string) => path.join(folder, `${id}.json`)
@@ -51,18 +52,24 @@ export function openRegistry(folder: string) {
       for (const name of await readdir(folder)) {
         const [, id] = RECORD.exec(name) ?? []
         if (id === undefined) continue
+        let text = ''
         try {
-          records.push(parseRecord(await readFile(path.join(folder, name), 'utf8'), id))
+          text = await readFile(path.join(folder, name), 'utf8')
+          records.push(parseRecord(text, id))
         } catch (error) {
-          unreadable.push({ id, why: errorText(error) })
+          unreadable.push({ id, why: errorText(error), text, isNewer: error instanceof NewerVersion })
         }
       }
       return { records, unreadable }
     },
 
-    /** Keeps an unreadable record under another name, for a person to look at. Returns that file. */
+    /**
+     * Keeps an unreadable record under a second name, for a person to look at, before `write` replaces it. A sandbox
+     * without a record would lose its generations, so the first name stays until then. Returns the file.
+     */
     async setAside(id: string): Promise<string> {
-      await rename(fileOf(id), asideOf(id))
+      await rm(asideOf(id), { force: true })
+      await link(fileOf(id), asideOf(id))
       return asideOf(id)
     },
 

@@ -39,13 +39,19 @@ export class Vms {
   }
 
   list(): HostVm[] {
-    return this.#entries
+    const vms = this.#entries
       .list()
       .map(({ record }) => renderVm(record, this.#deps.snapshots.findNewestIntact(record.id)?.generation))
+    return [...vms, ...[...this.#entries.unreadable].map(renderUnreadable)]
   }
 
   records(): VmRecord[] {
     return this.#entries.list().map((entry) => entry.record)
+  }
+
+  /** While this is true, VMMs of unknown sandboxes may exist (adopt.ts). */
+  get hasUnreadable(): boolean {
+    return this.#entries.unreadable.size > 0
   }
 
   /** The VMM of a running sandbox. */
@@ -117,4 +123,9 @@ function renderVm(record: VmRecord, generation: number | undefined): HostVm {
     ...(generation === undefined ? {} : { generation }),
     ...(signal === null ? {} : { signal }),
   }
+}
+
+/** Dead rather than absent: of an absent sandbox the control plane would conclude that all of it is lost. */
+function renderUnreadable([id, why]: [string, string]): HostVm {
+  return { id, fence: 0, state: 'dead', reason: `its record cannot be read: ${why}` }
 }
