@@ -5,16 +5,20 @@ import { once } from 'node:events'
 import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
+import { setImmediate } from 'node:timers/promises'
 import type { Deps } from '../deps.ts'
 import { makeFolder } from '../images/testing.ts'
 import { openSnapshotStore } from '../snapshots/store.ts'
 import { makeManifest } from '../snapshots/testing.ts'
+import type { Vmm } from '../vmm/vmm.ts'
 import { adoptAll } from './adopt.ts'
+import { deleteVm } from './delete.ts'
 import { Entries } from './entries.ts'
-import type { StoredVm } from './record.ts'
+import { findVmmRecord, type StoredVm } from './record.ts'
 import { openRegistry } from './registry.ts'
 import { DEAD, PAUSED, RUNNING, SANDBOX, VMM } from './testing.ts'
 import { Vms } from './vms.ts'
+import { watchVm } from './watch.ts'
 
 /** All fake QEMUs run as the user of the test, which the test makes the user of this slot. */
 const FAKE_QEMU_SLOT = 7
@@ -193,6 +197,53 @@ test('a VMM that was on standby is stopped, although another record cannot be re
   await exit
 
   assert.deepEqual(it.kept, [])
+})
+
+test('a committed pause is paused even if its VMM cannot be stopped', async (t) => {
+  const it = await start(t, [{ ...RUNNING, vmm: { ...VMM, qemu: QEMU_GONE } }], [2, 3])
+  it.slots.release = () => Promise.reject(new Error('netd does not answer'))
+
+  assert.deepEqual(await it.adopt(), { running: 0, paused: 1, dead: 0 })
+  assert.equal(it.errors.length, 1)
+})
+
+test('a committed pause whose record cannot be written yet is dead, with its VMM, until the next start', async (t) => {
+  const it = await start(t, [{ ...RUNNING, vmm: { ...VMM, qemu: QEMU_GONE } }], [2, 3])
+  const { write } = it.registry
+  it.registry.write = () => {
+    it.registry.write = write
+    return Promise.reject(new Error('disk full'))
+  }
+
+  assert.deepEqual(await it.adopt(), { running: 0, paused: 0, dead: 1 })
+
+  const { records } = await it.registry.list()
+  assert.ok(records[0]?.state === 'dead')
+  assert.deepEqual([records[0].generation, records[0].vmm.id], [2, VMM.id])
+})
+
+test('an exit that is handled while its sandbox is deleted does not bring the record back', async (t) => {
+  const it = await start(t, [])
+  const entry = it.entries.add({ ...RUNNING, vmm: { ...VMM, qemu: QEMU_GONE } })
+  const usage = Promise.withResolvers<never>()
+  const exit = Promise.withResolvers<string>()
+  it.slots.usage = () => usage.promise
+  it.deps.log.warn = () => {}
+  await it.registry.write(entry.record)
+  const vmm = {
+    record: findVmmRecord(entry.record),
+    ...{ stopping: false, qmp: { closed: new Promise(() => {}) }, close: () => {} },
+    ...{ channel: () => Promise.reject(new Error('gone')), untilExit: () => exit.promise },
+  } as unknown as Vmm // Only what a watch and a delete use.
+  watchVm(it.deps, entry, vmm)
+
+  exit.resolve('killed')
+  await setImmediate()
+  await deleteVm(it.deps, it.entries, SANDBOX, 9)
+  usage.reject(new Error('the slot is gone'))
+  await setImmediate()
+
+  assert.deepEqual([entry.record.state, existsSync(it.recordFile)], ['running', false])
 })
 
 test('generations of a sandbox without a record are deleted', async (t) => {

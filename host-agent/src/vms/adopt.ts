@@ -28,7 +28,7 @@ import { Qmp } from '../vmm/qmp.ts'
 import { releaseVmm, stopVmm } from '../vmm/release.ts'
 import { Vmm } from '../vmm/vmm.ts'
 import type { Entries, Entry } from './entries.ts'
-import { moveVm } from './move.ts'
+import { moveVm, nextRecord } from './move.ts'
 import { type DeadVm, findVmmRecord, type PausedVm, type RunningVm, type StoredVm, toStored } from './record.ts'
 import type { UnreadableRecord } from './registry.ts'
 import { saveUsage } from './usage.ts'
@@ -154,8 +154,12 @@ async function releaseDead(deps: Deps, entry: Entry, record: RunningVm | DeadVm,
 
 async function finishPause(deps: Deps, entry: Entry, { vmm }: RunningVm | DeadVm, generation: number): Promise<void> {
   await saveUsage(deps, entry, vmm)
-  await deps.registry.write(moveVm(entry, 'pauseFound', { generation }))
-  await stopVmm(deps, vmm)
+  // Written before it counts: if the write fails, the sandbox is still what its record says.
+  await deps.registry.write(nextRecord(entry.record, 'pauseFound', { generation }))
+  moveVm(entry, 'pauseFound', { generation })
+  await stopVmm(deps, vmm).catch((error) =>
+    deps.log.error({ err: error, sandbox: entry.id, vmm: vmm.id }, 'failed to stop the VMM of a paused sandbox'),
+  )
 }
 
 type UnknownVmm = { id: string; slot: number }

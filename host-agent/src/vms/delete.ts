@@ -32,6 +32,9 @@ export async function deleteVm(deps: Deps, entries: Entries, id: string, fence: 
   if (memory !== undefined && entry.record.state === 'paused') await deps.standby.drop(memory)
   const vmm = findVmmRecord(entry.record)
   if (vmm) await stopVmm(deps, vmm, entry.live?.vmm)
+  // An exit that is still being handled (watch.ts) must not write the record again.
+  entry.live?.signals.abort()
+  entry.live = undefined
   await crashPoint('host.delete.ended')
   await deps.registry.delete(id)
   await crashPoint('host.delete.unrecorded')
