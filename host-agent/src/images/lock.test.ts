@@ -1,10 +1,11 @@
 import assert from 'node:assert/strict'
-import { existsSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
-import { setImmediate as nextTurn } from 'node:timers/promises'
+import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
 import { until } from '@warren/kit/testing/until'
+import { withTimeout } from '@warren/kit/timeout'
 import { runCommand } from '../run-command.ts'
 import { lock, tryLock } from './lock.ts'
 import { makeFolder } from './testing.ts'
@@ -28,6 +29,31 @@ test('waiting for the lock can be aborted', async (t) => {
   const held = await tryLock(file)
 
   await assert.rejects(lock(file, () => {}, AbortSignal.timeout(50)))
+  await held?.release()
+})
+
+test('an abort just before the wait begins is noticed, and nothing keeps the lock', async (t) => {
+  const file = path.join(await makeFolder(t), 'lock')
+  const held = await tryLock(file)
+  t.after(() => held?.release())
+  const abort = new AbortController()
+
+  const waiting = lock(file, () => queueMicrotask(() => abort.abort()), abort.signal)
+
+  await assert.rejects(withTimeout(2_000, waiting, 'the abort'), { name: 'AbortError' })
+  await held?.release()
+  await (await tryLock(file))!.release()
+})
+
+test('a stop signal to every process of a service does not release the lock', async (t) => {
+  const file = path.join(await makeFolder(t), 'lock')
+  const held = await tryLock(file)
+  const holder = Number(readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8'))
+
+  for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.kill(holder, signal)
+  await delay(100)
+
+  assert.equal(await tryLock(file), undefined)
   await held?.release()
 })
 

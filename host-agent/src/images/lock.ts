@@ -11,8 +11,11 @@ import type { Socket } from 'node:net'
 
 /** The exit code of `flock --nonblock` when another process holds the lock. */
 const CONFLICT_EXIT_CODE = 99
-/** Reports that the lock is held, then waits for the end of stdin. */
-const HOLD = 'echo; exec cat >/dev/null'
+/**
+ * Reports that the lock is held, then waits for the end of stdin. Ignores signals that a service manager sends to all
+ * processes of a service: this process is still working when it gets them, and needs the lock until it is done.
+ */
+const HOLD = 'trap "" HUP INT TERM; echo; exec cat >/dev/null'
 
 export type Lock = { release(): Promise<void> }
 
@@ -33,9 +36,10 @@ export async function lock(file: string, onWait: () => void, signal?: AbortSigna
 }
 
 async function acquire(file: string, options: string[], signal?: AbortSignal): Promise<Lock | undefined> {
-  signal?.throwIfAborted()
   // flock would create the file readable by everyone.
   await (await open(file, 'a', 0o600)).close()
+  // Directly before the listener is added: an abort before that would not be noticed.
+  signal?.throwIfAborted()
   // With --no-fork flock becomes the shell, which becomes cat: there is one process to end, and it has the lock.
   const child = spawn('flock', ['--no-fork', ...options, file, 'sh', '-c', HOLD], {
     stdio: ['pipe', 'pipe', 'pipe'],
