@@ -111,8 +111,8 @@ async function callGuest(
 }
 
 function parsePort(text: string): number {
-  const port = Number(text)
-  if (!Number.isInteger(port) || port < 1 || port > PORT_MAX) throw new HostError('invalid', `${text} is not a port`)
+  const port = /^\d{1,5}$/.test(text) ? Number(text) : 0
+  if (port < 1 || port > PORT_MAX) throw new HostError('invalid', `${text} is not a port`)
   return port
 }
 

@@ -5,6 +5,7 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { waitForHeaders } from '../hosts/client.ts'
 import { resetStream } from '../hosts/session.ts'
+import { onClosed } from './connection.ts'
 import { ensureRunning } from './ensure-running.ts'
 import { checkGuestResponse, guestUnreachable } from './failures.ts'
 import { checkPath } from './put-file.ts'
@@ -31,7 +32,7 @@ export async function getFile(deps: Deps, sandbox: SandboxRow, path: string, sig
         await checkGuestResponse(stream, headers, signal)
         const bytes = parseLength(headers['content-length'])
         const activity = deps.activity.beginUse(sandbox.id)
-        stream.once('close', () => activity[Symbol.dispose]())
+        onClosed(stream, () => activity[Symbol.dispose]())
         return { bytes, content: Readable.from(exactly(stream, bytes), { objectMode: false }) }
       } catch (error) {
         resetStream(stream)

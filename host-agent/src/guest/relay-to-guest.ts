@@ -71,11 +71,14 @@ function relayResponse(guest: http2.ClientHttp2Stream, caller: ServerHttp2Stream
     else abort(caller, 'the guest reset the stream')
   })
   // Also after a complete response: a tunnel may be reset after one direction has ended.
-  guest.once('close', () => {
+  const onGuestClosed = () => {
     if (!guest.readableEnded || guest.rstCode !== NGHTTP2_NO_ERROR) return abort(caller, 'the guest disconnected')
     // The guest reads no more, for example because the shell has ended. The caller can stop sending.
     if (!caller.readableEnded) caller.close(NGHTTP2_NO_ERROR)
-  })
+  }
+  // The guest may have reset the stream together with its response head, before this listener is attached.
+  if (guest.destroyed) onGuestClosed()
+  else guest.once('close', onGuestClosed)
 }
 
 /**
