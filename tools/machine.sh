@@ -29,6 +29,7 @@ have mke2fs || need e2fsprogs
 have xz || need xz-utils
 have zstd || need zstd
 have ip || need iproute2
+have nft || need nftables
 have_file /usr/lib/*/libnftables.so.1 || need libnftables1
 have_file /usr/share/keyrings/debian-archive-keyring.gpg || need debian-archive-keyring
 
