@@ -1,10 +1,10 @@
 /**
  * A worker in a separate process, for tests that kill or stop it.
  *
- * Its only job pauses a sandbox in two steps with a wait in between: it reports that it began, waits (for a long time
- * if the process is to be killed), then completes the operation under its fence.
+ * Its only job pauses a sandbox in two steps with a wait in between: it reports that it began, waits
+ * if the process is to be killed or suspended, then completes the operation under its fence.
  */
-import { setTimeout as delay } from 'node:timers/promises'
+import { once } from 'node:events'
 import { createLog } from '@warren/kit/log'
 import { Type } from 'typebox'
 import { connectDatabase } from '../db/connect.ts'
@@ -19,10 +19,9 @@ export const slowPauseJob = defineJob({
   payload: Type.Object({ id: Type.String(), fence: Type.Integer() }),
   maxAttempts: 25,
   async run(deps, { id, fence }) {
-    const waits = process.env.TEST_HOLD === 'yes'
     process.send?.({ began: id })
-    // A process that will be killed or stopped waits here; the event loop of a stopped process does not run.
-    if (waits) await delay(2_000)
+    // Any message from the test ends the wait, so a slow machine cannot end it before the process was suspended.
+    if (process.env.TEST_HOLD === 'yes') await once(process, 'message')
     try {
       await deps.db.transaction().execute((tx) => endMove(tx, id, 'pauseDone', fence))
       process.send?.({ committed: id })
