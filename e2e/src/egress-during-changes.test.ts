@@ -40,6 +40,7 @@ const SENDER = readFileSync(path.join(import.meta.dirname, 'support/packet-sende
 const LISTENER = `use IO::Socket::INET; $s = IO::Socket::INET->new("$ARGV[0]:9000") or die; open F, ">", "/tmp/$ARGV[1]";
 while (sysread $s, $_, 65536) { syswrite F, "." }`
 const MANY = 50
+const SETTLE_LIMIT_MS = 60_000
 
 const startSender = (id: string) =>
   requestOk(warren, 'POST', `/sandboxes/${id}/processes`, {
@@ -50,13 +51,18 @@ const startSender = (id: string) =>
 const isGood = (one: string) => /^good-\d+ from /.test(one)
 const FORBIDDEN_KINDS = [/^evil-\d+ from /, /^queried q-\d+\.evil\.example /, /^http \S+ as evil\.example$/]
 
-/** How many entries the internet has received, once two reads agree. */
+/**
+ * How many entries the internet has received, once two reads agree. The reads follow each other immediately, because a
+ * sender that runs meanwhile adds an entry every few milliseconds.
+ */
 async function countSettled(): Promise<number> {
-  for (let count = (await internet.listReceived()).length; ; ) {
+  let count = (await internet.listReceived()).length
+  for (const deadline = Date.now() + SETTLE_LIMIT_MS; Date.now() < deadline; ) {
     const more = (await internet.listReceived(count)).length
     if (more === 0) return count
     count += more
   }
+  throw new Error(`the internet still received packets after ${SETTLE_LIMIT_MS} ms`)
 }
 
 const listForbiddenSince = async (mark: number) => (await internet.listReceived(mark)).filter((one) => !isGood(one))

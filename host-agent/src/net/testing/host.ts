@@ -62,7 +62,7 @@ export class Internet {
 
   /** What it received so far: datagrams as `text from address`, requests and queries (internet-program.ts). */
   async received(): Promise<string[]> {
-    this.#child.send('list')
+    this.#child.send(0)
     const [received] = await once(this.#child, 'message')
     return received as string[]
   }

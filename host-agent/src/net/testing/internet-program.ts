@@ -1,6 +1,6 @@
 /**
- * The internet of the tests, in a separate process and network namespace. It records what it receives; any message from the
- * parent is answered with the list.
+ * The internet of the tests, in a separate process and network namespace. It records what it receives. A
+ * message from the parent is the number of entries that it has already; it is answered with the entries after them.
  *
  *   tcp 80 at NAMED_PREFIX…      a small HTTP server: answers with its own address and the Host of the request
  *   tcp 80 elsewhere             answers with the address of the client
@@ -22,7 +22,7 @@ const TICK_MS = 10
 unshareNetwork()
 const received: string[] = []
 process.on('disconnect', () => process.exit())
-process.on('message', () => process.send!(received))
+process.on('message', (known: number) => process.send!(received.slice(known)))
 
 const listen = (port: number, serve: (socket: Socket) => void) =>
   createServer((socket) => {
