@@ -105,7 +105,7 @@ async function findMinDisk(deps: Deps, rootfs: string): Promise<number> {
   return Math.max(1, ...images.map((image) => image.min_disk_mib ?? 1))
 }
 
-/** Disks are not implemented yet, so a disk that is named cannot exist. */
+/** No disk can be registered, so a disk that a request names does not exist. */
 function checkDisks({ disks }: SandboxCreateBody): string | undefined {
   const paths = new Set<string>()
   for (const { mount_path } of disks ?? []) {
