@@ -25,6 +25,7 @@ import {
   startUnlessSkipped,
   startVmInstance,
   VM_STORIES_LIMIT_MS,
+  type VmInstance,
 } from './support/vm-instance.ts'
 
 /** Memory for one standby VMM: of two sandboxes paused in turn, one is resumed from disk and one in place. */
@@ -177,22 +178,48 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
     for (const { id } of [saved, never]) await destroySandbox(warren, id)
   })
 
+  test('a command that a pause interrupts is a conflict, not a command that never started', async () => {
+    const { id } = await createSandbox(warren)
+    const exec = request(warren, 'POST', `/sandboxes/${id}/exec`, {
+      cmd: 'sh',
+      args: ['-c', 'touch /root/begun; sleep 1000'],
+    })
+    await until(
+      async () => (await runShell(warren, id, 'ls /root/begun || true')) === '/root/begun',
+      'the command has begun',
+      20_000,
+    )
+
+    await pauseSandbox(warren, id)
+
+    const { status, data } = await exec
+    assert.deepEqual([status, data.code], [409, 'exec_interrupted'])
+    await destroySandbox(warren, id)
+  })
+
   test('a sandbox can pause and delete itself from inside, with a reason', async () => {
     const { id } = await createSandbox(warren)
-    const signal = (path: string) =>
-      runShell(warren, id, `curl -s -w ' %{http_code}' -X POST 'http://127.0.0.1:1029${path}'`)
-
-    const response = await signal('/self/pause?reason=all%20done%07')
+    const post = "curl -s -w ' %{http_code}' -X POST 'http://127.0.0.1:1029/self/pause?reason=all%20done%07'"
+    // A managed process, because the pause may interrupt an exec before its result is delivered.
+    await requestOk(warren, 'POST', `/sandboxes/${id}/processes`, {
+      cmd: 'sh',
+      args: ['-c', `${post} > /root/unfinished; mv /root/unfinished /root/response`],
+    }).catch((error) => assert.match(String(error), /expected running/))
     await until(async () => (await getSandbox(warren, id)).status === 'paused', 'it pauses itself', 20_000)
-    assert.equal(response, '{"status":"accepted","action":"pause"} 202')
     assert.match((await getSandbox(warren, id)).status_reason ?? '', /all done$/)
 
     // It works after a resume and in a fork too, also by the file /run/self.
     const child = await forkSandbox(warren, id)
     await resumeSandbox(warren, id)
-    await runShell(warren, id, 'echo park > /run/self')
+    await until(
+      async () => (await runShell(warren, id, 'cat /root/response 2>/dev/null || true')) !== '',
+      'the program that asked for the pause has its response',
+      20_000,
+    )
+    assert.equal(await runShell(warren, id, 'cat /root/response'), '{"status":"accepted","action":"pause"} 202')
+    await runInterrupted(warren, id, 'echo park > /run/self')
     await until(async () => (await getSandbox(warren, id)).status === 'paused', 'it pauses again', 20_000)
-    await runShell(warren, child.id, 'echo "# nothing" > /run/self; echo retire > /run/self')
+    await runInterrupted(warren, child.id, 'echo "# nothing" > /run/self; echo retire > /run/self')
     await until(async () => (await getSandbox(warren, child.id)).status === 'destroyed', 'it deletes itself', 20_000)
     await destroySandbox(warren, id)
   })
@@ -219,6 +246,12 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
     await destroySandbox(warren, id)
   })
 })
+
+/** Runs a script that pauses or deletes its sandbox, which may happen before the result is delivered. */
+async function runInterrupted(warren: VmInstance, id: string, script: string): Promise<void> {
+  const { status, data } = await request(warren, 'POST', `/sandboxes/${id}/exec`, { cmd: 'sh', args: ['-c', script] })
+  assert.ok(status === 200 || data.code === 'exec_interrupted', `${script}: ${status} ${JSON.stringify(data)}`)
+}
 
 function countOpenLayers(qemu: number): number {
   const open = readdirSync(`/proc/${qemu}/fd`).map((fd) => readlinkSync(`/proc/${qemu}/fd/${fd}`))

@@ -18,6 +18,7 @@ export const FAILURE_STATUS = {
   sandbox_not_running: 404,
   process_not_found: 404,
   wait_timeout: 408,
+  exec_interrupted: 409,
   wrong_state: 409,
   name_in_use: 409,
   path_in_use: 409,

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
+import type { ServerHttp2Stream } from 'node:http2'
 import { test } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import { until } from '@warren/kit/testing/until'
@@ -129,6 +130,39 @@ test('a sandbox that is not running is 404 with its status', async () => {
       [404, { message: `sandbox is ${status}, expected running`, code: 'sandbox_not_running' }],
     )
   }
+})
+
+test('a command that a pause interrupts is a conflict, and one that the host refused has not started', async () => {
+  const pauseWhileRunning = (answer: (stream: ServerHttp2Stream) => void) => ({
+    guest: async (stream: ServerHttp2Stream) => {
+      await deps.db.updateTable('sandboxes').set({ status: 'pausing' }).where('id', '=', id).execute()
+      answer(stream)
+    },
+  })
+  const respondThenClose = (stream: ServerHttp2Stream) => {
+    stream.respond({ ':status': 200 })
+    stream.write(guestExecFrame('started', Buffer.alloc(0)))
+    stream.close()
+  }
+  const refuse = (stream: ServerHttp2Stream) => {
+    stream.respond({ ':status': 409 })
+    stream.end(JSON.stringify({ code: 'wrong_state', message: 'the VM is not running' }))
+  }
+  const answers = []
+  for (const answer of [respondThenClose, (stream: ServerHttp2Stream) => stream.close(), refuse]) {
+    host.hooks = pauseWhileRunning(answer)
+    const { status, body } = await exec({ cmd: 'true' })
+    answers.push([status, body.data])
+    await deps.db.updateTable('sandboxes').set({ status: 'running' }).where('id', '=', id).execute()
+  }
+
+  const interrupted = { message: 'the command was interrupted: sandbox is pausing', code: 'exec_interrupted' }
+  const notRunning = { message: 'sandbox is pausing, expected running', code: 'sandbox_not_running' }
+  assert.deepEqual(answers, [
+    [409, interrupted],
+    [409, interrupted],
+    [404, notRunning],
+  ])
 })
 
 test('a sandbox of another user is not found, and its access token may run commands in it', async () => {

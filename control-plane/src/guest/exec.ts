@@ -5,11 +5,14 @@
  * event is `started` or `error`; the last is `error` or `exit`. A stream that ends without them was interrupted: that
  * throws, because there is no exit code. When the consumer stops reading, or the signal fires, the stream is reset and
  * the guest kills the command.
+ *
+ * A command that is interrupted because its sandbox is paused or deleted fails with `exec_interrupted`. It must not look
+ * as if it had never started: a client would repeat it, and it would run twice.
  */
 import type { ClientHttp2Stream } from 'node:http2'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
-import { badField } from '@warren/kit/failure'
+import { badField, failure } from '@warren/kit/failure'
 import {
   checkEnvs,
   createGuestExecReader,
@@ -53,21 +56,31 @@ export async function* runCommand(
   const signal = AbortSignal.any([caller, AbortSignal.timeout(limitMs + LIMIT_GRACE_MS)])
   const host = await deps.hosts.get(sandbox.host_id)
   const stream = host.openGuest(sandbox.id, { method: 'POST', route: 'exec' }, signal)
+  let mayHaveStarted = true
   let ended = false
   try {
     sendCommand(stream, body, limitMs)
-    await checkGuestResponse(stream, await waitForHeaders(stream, signal), signal)
+    const headers = await waitForHeaders(stream, signal)
+    mayHaveStarted = headers[':status'] === 200
+    await checkGuestResponse(stream, headers, signal)
     for await (const event of readEvents(stream)) {
       ended = event.type === 'exit' || event.type === 'error'
       yield event
     }
   } catch (error) {
     signal.throwIfAborted()
+    if (mayHaveStarted) await checkInterrupted(deps, sandbox)
     throw error
   } finally {
     if (ended) closeStream(stream)
     else resetStream(stream)
   }
+}
+
+async function checkInterrupted(deps: Deps, sandbox: SandboxRow): Promise<void> {
+  const now = await deps.loaders.sandbox(sandbox.id)
+  if (!now || now.status === 'running') return
+  throw failure('exec_interrupted', `the command was interrupted: sandbox is ${now.status}`)
 }
 
 /**
