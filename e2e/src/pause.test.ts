@@ -178,23 +178,22 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
     for (const { id } of [saved, never]) await destroySandbox(warren, id)
   })
 
-  test('a command that a pause interrupts is a conflict, not a command that never started', async () => {
-    const { id } = await createSandbox(warren)
-    const exec = request(warren, 'POST', `/sandboxes/${id}/exec`, {
-      cmd: 'sh',
-      args: ['-c', 'touch /root/begun; sleep 1000'],
-    })
-    await until(
-      async () => (await runShell(warren, id, 'ls /root/begun || true')) === '/root/begun',
-      'the command has begun',
-      20_000,
-    )
+  test('a command that a pause or a delete interrupts is a conflict, not a command that never started', async () => {
+    for (const interrupt of [pauseSandbox, destroySandbox]) {
+      const { id } = await createSandbox(warren)
+      const script = 'touch /root/begun; sleep 1000'
+      const exec = request(warren, 'POST', `/sandboxes/${id}/exec`, { cmd: 'sh', args: ['-c', script] })
+      await until(
+        async () => (await runShell(warren, id, 'ls /root/begun || true')) === '/root/begun',
+        'the command has begun',
+        20_000,
+      )
 
-    await pauseSandbox(warren, id)
+      await interrupt(warren, id)
 
-    const { status, data } = await exec
-    assert.deepEqual([status, data.code], [409, 'exec_interrupted'])
-    await destroySandbox(warren, id)
+      const { status, data } = await exec
+      assert.deepEqual([status, data.code], [409, 'exec_interrupted'])
+    }
   })
 
   test('a sandbox can pause and delete itself from inside, with a reason', async () => {
