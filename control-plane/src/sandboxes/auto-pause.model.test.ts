@@ -15,15 +15,15 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { Kysely, PostgresDialect, type PostgresPool, sql } from 'kysely'
-import type { Database, Db } from '../db/connect.ts'
+import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { createActivity, flushActivity } from '../guest/activity.ts'
 import { withGuest } from '../guest/with-guest.ts'
 import { DEAD_AFTER_S, releaseJobsOfDeadProcesses, removeProcess, writeHeartbeat } from '../jobs/processes.ts'
-import { createTestApp, createTestDeps, reconnect } from '../testing/app.ts'
-import { createTestDatabase } from '../testing/database.ts'
+import { createTestApp, createTestDeps } from '../testing/app.ts'
+import { createDatabaseWithTestClock, setDatabaseTime } from '../testing/database-with-clock.ts'
+import { createGate, createGatedDb, type Gate } from '../testing/gated-db.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
 import { autoPause } from './auto-pause.ts'
 import { patchSandbox } from './patch.ts'
@@ -43,7 +43,7 @@ const { id: userId } = await user()
 let nowMs = Date.UTC(2026, 0, 1)
 async function setTime(ms: number): Promise<void> {
   nowMs = ms
-  await sql`update test_clock.clock set at = to_timestamp(${ms / 1000}::float8)`.execute(base.db)
+  await setDatabaseTime(base.db, ms)
 }
 
 /** What a process has done that the protocol must know of. Times are in milliseconds. */
@@ -367,21 +367,6 @@ test('no sandbox is paused within its idle time, and every idle one is paused', 
   )
 })
 
-/** A database whose `now()` reads a table: the schema of this function comes before that of the real one. */
-async function createDatabaseWithTestClock(): Promise<Database> {
-  const database = await createTestDatabase()
-  await database.pool.query(`
-    create schema test_clock;
-    create table test_clock.clock (at timestamptz not null);
-    insert into test_clock.clock values (now());
-    create function test_clock.now() returns timestamptz stable language sql as 'select at from test_clock.clock';
-    alter table service_processes alter column seen_at set default test_clock.now();
-    do $$ begin
-      execute format('alter database %I set search_path = test_clock, pg_catalog, public', current_database());
-    end $$`)
-  return reconnect(database)
-}
-
 async function createWorld(clockErrorS: number): Promise<{ model: Model; real: Real }> {
   await setTime(nowMs + 24 * 3600_000)
   const ids: string[] = []
@@ -481,7 +466,7 @@ async function flushStep(model: Model, real: Real, p: number): Promise<void> {
   const realProcess = real.processes[p]!
   if (!process.flush) {
     const gate = createGate()
-    const done = flushActivity.run({ ...realProcess.deps, db: gatedDb(gate) })
+    const done = flushActivity.run({ ...realProcess.deps, db: createGatedDb(base.database, gate) })
     done.catch(() => {}) // Awaited by the command that ends it.
     realProcess.flush = { gate, done }
     await gate.reached('after statement 1')
@@ -569,50 +554,4 @@ async function checkAllPaused(model: Model, real: Real): Promise<void> {
     model.sandboxes.every((sandbox) => !sandbox.running),
     'an idle sandbox was not paused',
   )
-}
-
-// --- Holding a flush between its statements ---------------------------------------------------------------------
-
-type GatePoint = 'after statement 1' | 'before statement 2'
-type Gate = {
-  pass(point: GatePoint): Promise<void>
-  reached(point: GatePoint): Promise<void>
-  release(): void
-  fail(): void
-}
-
-function createGate(): Gate {
-  const arrivals = {
-    'after statement 1': Promise.withResolvers<void>(),
-    'before statement 2': Promise.withResolvers<void>(),
-  }
-  let current = Promise.withResolvers<void>()
-  return {
-    async pass(point) {
-      current = Promise.withResolvers()
-      arrivals[point].resolve()
-      await current.promise
-    },
-    reached: (point) => arrivals[point].promise,
-    release: () => current.resolve(),
-    fail: () => current.reject(new Error('connection lost')),
-  }
-}
-
-function gatedDb(gate: Gate): Db {
-  let statements = 0
-  const connect = async () => {
-    const client = await base.database.pool.connect()
-    const query = async (text: string, values: readonly unknown[]) => {
-      statements++
-      if (statements === 2) await gate.pass('before statement 2')
-      const result = await client.query(text, [...values])
-      if (statements === 1) await gate.pass('after statement 1')
-      return result
-    }
-    return { query, release: () => client.release() }
-  }
-  // Kysely uses nothing else of a pool.
-  const pool = { connect, end: async () => {} } as unknown as PostgresPool
-  return new Kysely({ dialect: new PostgresDialect({ pool }) })
 }
