@@ -3,7 +3,10 @@ import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { listenOn } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
+import { insertSandbox } from '../testing/sandboxes.ts'
 import { createHostedApp } from '../testing/with-host.ts'
+import { ensureRunning } from './ensure-running.ts'
+import { checkRunning, checkRunningOrConflict } from './with-guest.ts'
 
 const { app, deps, host, user, create, send, get } = await createHostedApp()
 const { url } = await listenOn(app)
@@ -66,6 +69,55 @@ test('a request during a pause waits for its end and then resumes the sandbox', 
   pauseHeld.resolve()
 
   assert.equal((await pending).status, 200)
+})
+
+test('a request right after a resume, a fork or a create waits until the sandbox runs', async () => {
+  const resumed = await createPaused({})
+  const source = await createPaused({})
+  const held = Promise.withResolvers<void>()
+  host.hooks = { beforeResume: () => held.promise, beforeCreate: () => held.promise }
+  const created = create(ada)
+  const creating = await until(
+    async () => (await get('/v1/sandboxes?status=creating', ada.key)).body.data.data[0]?.id,
+    'the sandbox is creating',
+    15_000,
+  )
+  await send('POST', `/v1/sandboxes/${resumed}/resume`, ada)
+  const { id: forked } = (await send('POST', `/v1/sandboxes/${source}/fork`, ada, {})).body.data
+  const ids = [resumed, creating, forked]
+  const statuses = await Promise.all(ids.map(async (id) => (await viewOf(id)).status))
+
+  const pending = [
+    ...ids.map((id) => echo(id)),
+    send('POST', `/v1/sandboxes/${resumed}/processes`, ada, { cmd: 'true' }),
+    fetch(`${url}/v1/sandboxes/${resumed}/files?path=/note`, { method: 'PUT', headers: ada.headers, body: 'hi' }),
+  ]
+  held.resolve()
+
+  assert.deepEqual(statuses, ['resuming', 'creating', 'forking'])
+  const responses = await Promise.all(pending)
+  assert.deepEqual(
+    responses.map((response) => response.status),
+    [200, 200, 200, 200, 200],
+  )
+  assert.equal((await created).status, 200)
+})
+
+test('a request that has waited too long fails with the status of the sandbox', async () => {
+  const limitsMs = { start: 50, autoResume: 50 }
+  const signal = new AbortController().signal
+  for (const status of ['creating', 'resuming', 'forking'] as const) {
+    const row = await insertSandbox(deps.db, ada.id, status, { owner: deps.processId })
+    const message = `sandbox is ${status}, expected running`
+    await assert.rejects(ensureRunning(deps, row, signal, checkRunning, limitsMs), { code: 'sandbox_not_running' })
+    await assert.rejects(ensureRunning(deps, row, signal, checkRunningOrConflict, limitsMs), {
+      code: 'wrong_state',
+      message,
+    })
+    const automatic = { ...row, auto_resume: true }
+    await deps.db.updateTable('sandboxes').set({ auto_resume: true }).where('id', '=', row.id).execute()
+    await assert.rejects(ensureRunning(deps, automatic, signal, checkRunning, limitsMs), /did not resume in time/)
+  }
 })
 
 test('without auto_resume, or after it was switched off, a request to a paused sandbox is 404', async () => {

@@ -1,7 +1,8 @@
 /**
- * Ensures that a sandbox is running before a request uses its guest. With `auto_resume`, a paused sandbox is resumed, and
- * the request waits while the sandbox is pausing, resuming or forking, at most WAIT_LIMIT_MS; then it fails with 503. Every
- * route that talks to a guest calls this once its input is validated:
+ * Ensures that a sandbox is running before a request uses its guest. A request to a sandbox that is being created, resumed
+ * or forked waits until it runs: clients use a sandbox right after the 202 of its resume. With `auto_resume`, a paused
+ * sandbox is resumed first, and a request during a pause waits for its end. Every route that talks to a guest calls this
+ * once its input is validated:
  *
  *   const running = await ensureRunning(deps, sandbox, signal)
  *
@@ -16,35 +17,40 @@ import { resumeSandbox } from '../sandboxes/resume.ts'
 import { type Check, checkRunning } from './with-guest.ts'
 
 /**
- * How long a request waits, from its own beginning. It does not limit the resume, which continues and has a separate
- * limit (RESTORE_RETRY_LIMIT_S in sandboxes/restore-vm.ts).
+ * How long a request waits, from its beginning. This does not limit the operation itself, which continues and has a
+ * separate limit (RESTORE_RETRY_LIMIT_S in sandboxes/restore-vm.ts). Without `auto_resume` the request then fails because
+ * of the sandbox's status, otherwise with 503.
  */
-const WAIT_LIMIT_MS = 60_000
+const WAIT_LIMITS_MS = { start: 30_000, autoResume: 60_000 }
 const POLL_MS = 20
 
-const IN_TRANSITION: readonly SandboxStatus[] = ['pausing', 'resuming', 'forking']
+/** In these a sandbox becomes running without a further request. */
+const STARTING: readonly SandboxStatus[] = ['creating', 'resuming', 'forking']
 
 export async function ensureRunning(
   deps: Deps,
   sandbox: SandboxRow,
   signal: AbortSignal,
   check: Check = checkRunning,
+  limitsMs = WAIT_LIMITS_MS,
 ): Promise<SandboxRow> {
-  if (sandbox.status === 'running') return sandbox
-  if (!sandbox.auto_resume) check(sandbox)
   let row = sandbox
-  for (
-    const deadline = Date.now() + WAIT_LIMIT_MS;
-    Date.now() < deadline;
+  const deadline = Date.now() + (sandbox.auto_resume ? limitsMs.autoResume : limitsMs.start)
+  while (row.status !== 'running') {
+    if (row.status === 'paused' && row.auto_resume) await resume(deps, row)
+    else if (!isStarting(row)) check(row)
+    if (Date.now() >= deadline) {
+      if (row.auto_resume) throw unavailable('the sandbox did not resume in time', { retryAfterSeconds: 2 })
+      check(row)
+    }
     await delay(POLL_MS, undefined, { signal })
-  ) {
-    if (row.status === 'running') return row
-    if (row.status === 'paused') await resume(deps, row)
-    else if (!IN_TRANSITION.includes(row.status)) check(row)
     row = (await deps.loaders.sandbox(row.id)) ?? row
   }
-  throw unavailable('the sandbox did not resume in time', { retryAfterSeconds: 2 })
+  return row
 }
+
+const isStarting = (row: SandboxRow): boolean =>
+  STARTING.includes(row.status) || (row.auto_resume && row.status === 'pausing')
 
 /** Of several requests that find the sandbox paused, one resumes it. The others get `wrong_state` and wait. */
 async function resume(deps: Deps, row: SandboxRow): Promise<void> {

@@ -122,7 +122,7 @@ test('bytes that are not valid UTF-8 become U+FFFD', async () => {
 })
 
 test('a sandbox that is not running is 404 with its status', async () => {
-  for (const status of ['creating', 'paused', 'error', 'destroyed', 'failed'] as const) {
+  for (const status of ['pausing', 'paused', 'error', 'destroyed', 'failed'] as const) {
     const row = await insertSandbox(deps.db, ada.id, status, { owner: deps.processId })
     const answer = await exec({ cmd: 'true' }, ada, row.id)
     assert.deepEqual(
