@@ -34,18 +34,23 @@ test('work that fails frees its place', async () => {
   assert.equal(await limiter(async () => 7), 7)
 })
 
-test('work that is aborted while it waits does not block the work behind it', async () => {
+test('work that is aborted while it waits fails at once and does not block the work behind it', async () => {
   const limiter = createLimiter(1)
   const first = Promise.withResolvers<void>()
   const abort = new AbortController()
   const running = limiter(() => first.promise)
   const aborted = limiter(async () => 'aborted', abort.signal)
-  const next = limiter(async () => 'next')
+  const next = limiter(async () => 'next', new AbortController().signal)
 
   abort.abort(new Error('gone'))
-  first.resolve()
 
-  await running
   await assert.rejects(aborted, /gone/)
+  first.resolve()
+  await running
   assert.equal(await next, 'next')
+  await assert.rejects(
+    limiter(async () => 'late', abort.signal),
+    /gone/,
+  )
+  assert.equal(await limiter(async () => 'free again'), 'free again')
 })

@@ -1,23 +1,24 @@
 /**
  * Limits how much work runs at once; the rest waits in the order it came. More restores at once than there are cores make
- * all of them slower.
+ * all of them slower. Work that is aborted while it waits fails at once.
  */
 export type Limiter = <T>(work: () => Promise<T>, signal?: AbortSignal) => Promise<T>
 
 export function createLimiter(limit: number): Limiter {
   let running = 0
-  const waiting: (() => void)[] = []
+  const waiting = new Set<() => void>()
 
   const enter = async (signal?: AbortSignal): Promise<void> => {
-    while (running >= limit) {
-      await new Promise<void>((resolve) => waiting.push(resolve))
-      if (signal?.aborted) {
-        // This turn is not used, so the next one in line gets it.
-        waiting.shift()?.()
-        signal.throwIfAborted()
-      }
-    }
-    running++
+    signal?.throwIfAborted()
+    if (running < limit) running++
+    else await waitForTurn(waiting, signal)
+  }
+
+  /** Hands the turn to the first in line, if there is one, so that new work cannot take it. */
+  const leave = (): void => {
+    const [next] = waiting
+    if (next) next()
+    else running--
   }
 
   return async (work, signal) => {
@@ -25,8 +26,26 @@ export function createLimiter(limit: number): Limiter {
     try {
       return await work()
     } finally {
-      running--
-      waiting.shift()?.()
+      leave()
     }
   }
+}
+
+function waitForTurn(waiting: Set<() => void>, signal?: AbortSignal): Promise<void> {
+  return new Promise((resolve, reject) => {
+    const stopWaiting = () => {
+      waiting.delete(begin)
+      signal?.removeEventListener('abort', abort)
+    }
+    const begin = () => {
+      stopWaiting()
+      resolve()
+    }
+    const abort = () => {
+      stopWaiting()
+      reject(signal!.reason)
+    }
+    waiting.add(begin)
+    signal?.addEventListener('abort', abort)
+  })
 }
