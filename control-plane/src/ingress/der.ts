@@ -2,7 +2,11 @@
 
 const tagged = (tag: number, content: Buffer): Buffer => Buffer.concat([Buffer.from([tag]), length(content), content])
 
+/** No certificate is near this size; a longer length would need a third byte. */
+const LENGTH_MAX = 0xffff
+
 function length({ length: n }: Buffer): Buffer {
+  if (n > LENGTH_MAX) throw new RangeError(`a DER value of ${n} bytes is longer than ${LENGTH_MAX} bytes`)
   if (n < 0x80) return Buffer.from([n])
   const bytes = Buffer.from(n.toString(16).padStart(n > 0xff ? 4 : 2, '0'), 'hex')
   return Buffer.concat([Buffer.from([0x80 | bytes.length]), bytes])
