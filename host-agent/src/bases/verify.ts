@@ -1,8 +1,8 @@
 /** Verifies a new base before its first use: a clone of it must respond, accept an identity and run a command. */
 import path from 'node:path'
-import { Undo } from '@warren/kit/undo'
 import type { Deps } from '../deps.ts'
 import { runInGuest } from '../guest/run-in-guest.ts'
+import { Undo } from '../undo.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
 import { startVmm, type VmmPlan } from '../vmm/start.ts'
 import type { Base } from './base.ts'

@@ -10,11 +10,11 @@
  * A pooled VMM has no record on disk, so a restarted host agent removes it like any other stray process (vms/adopt.ts).
  */
 import { setTimeout as delay } from 'node:timers/promises'
-import { Undo } from '@warren/kit/undo'
 import type { Base } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import { runInGuest } from '../guest/run-in-guest.ts'
 import { isMemoryShort } from '../memory-pressure.ts'
+import { Undo } from '../undo.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
 import { vmmFolderOf } from '../vmm/folders.ts'
 import { stopVmm } from '../vmm/release.ts'

@@ -4,8 +4,8 @@
  */
 import { chown, lstat, mkdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
-import type { Undo } from '@warren/kit/undo'
 import type { Deps } from '../deps.ts'
+import type { Undo } from '../undo.ts'
 import { FDS, renderArgs, type Shape, SOCKETS, type Start } from './args.ts'
 import { socketFolderOf } from './folders.ts'
 import { findProcess, killProcess, type ProcessHandle } from './process.ts'

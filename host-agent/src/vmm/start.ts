@@ -9,10 +9,11 @@
  */
 import { chown, mkdir, rm, truncate, writeFile } from 'node:fs/promises'
 import path from 'node:path'
-import type { Undo } from '@warren/kit/undo'
 import type { Base } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import type { Manifest } from '../snapshots/manifest.ts'
+import type { Undo } from '../undo.ts'
+import { waitForAll } from '../wait-for-all.ts'
 import { diskFile, FDS, INCOMING_STATE } from './args.ts'
 import { startChain } from './disk/chain.ts'
 import { createOverlay } from './disk/qcow2/overlay.ts'
@@ -58,7 +59,7 @@ export async function startVmm(deps: Deps, plan: VmmPlan, undo: Undo, signal: Ab
     file: newest === undefined ? base.files.disk : deps.snapshots.fileOf(newest),
     format: 'qcow2' as const,
   }
-  const [cgroups] = await Promise.all([
+  const [cgroups] = await waitForAll([
     plan.outlivesHostAgent ? createCgroup(deps, id, base.shape.mem_mib, undo) : [],
     createOverlay(path.join(work, diskFile(0)), { sizeMib: plan.diskMib, backing, owner: uid }),
   ])

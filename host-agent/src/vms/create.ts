@@ -5,12 +5,12 @@
  * If the caller disconnects, the create is aborted and undone. A repeated create with the same fence is refused.
  */
 import { errorText } from '@warren/kit/error-text'
-import { Undo } from '@warren/kit/undo'
 import type { HostVmCreateBody, HostVmCreated } from '@warren/protocol'
 import type { Base } from '../bases/base.ts'
 import { ensureBase } from '../bases/ensure.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
+import { Undo } from '../undo.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
 import { growDisk } from '../vmm/disk/live.ts'
 import { vmmFolderOf } from '../vmm/folders.ts'

@@ -15,9 +15,9 @@
  * being saved still has its disk and is booted from it, as after a power failure.
  */
 import { crashPoint } from '@warren/kit/crash-point'
-import { Undo } from '@warren/kit/undo'
 import type { HostVmResumeBody, HostVmResumed } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
+import { Undo } from '../undo.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
 import type { VmmRecord } from '../vmm/record.ts'
 import { stopVmm } from '../vmm/release.ts'
