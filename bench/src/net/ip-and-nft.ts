@@ -1,7 +1,7 @@
 /** The same network set up with the commands `ip` and `nft`, with as few processes as possible. */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { HOST_ADDRESS } from '../../../host-agent/src/net/names.ts'
+import { GUEST_GATEWAY, HOST_ADDRESS, LINK_MACS } from '../../../host-agent/src/net/names.ts'
 import { renderSlotPolicy } from '../../../host-agent/src/net/netd/nft/slot-policy.ts'
 import { renderOwner, renderSlotTable } from '../../../host-agent/src/net/netd/nft/slot-table.ts'
 import type { Policy } from '../../../host-agent/src/net/policy.ts'
@@ -10,15 +10,17 @@ const NAME = 'warren-bench'
 const OUTER = 'wbench0'
 
 export async function setUpWithCommands(ip: string, mtu: number, policy: Policy): Promise<void> {
+  const { inner, outer } = LINK_MACS
   await runWithInput('ip', ['netns', 'add', NAME])
   await runWithInput(
     'ip',
     ['-batch', '-'],
     [
-      `link add ${OUTER} mtu ${mtu} type veth peer name v0 mtu ${mtu} netns ${NAME}`,
+      `link add ${OUTER} address ${outer} mtu ${mtu} type veth peer name v0 address ${inner} mtu ${mtu} netns ${NAME}`,
       `addr add ${HOST_ADDRESS}/32 dev ${OUTER}`,
       `link set ${OUTER} up`,
       `route add ${ip}/32 dev ${OUTER}`,
+      `neigh add ${ip} lladdr ${inner} dev ${OUTER}`,
     ],
   )
   await runWithInput(
@@ -26,16 +28,17 @@ export async function setUpWithCommands(ip: string, mtu: number, policy: Policy)
     ['-n', NAME, '-batch', '-'],
     [
       'tuntap add tap0 mode tap',
-      'addr add 172.30.0.1/30 dev tap0',
+      `addr add ${GUEST_GATEWAY}/30 dev tap0`,
       'link set tap0 up',
-      `addr add ${ip}/32 dev v0`,
+      `route add ${ip}/32 dev tap0`,
       'link set v0 up',
+      `neigh add ${HOST_ADDRESS} lladdr ${outer} dev v0`,
       `route add ${HOST_ADDRESS}/32 dev v0`,
       `route add default via ${HOST_ADDRESS} dev v0`,
     ],
   )
   const rules = renderSlotPolicy(policy, { limitBytes: policy.quotaBytes, usedBytes: 0 }, false)
-  await applyWithNft(NAME, [renderSlotTable(), rules, renderOwner(ip)])
+  await applyWithNft(NAME, [renderSlotTable(), rules, renderOwner({ ip, guestAddress: ip })])
 }
 
 export const tearDownWithCommands = (): Promise<void> => runWithInput('ip', ['netns', 'del', NAME])

@@ -4,7 +4,7 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { until } from '@warren/kit/testing/until'
-import { GUEST_ADDRESS, GUEST_GATEWAY, netnsName, TAP } from '../../../host-agent/src/net/names.ts'
+import { GUEST_GATEWAY, netnsName, TAP } from '../../../host-agent/src/net/names.ts'
 import { renderSegmentTable } from '../../../host-agent/src/net/netd/nft/segment-table.ts'
 import { runLine } from '../../../host-agent/src/net/testing/host.ts'
 import { runCommandOrThrow } from '../../../host-agent/src/run-command.ts'
@@ -16,7 +16,7 @@ export class NamespaceGuest {
     this.#child = child
   }
 
-  static async start(instance: string, slot: number, mtu: number): Promise<NamespaceGuest> {
+  static async start(instance: string, slot: number, ip: string, mtu: number): Promise<NamespaceGuest> {
     const child = spawn('unshare', ['-n', 'sleep', 'infinity'], { stdio: 'ignore' })
     const own = await runLine('readlink /proc/self/ns/net')
     await until(async () => (await runLine(`readlink /proc/${child.pid}/ns/net`)) !== own)
@@ -30,9 +30,11 @@ export class NamespaceGuest {
     for (const line of [
       `${inSlot} addr add ${GUEST_GATEWAY}/30 dev ${TAP}`,
       `${inSlot} link set ${TAP} up`,
-      `${inGuest} addr add ${GUEST_ADDRESS}/30 dev eth0`,
+      // Deleted with the tap.
+      `${inSlot} route add ${ip} dev ${TAP}`,
+      `${inGuest} addr add ${ip}/32 dev eth0`,
       `${inGuest} link set eth0 up`,
-      `${inGuest} route add default via ${GUEST_GATEWAY}`,
+      `${inGuest} route add default via ${GUEST_GATEWAY} dev eth0 onlink`,
     ]) {
       await runLine(line)
     }

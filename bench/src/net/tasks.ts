@@ -59,7 +59,8 @@ export class Tasks {
   async setUp(): Promise<{ setUp: number; tearDown: number }> {
     const { netd, host, instance } = this.#testNet.network
     const slot = this.#nextSlot++
-    const claim = { slot, ip: '100.64.9.1', policy: DEFAULT_POLICY, usedBytes: 0, ingressBytes: 0, isPrepared: true }
+    const address = { ip: '100.64.9.1', guestAddress: '100.64.9.1' }
+    const claim = { slot, ...address, policy: DEFAULT_POLICY, usedBytes: 0, ingressBytes: 0, isPrepared: true }
     const setUp = await timed(async () => {
       await netd.request('createSlot', { slot, mtu: host.mtu, tapOwnerUid: 0, policy: DEFAULT_POLICY })
       await netd.request('claimSlot', claim)
@@ -143,7 +144,7 @@ export class Tasks {
   async #startGuest(ip: string, network: HostVmNetwork): Promise<Guest> {
     const { slots, instance, host } = this.#testNet.network
     const { slot } = await slots.claim(ip, { ...network, ...this.#next() })
-    return { slot, guest: await NamespaceGuest.start(instance, slot, host.mtu) }
+    return { slot, guest: await NamespaceGuest.start(instance, slot, ip, host.mtu) }
   }
 
   async #change(slot: number, network: HostVmNetwork): Promise<void> {

@@ -37,7 +37,7 @@ async function send(sandbox: Sandbox, count: number, to = PUBLIC_HOST): Promise<
     ether({
       to: sandbox.gatewayMac,
       from: GUEST_MAC,
-      body: ipv4({ to, protocol: PROTOCOL.UDP, body: udp(5000, 7777, text) }),
+      body: ipv4({ from: sandbox.ip, to, protocol: PROTOCOL.UDP, body: udp(5000, 7777, text) }),
     }),
   )
   const heads = new Set(texts.map((text) => text.slice(0, 12)))
@@ -154,7 +154,7 @@ test('a large packet is metered as its segments, whatever segment size the guest
   const frame = ether({
     to: sandbox.gatewayMac,
     from: GUEST_MAC,
-    body: ipv4({ to: PUBLIC_HOST, protocol: PROTOCOL.TCP, body: segment }),
+    body: ipv4({ from: sandbox.ip, to: PUBLIC_HOST, protocol: PROTOCOL.TCP, body: segment }),
   })
   let expected = 0
 

@@ -111,6 +111,7 @@ test('of a guest that sends before, during and after the assignment of its rules
   skip: skipReason,
 }, async () => {
   const berta = await testNet.addUnassignedGuest()
+  const ip = '100.64.0.20'
   const frames = [
     { to: PUBLIC_HOST, text: 'early-evil' },
     { to: ONE, text: 'early-good' },
@@ -118,7 +119,7 @@ test('of a guest that sends before, during and after the assignment of its rules
     ether({
       to: berta.gatewayMac,
       from: GUEST_MAC,
-      body: ipv4({ to, protocol: PROTOCOL.UDP, body: udp(5000, 7777, text) }),
+      body: ipv4({ from: ip, to, protocol: PROTOCOL.UDP, body: udp(5000, 7777, text) }),
     }),
   )
   await berta.guest.inject(Array(100).fill(frames).flat())
@@ -127,7 +128,7 @@ test('of a guest that sends before, during and after the assignment of its rules
     [],
   )
 
-  const assigned = testNet.network.slots.assign(berta.slot, '100.64.0.20', withRules([ONE]))
+  const assigned = testNet.network.slots.assign(berta.slot, ip, withRules([ONE]))
   for (let settled = false; !settled; ) {
     assigned.finally(() => {
       settled = true

@@ -9,6 +9,7 @@ import { RULED, SHOP } from './testing/internet-names.ts'
 import { GUEST_MAC, type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
 
 const [WHOLE, PORT] = RULED as [string, string]
+const ANNA = '100.64.0.10'
 const OPEN = '100.64.0.11'
 const SPOOFED_MAC = '02:00:de:ad:be:ef'
 
@@ -19,7 +20,7 @@ let berta: Sandbox
 if (skipReason === false) {
   before(async () => {
     testNet = await TestNetwork.open()
-    anna = await testNet.addSandbox('100.64.0.10', withRules([WHOLE, `${PORT}:7777`, 'shop.example']))
+    anna = await testNet.addSandbox(ANNA, withRules([WHOLE, `${PORT}:7777`, 'shop.example']))
     berta = await testNet.addSandbox(OPEN)
   })
   after(() => testNet?.close())
@@ -27,6 +28,7 @@ if (skipReason === false) {
 
 type Attempt = [tried: string, packet: Packet, arrives: boolean]
 const datagram = (text: string, to = WHOLE, port = 7777): Packet => ({
+  from: ANNA,
   to,
   protocol: PROTOCOL.UDP,
   body: udp(5000, port, text),
@@ -47,7 +49,7 @@ test('only datagrams with the own source address to allowed destinations arrive'
     ['another port of it', datagram('other-port', PORT, 443), false],
     ['no rule', datagram('no-rule', PUBLIC_HOST), false],
     ["another sandbox's address", { ...datagram('as-berta'), from: OPEN }, false],
-    ['its own outer address', { ...datagram('as-outer'), from: anna.ip }, false],
+    ['the address of its boot', { ...datagram('as-initial'), from: '172.30.0.2' }, false],
     ['the gateway’s address', { ...datagram('as-gateway'), from: '172.30.0.1' }, false],
     ['the host’s address', { ...datagram('as-host'), from: '169.254.1.1' }, false],
     ['a public address', { ...datagram('as-public'), from: SHOP }, false],
@@ -75,7 +77,7 @@ test('fragments pass only to an address that is allowed on all ports', { skip: s
   const whole = 'w'.repeat(40)
   const fragments = (to: string, port: number, id: number, text = whole): string[] => {
     const body = udp(5000, port, text)
-    const common = { to, protocol: PROTOCOL.UDP, id }
+    const common = { from: ANNA, to, protocol: PROTOCOL.UDP, id }
     return [
       frame({ ...common, body: body.subarray(0, 16), moreFragments: true }),
       frame({ ...common, body: body.subarray(16), offset: 16 }),
@@ -83,7 +85,7 @@ test('fragments pass only to an address that is allowed on all ports', { skip: s
   }
   // The first fragment has an allowed port; the second overlaps it with another port.
   const overlapping = (id: number) => {
-    const common = { to: PORT, protocol: PROTOCOL.UDP, id }
+    const common = { from: ANNA, to: PORT, protocol: PROTOCOL.UDP, id }
     return [
       frame({ ...common, body: udp(5000, 7777, 'o'.repeat(24)).subarray(0, 24), moreFragments: true }),
       frame({ ...common, body: udp(5000, 443, 'o'.repeat(24)).subarray(8), offset: 8 }),
@@ -98,7 +100,7 @@ test('fragments pass only to an address that is allowed on all ports', { skip: s
       ...fragments(PUBLIC_HOST, 7777, 4, `d${whole}`),
       ...overlapping(5),
       // A fragment so small that the port would be in the next one.
-      frame({ to: PORT, protocol: PROTOCOL.UDP, id: 6, body: Buffer.alloc(0), moreFragments: true }),
+      frame({ from: ANNA, to: PORT, protocol: PROTOCOL.UDP, id: 6, body: Buffer.alloc(0), moreFragments: true }),
     ],
     'last-2',
   )
@@ -110,7 +112,7 @@ test('fragments pass only to an address that is allowed on all ports', { skip: s
 })
 
 test('ICMP and other protocols are allowed by address', { skip: skipReason }, async () => {
-  const echo = (to: string, number: number) => frame({ to, protocol: PROTOCOL.ICMP, body: ping(number) })
+  const echo = (to: string, number: number) => frame({ from: ANNA, to, protocol: PROTOCOL.ICMP, body: ping(number) })
 
   await anna.guest.inject([
     echo(PUBLIC_HOST, 1),
@@ -119,7 +121,7 @@ test('ICMP and other protocols are allowed by address', { skip: skipReason }, as
     echo(PRIVATE_HOSTS[0]!, 4),
     echo(OPEN, 5),
     echo('169.254.1.1', 6),
-    frame({ to: PUBLIC_HOST, protocol: PROTOCOL.SCTP, body: Buffer.alloc(32) }),
+    frame({ from: ANNA, to: PUBLIC_HOST, protocol: PROTOCOL.SCTP, body: Buffer.alloc(32) }),
     echo(WHOLE, 7),
   ])
 

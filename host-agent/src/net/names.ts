@@ -7,9 +7,10 @@ import { join } from 'node:path'
 /** The folder of `ip netns`, so that an operator can inspect the namespaces with the usual tools. */
 export const NETNS_FOLDER = '/run/netns'
 
-/** The same in every guest, so that a clone needs no new address. */
-export const GUEST_ADDRESS = '172.30.0.2'
+/** The gateway of every guest. */
 export const GUEST_GATEWAY = '172.30.0.1'
+/** Of a guest that has booted and belongs to no sandbox yet, and of guests whose agent cannot change their address. */
+export const INITIAL_GUEST_ADDRESS = '172.30.0.2'
 export const GUEST_PREFIX = 30
 /** The address of the host for every sandbox: its gateway and its DNS server. */
 export const HOST_ADDRESS = '169.254.1.1'
@@ -19,6 +20,8 @@ export const MEMBER_DOMAIN = 'fc.local'
 /** Interfaces inside the namespace of each slot. */
 export const TAP = 'tap0'
 export const INNER_VETH = 'v0'
+/** Of both ends of every slot's link to the host. They are known, so that neither end has to ask with ARP. */
+export const LINK_MACS = { inner: '02:00:00:00:00:02', outer: '02:00:00:00:00:03' }
 /** A veth pair that segments what the guest sends before it is filtered (netd/nft/segment-table.ts). */
 export const SEGMENT_VETH = { entry: 'c0', exit: 'c1', exitMac: '02:00:00:00:00:01' }
 export const SLOT_TABLE = 'warren'

@@ -32,6 +32,8 @@ export type SlotSettings = {
 export type SlotClaim = {
   slot: number
   ip: string
+  /** The address that the guest sends from: `ip`, or INITIAL_GUEST_ADDRESS, which the slot then maps to `ip`. */
+  guestAddress: string
   policy: Policy
   /** The initial values of the counters. */
   usedBytes: number

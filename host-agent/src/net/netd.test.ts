@@ -21,6 +21,7 @@ const EGRESS_PROXY_PORTS = { dns: 20_000, http: 20_001, tls: 20_002 }
 const log = { warn: () => {} }
 const claim = (ip: string) => ({
   ip,
+  guestAddress: ip,
   policy: compilePolicy(HOST_NETWORK_DEFAULT, { cidr: '100.65.0.0/16', privateCidrs: [] }),
   usedBytes: 0,
   ingressBytes: 0,

@@ -55,8 +55,8 @@ if (skipReason === false) {
       upstreams: [NAME_SERVER],
     })
     await network.slots.start().until
-    anna = await startGuest(launcher, (await network.slots.claim(ANNA)).slot)
-    berta = await startGuest(launcher, (await network.slots.claim(BERTA)).slot)
+    anna = await startGuest(launcher, (await network.slots.claim(ANNA)).slot, ANNA)
+    berta = await startGuest(launcher, (await network.slots.claim(BERTA)).slot, BERTA)
   })
 
   after(async () => {
@@ -122,10 +122,10 @@ test('names are resolved whichever server is queried', { skip: skipReason }, asy
 })
 
 test('a packet with a spoofed source address is dropped', { skip: skipReason }, async () => {
-  for (const address of ['172.30.0.99', BERTA, '198.18.66.6']) await anna.run(`ip addr add ${address}/32 dev eth0`)
+  for (const address of ['172.30.0.2', BERTA, '198.18.66.6']) await anna.run(`ip addr add ${address}/32 dev eth0`)
 
   await anna.probe(
-    ...['172.30.0.99', BERTA, '198.18.66.6'].map((from) => ({ udp: PUBLIC_HOST, port: 7777, text: 'spoofed', from })),
+    ...['172.30.0.2', BERTA, '198.18.66.6'].map((from) => ({ udp: PUBLIC_HOST, port: 7777, text: 'spoofed', from })),
   )
   await anna.probe({ udp: PUBLIC_HOST, port: 7777, text: 'honest' })
 
@@ -146,7 +146,7 @@ test('setting up the host again has no effect on sandboxes', { skip: skipReason 
 
 test('releasing an address deletes its flows', { skip: skipReason }, async () => {
   const { slot } = await network.slots.claim('100.64.0.12')
-  const clara = await startGuest(launcher, slot)
+  const clara = await startGuest(launcher, slot, '100.64.0.12')
   for (const guest of [anna, clara]) await guest.probe({ tcp: PUBLIC_HOST, port: WEB_PORT })
   const before = listFlows('100.64.0.12').length
 

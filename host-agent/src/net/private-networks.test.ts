@@ -129,14 +129,14 @@ const query = (sandbox: Sandbox, ...names: string[]) =>
 /** Every sandbox pings all others and then its gateway. Replies of earlier rounds are checked again. */
 async function checkAllPairs(): Promise<void> {
   round++
-  for (const [index, { guest, gatewayMac }] of testNet.sandboxes.entries()) {
+  for (const [index, { guest, gatewayMac, ip: from }] of testNet.sandboxes.entries()) {
     const to = [...names.keys()].filter((other) => other !== index).map((other) => ({ ip: ipOf(other), number: other }))
     await guest.inject(
       [...to, { ip: GATEWAY, number: GATEWAY_NUMBER }].map(({ ip, number }) =>
         ether({
           to: gatewayMac,
           from: GUEST_MAC,
-          body: ipv4({ to: ip, protocol: PROTOCOL.ICMP, body: ping(round * 100 + number) }),
+          body: ipv4({ from, to: ip, protocol: PROTOCOL.ICMP, body: ping(round * 100 + number) }),
         }),
       ),
     )

@@ -87,8 +87,15 @@ export class Slots {
     return this.#deps.pool.take()
   }
 
-  /** When this fails, release the slot: it may be assigned partly. */
-  async assign(slot: number, ip: string, network: HostVmNetwork = HOST_NETWORK_DEFAULT): Promise<void> {
+  /**
+   * `guestAddress`: see `SlotClaim`. When this fails, release the slot: it may be assigned partly.
+   */
+  async assign(
+    slot: number,
+    ip: string,
+    network: HostVmNetwork = HOST_NETWORK_DEFAULT,
+    guestAddress = ip,
+  ): Promise<void> {
     const policy = compilePolicy(network, this.#settings)
     if ([...this.#assigned.values()].some((one) => one.ip === ip)) throw new Error(`${ip} belongs to another slot`)
     this.#assigned.set(slot, { ip, network, policy, lastChange: Promise.resolve() })
@@ -98,17 +105,17 @@ export class Slots {
       usedBytes === 0 && ingressBytes === 0 && preparedPolicy !== undefined && hasSameRules(preparedPolicy, policy)
     this.#expectQuota(policy.quotaBytes)
     await waitForAll(
-      this.#deps.netd.request('claimSlot', { slot, ip, policy, usedBytes, ingressBytes, isPrepared }),
+      this.#deps.netd.request('claimSlot', { slot, ip, guestAddress, policy, usedBytes, ingressBytes, isPrepared }),
       this.#deps.egressProxy.setPolicy(ip, policy),
       this.#deps.store.write({ slot, ip, network }),
     )
   }
 
   /** `take` and `assign` in one call. */
-  async claim(ip: string, network?: HostVmNetwork): Promise<{ slot: number }> {
+  async claim(ip: string, network?: HostVmNetwork, guestAddress?: string): Promise<{ slot: number }> {
     const slot = await this.take()
     try {
-      await this.assign(slot, ip, network)
+      await this.assign(slot, ip, network, guestAddress)
       return { slot }
     } catch (error) {
       // When the release fails too, the number stays taken until the next host agent reaps the slot.

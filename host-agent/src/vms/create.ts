@@ -10,6 +10,7 @@ import type { Base } from '../bases/base.ts'
 import { ensureBase } from '../bases/ensure.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
+import { INITIAL_GUEST_ADDRESS } from '../net/names.ts'
 import { Undo } from '../undo.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
 import { growDisk } from '../vmm/disk/live.ts'
@@ -126,7 +127,7 @@ async function setUp(
   { ip, network, hostname, envs, ssh_pubkeys, disk_mib, cpu_quota_pct }: HostVmCreateBody,
   signal: AbortSignal,
 ): Promise<void> {
-  await deps.network.slots.assign(vmm.record.slot, ip, network)
+  await deps.network.slots.assign(vmm.record.slot, ip, network, INITIAL_GUEST_ADDRESS)
   await vmm.resumeCpus()
   if (disk_mib > base.diskMib) await growDisk(vmm, disk_mib, signal)
   await applyIdentity(vmm, { hostname, envs, ssh_pubkeys }, { isNew: true }, signal)

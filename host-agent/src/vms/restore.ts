@@ -9,6 +9,7 @@ import type { HostVmResumeBody } from '@warren/protocol'
 import { getBase } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
+import { INITIAL_GUEST_ADDRESS } from '../net/names.ts'
 import { type Manifest, objectsOf } from '../snapshots/manifest.ts'
 import type { Reservation } from '../snapshots/objects.ts'
 import type { Undo } from '../undo.ts'
@@ -66,7 +67,8 @@ export async function restoreVmm(
   })
   await checked
   await crashPoint('host.resume.loaded')
-  await deps.network.slots.assign(vmm.record.slot, request.ip, withCounts(request.network, record.counts))
+  const network = withCounts(request.network, record.counts)
+  await deps.network.slots.assign(vmm.record.slot, request.ip, network, INITIAL_GUEST_ADDRESS)
   return vmm
 }
 

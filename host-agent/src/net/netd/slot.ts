@@ -2,8 +2,11 @@
  * A slot is the network of one sandbox: a namespace with a tap for the guest and a veth pair to the host. It is created
  * ahead of time without an address, claimed with one, and never used twice.
  *
- *   guest  eth0 172.30.0.2/30 ── tap0 172.30.0.1/30 │ v0 100.64.x.y/32 ── w<instance><slot> 169.254.1.1/32  host
+ *   guest  eth0 100.64.x.y/32 ── tap0 172.30.0.1/30 │ v0 ── w<instance><slot> 169.254.1.1/32  host
  *                                   └─ c0 ── c1 ─┘ the slot's namespace
+ *
+ * The namespace routes the sandbox's address to the tap. A guest that cannot take it (nft/slot-table.ts) keeps 172.30.0.2,
+ * and v0 has the sandbox's address.
  *
  * What the guest sends goes from tap0 through the pair c0 and c1, which segments it (nft/segment-table.ts), before it is
  * filtered.
@@ -24,6 +27,7 @@ import {
   GUEST_PREFIX,
   HOST_ADDRESS,
   INNER_VETH,
+  LINK_MACS,
   netnsPath,
   outerVeth,
   SEGMENT_VETH,
@@ -39,6 +43,7 @@ import {
   addAddress,
   addDefaultRoute,
   addLinkRoute,
+  addNeighbour,
   createVeth,
   deleteLink,
   deleteLinkRoute,
@@ -82,7 +87,8 @@ function setUpNamespace(kernel: Kernel, outer: string, { mtu, tapOwnerUid, polic
   nft.run(renderSlotTable() + (rules ?? ''))
   createTap(TAP, tapOwnerUid)
   using routes = new NetlinkSocket()
-  const peer = { name: INNER_VETH, peerName: outer, peerNetnsFd: kernel.host.fd, mtu }
+  const macs = { mac: LINK_MACS.inner, peerMac: LINK_MACS.outer }
+  const peer = { name: INNER_VETH, peerName: outer, peerNetnsFd: kernel.host.fd, mtu, ...macs }
   const segment = { name: SEGMENT_VETH.entry, peerName: SEGMENT_VETH.exit, peerMac: SEGMENT_VETH.exitMac, mtu }
   routes.change(`create ${outer}`, createVeth(peer), createVeth(segment))
   disableSegmentationOffload(SEGMENT_VETH.entry)
@@ -97,6 +103,7 @@ function setUpNamespace(kernel: Kernel, outer: string, { mtu, tapOwnerUid, polic
     setLinkUp(interfaceIndex(SEGMENT_VETH.exit)),
     setLinkUp(tap, mtu),
     addAddress(tap, GUEST_GATEWAY, GUEST_PREFIX),
+    addNeighbour(inner, HOST_ADDRESS, LINK_MACS.outer),
     addLinkRoute(inner, HOST_ADDRESS),
     addDefaultRoute(inner, HOST_ADDRESS),
   )
@@ -108,17 +115,20 @@ function setUpNamespace(kernel: Kernel, outer: string, { mtu, tapOwnerUid, polic
  */
 export function claimSlot(kernel: Kernel, claim: SlotClaim): void {
   const { instance, host, routes } = kernel
-  const { slot, ip } = claim
+  const { slot, ip, guestAddress } = claim
   const outer = interfaceIndex(outerVeth(instance, slot))
   if (outer === 0) throw new Error(`slot ${slot} does not exist`)
   host.enter(netnsPath(instance, slot), () => {
-    if (claim.isPrepared) addElements(SLOT_TABLE, ownerElements(ip))
+    if (claim.isPrepared) addElements(SLOT_TABLE, ownerElements(claim))
     else replaceRules(claim)
     using inside = new NetlinkSocket()
-    inside.change(`give slot ${slot} the address ${ip}`, addAddress(interfaceIndex(INNER_VETH), ip, 32))
+    inside.change(
+      `give slot ${slot} the address ${ip}`,
+      guestAddress === ip ? addLinkRoute(interfaceIndex(TAP), ip) : addAddress(interfaceIndex(INNER_VETH), ip, 32),
+    )
   })
   try {
-    routes.change(`route ${ip} to slot ${slot}`, addLinkRoute(outer, ip))
+    routes.change(`route ${ip} to slot ${slot}`, addLinkRoute(outer, ip), addNeighbour(outer, ip, LINK_MACS.inner))
   } catch (error) {
     if (hasCode(error, 'EEXIST')) throw new Error(`${ip} belongs to another slot`, { cause: error })
     throw error
@@ -126,11 +136,11 @@ export function claimSlot(kernel: Kernel, claim: SlotClaim): void {
 }
 
 /** For a claim with other rules than the slot was created with, or with counters above 0. Runs in its namespace. */
-function replaceRules({ slot, ip, policy, usedBytes, ingressBytes }: SlotClaim): void {
+function replaceRules({ slot, policy, usedBytes, ingressBytes, ...owner }: SlotClaim): void {
   const budget = { limitBytes: policy.quotaBytes, usedBytes }
   const hasQuota = readCounts().quota !== undefined
   const rules = renderSlotPolicy(policy, budget, hasQuota, { usedBytes, ingressBytes })
-  openContext(slot).run(`${rules}\n${renderOwner(ip)}`)
+  openContext(slot).run(`${rules}\n${renderOwner(owner)}`)
 }
 
 /** Safe to repeat, and for a slot that was created partly. The program that holds the tap must have exited. */

@@ -1,12 +1,11 @@
 /** Builds Ethernet frames byte by byte, including ones that no regular network stack sends. */
 import { addressBytes } from '../cidr.ts'
-import { GUEST_ADDRESS } from '../names.ts'
 
 export const ETHER = { IPV4: 0x0800, ARP: 0x0806, IPV6: 0x86dd }
 export const PROTOCOL = { ICMP: 1, TCP: 6, UDP: 17, SCTP: 132 }
 
 export type Packet = {
-  from?: string
+  from: string
   to: string
   protocol: number
   body: Buffer
@@ -14,6 +13,7 @@ export type Packet = {
   /** Offset of a fragment in bytes; a multiple of eight. */
   offset?: number
   moreFragments?: boolean
+  ttl?: number
   dscp?: number
 }
 
@@ -24,9 +24,9 @@ export function ipv4(packet: Packet): Buffer {
   header.writeUInt16BE(20 + packet.body.length, 2)
   header.writeUInt16BE(packet.id ?? 0, 4)
   header.writeUInt16BE((packet.moreFragments ? 0x2000 : 0) | ((packet.offset ?? 0) / 8), 6)
-  header.writeUInt8(64, 8)
+  header.writeUInt8(packet.ttl ?? 64, 8)
   header.writeUInt8(packet.protocol, 9)
-  addressBytes(packet.from ?? GUEST_ADDRESS).copy(header, 12)
+  addressBytes(packet.from).copy(header, 12)
   addressBytes(packet.to).copy(header, 16)
   header.writeUInt16BE(checksum(header), 10)
   return Buffer.concat([header, packet.body])

@@ -1,6 +1,6 @@
 /**
- * Imitates a VM: `guest-program.ts MTU SOCKET`, started by the VMM launcher with the slot's tap as descriptor 3. It
- * creates a network namespace with an eth0 as in a guest and copies frames between the two taps. It prints `ready` when the
+ * Imitates a VM: `guest-program.ts MTU SOCKET ADDRESS`, started by the VMM launcher with the slot's tap as descriptor 3. It
+ * creates a network namespace with an eth0 as in a guest, with its address, and copies frames between the two taps. It prints `ready` when the
  * interface is up.
  *
  * On SOCKET it accepts lines of JSON: `{"frames":[hex, …]}` writes arbitrary frames to the slot's tap, as a guest with its
@@ -14,6 +14,7 @@ import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
 import { unshareNetwork } from '../../ffi/network-namespace.ts'
 import { attachTap } from '../../ffi/tap.ts'
+import { GUEST_GATEWAY } from '../names.ts'
 
 const SLOT_TAP = 3
 const FRAME_MAX_BYTES = 70_000
@@ -21,15 +22,16 @@ const FRAME_MAX_BYTES = 70_000
 const VIRTIO_HEADER_BYTES = 10
 const RECEIVED_MAX = 5_000
 
+const [, , mtu, socketPath, address] = process.argv
 const received: string[] = []
 
 unshareNetwork()
 const eth0 = attachTap('eth0')
 for (const line of [
   'ip link set lo up',
-  'ip addr add 172.30.0.2/30 dev eth0',
-  `ip link set eth0 up mtu ${process.argv[2]}`,
-  'ip route add default via 172.30.0.1',
+  `ip addr add ${address}/32 dev eth0`,
+  `ip link set eth0 up mtu ${mtu}`,
+  `ip route add default via ${GUEST_GATEWAY} dev eth0 onlink`,
 ]) {
   const [name, ...args] = line.split(' ')
   execFileSync(name!, args)
@@ -49,7 +51,7 @@ createServer((socket) => {
     for (const packet of [...plain, ...packets]) writeSync(SLOT_TAP, Buffer.from(packet, 'hex'))
     socket.write(`${JSON.stringify('received' in rest ? received : [])}\n`)
   })
-}).listen(process.argv[3], () => process.stdout.write('ready\n'))
+}).listen(socketPath, () => process.stdout.write('ready\n'))
 
 async function copyFrames(from: number, to: number, onFrame?: (frame: Buffer) => void): Promise<never> {
   const frame = Buffer.alloc(FRAME_MAX_BYTES)

@@ -37,7 +37,7 @@ export type Guest = {
   stop: () => Promise<void>
 }
 
-export async function startGuest(launcher: VmmLauncher, slot: number): Promise<Guest> {
+export async function startGuest(launcher: VmmLauncher, slot: number, address: string): Promise<Guest> {
   const folder = await mkdtemp(join(tmpdir(), 'warren-guest-'))
   const stdoutPath = join(folder, 'out')
   const stderrPath = join(folder, 'err')
@@ -45,7 +45,7 @@ export async function startGuest(launcher: VmmLauncher, slot: number): Promise<G
   const { pid } = await launcher.request('spawn', {
     slot,
     command: process.execPath,
-    args: [join(import.meta.dirname, 'guest-program.ts'), `${UPLINK.mtu}`, controlSocket],
+    args: [join(import.meta.dirname, 'guest-program.ts'), `${UPLINK.mtu}`, controlSocket, address],
     uid: 0,
     gid: 0,
     env: { PATH: process.env.PATH ?? '' },

@@ -6,7 +6,7 @@ import { join } from 'node:path'
 import { createLog } from '@warren/kit/log'
 import { HOST_NETWORK_DEFAULT, type HostVmNetwork } from '@warren/protocol'
 import { VmmLauncher } from '../../vmm/launcher-client.ts'
-import { netnsName } from '../names.ts'
+import { INITIAL_GUEST_ADDRESS, netnsName } from '../names.ts'
 import { type Network, type NetworkSettings, openNetwork } from '../open.ts'
 import { type Guest, startGuest } from './guest.ts'
 import { Internet, moveToFreshHost, NAME_SERVER, randomInstance, runLine } from './host.ts'
@@ -58,16 +58,22 @@ export class TestNetwork {
 
   async addSandbox(ip: string, network?: HostVmNetwork): Promise<Sandbox> {
     const { slot } = await this.network.slots.claim(ip, network)
-    return this.#startGuest(slot, ip)
+    return this.#startGuest(slot, ip, ip)
+  }
+
+  /** A guest that cannot change its address. */
+  async addMappedSandbox(ip: string, network?: HostVmNetwork): Promise<Sandbox> {
+    const { slot } = await this.network.slots.claim(ip, network, INITIAL_GUEST_ADDRESS)
+    return this.#startGuest(slot, ip, INITIAL_GUEST_ADDRESS)
   }
 
   /** A guest on a slot without an address. */
   async addUnassignedGuest(): Promise<Sandbox> {
-    return this.#startGuest(await this.network.slots.take(), '')
+    return this.#startGuest(await this.network.slots.take(), '', INITIAL_GUEST_ADDRESS)
   }
 
-  async #startGuest(slot: number, ip: string): Promise<Sandbox> {
-    const guest = await startGuest(this.launcher, slot)
+  async #startGuest(slot: number, ip: string, address: string): Promise<Sandbox> {
+    const guest = await startGuest(this.launcher, slot, address)
     const link = await runLine(`ip -n ${netnsName(this.network.instance, slot)} -o link show tap0`)
     const sandbox = { slot, ip, guest, gatewayMac: /link\/ether (\S+)/.exec(link)![1]! }
     this.sandboxes.push(sandbox)

@@ -6,6 +6,7 @@ import {
   addBlackhole,
   addDefaultRoute,
   addLinkRoute,
+  addNeighbour,
   createVeth,
   parseLink,
   parseRoute,
@@ -44,6 +45,13 @@ test('an address is added to its interface, and a link-local one with link scope
   )
   assert.equal(addAddress(5, '169.254.1.1', 32).body.readUInt8(3), 253)
   assert.throws(() => addAddress(5, '1.2.3', 32), /not an IPv4 address/)
+})
+
+test('a neighbour has its MAC address for good', () => {
+  assert.equal(
+    addNeighbour(4, '100.64.0.1', '02:00:00:00:00:03').body.toString('hex'),
+    hex('02 000000 04000000 8000 00 00  0800 0100 64400001  0a00 0200 020000000003 0000'),
+  )
 })
 
 test('routes to a link, through a gateway and into a blackhole are rendered', () => {

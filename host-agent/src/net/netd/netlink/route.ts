@@ -21,11 +21,14 @@ const RTM = {
   NEWROUTE: 24,
   DELROUTE: 25,
   GETROUTE: 26,
+  NEWNEIGH: 28,
 }
 const IFLA = { ADDRESS: 1, IFNAME: 3, MTU: 4, LINKINFO: 18, NET_NS_FD: 28 }
 const LINKINFO = { KIND: 1, DATA: 2 }
 const VETH_PEER = 1
 const IFA = { ADDRESS: 1, LOCAL: 2 }
+const NDA = { DST: 1, LLADDR: 2 }
+const NUD_PERMANENT = 0x80
 const RTA = { DST: 1, OIF: 4, GATEWAY: 5, PRIORITY: 6, MULTIPATH: 9, TABLE: 15 }
 const AF_INET = 2
 const IFF_UP = 1
@@ -50,6 +53,7 @@ export type Route = {
 
 export type Veth = {
   name: string
+  mac?: string
   peerName: string
   /** The namespace of the peer. By default both ends are in the current namespace. */
   peerNetnsFd?: number
@@ -64,6 +68,7 @@ export const createVeth = (link: Veth): Request => ({
     linkBody(0, true),
     textAttribute(IFLA.IFNAME, link.name),
     numberAttribute(IFLA.MTU, link.mtu),
+    ...(link.mac === undefined ? [] : [attribute(IFLA.ADDRESS, macBytes(link.mac))]),
     nested(
       IFLA.LINKINFO,
       textAttribute(LINKINFO.KIND, 'veth'),
@@ -103,6 +108,13 @@ export const deleteAddress = (index: number, address: string, prefix: number): R
   type: RTM.DELADDR,
   flags: 0,
   body: addressBody(index, address, prefix),
+})
+
+/** The MAC address behind an IPv4 address, for the life of the link. */
+export const addNeighbour = (index: number, address: string, mac: string): Request => ({
+  type: RTM.NEWNEIGH,
+  flags: NLM_F.CREATE | NLM_F.REPLACE,
+  body: neighbourBody(index, address, mac),
 })
 
 /** A route to an address at the other end of a link. Fails with EEXIST while another link has the address. */
@@ -197,6 +209,15 @@ function addressBody(index: number, address: string, prefix: number): Buffer {
   body.writeUInt32LE(index, 4)
   const bytes = addressBytes(address)
   return Buffer.concat([body, attribute(IFA.LOCAL, bytes), attribute(IFA.ADDRESS, bytes)])
+}
+
+/** struct ndmsg: family, padding, index, state, flags, type. */
+function neighbourBody(index: number, address: string, mac: string): Buffer {
+  const body = Buffer.alloc(12)
+  body.writeUInt8(AF_INET, 0)
+  body.writeInt32LE(index, 4)
+  body.writeUInt16LE(NUD_PERMANENT, 8)
+  return Buffer.concat([body, attribute(NDA.DST, addressBytes(address)), attribute(NDA.LLADDR, macBytes(mac))])
 }
 
 /** struct rtmsg: family, lengths of target and source, tos, table, protocol, scope, type, flags. */

@@ -71,10 +71,14 @@ test('an interface name cannot contain quotes', () => {
 })
 
 test('a slot forwards only packets of its guest, with the address from its claim', () => {
-  assert.match(renderSlotTable(), /iifname "tap0" drop\n *iifname "c1" ip saddr != 172\.30\.0\.2 drop/)
+  assert.match(renderSlotTable(), /iifname "tap0" drop\n *iifname "c1" ip saddr != @owned drop/)
   assert.match(renderSlotTable(), /iifname "c1" oifname "v0" ip saddr @owned jump egress/)
   assert.equal(
-    renderOwner('100.64.0.1'),
+    renderOwner({ ip: '100.64.0.1', guestAddress: '100.64.0.1' }),
+    'add element ip warren owned { 100.64.0.1 }',
+  )
+  assert.equal(
+    renderOwner({ ip: '100.64.0.1', guestAddress: '172.30.0.2' }),
     'add element ip warren addresses { 100.64.0.1 : 172.30.0.2, 172.30.0.2 : 100.64.0.1 }\nadd element ip warren owned { 172.30.0.2 }',
   )
 })

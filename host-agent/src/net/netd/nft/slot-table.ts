@@ -1,7 +1,6 @@
 /**
- * The nftables table inside a slot's namespace. It maps between the constant address of the guest and the address of the
- * sandbox, and decides what the sandbox may send: slot-policy.ts fills the chains `egress`, `ingress` and `passed` and
- * replaces them in one transaction. An unclaimed slot may already have rules, so that a claim need not add them; nothing
+ * The nftables table inside a slot's namespace. It drops what does not come from the guest's address, and decides what the
+ * sandbox may send: slot-policy.ts fills the chains `egress`, `ingress` and `passed` and replaces them in one transaction. An unclaimed slot may already have rules, so that a claim need not add them; nothing
  * passes before the claim, because `owned` is empty.
  *
  * The rules are here and not on the host so that a sandbox with a thousand rules does not slow the others, and so that they
@@ -10,10 +9,11 @@
  * What the guest sends comes from the exit of SEGMENT_VETH as single packets (segment-table.ts); what it receives goes to
  * the tap.
  *
- * The address mapping is stateless, so a restored clone has no connection state to drop. It is a map with two entries,
- * added by the claim together with the guest's address in `owned`. The packet quoted inside an ICMP error is not mapped:
- * the guest does not see "fragmentation needed" or the replies of traceroute. Nothing depends on them, because the guest
- * has the MTU of the uplink and TCP is clamped on the host.
+ * The claim adds the guest's address to `owned`. A guest has the address of its sandbox, except one that was saved by an
+ * agent which cannot change its address: it keeps INITIAL_GUEST_ADDRESS, and the claim adds two entries to the map
+ * `addresses`, which is empty otherwise. This mapping is stateless, so a restored clone has no connection state to drop. The
+ * packet quoted inside an ICMP error is not mapped: such a guest does not see "fragmentation needed" or the replies of
+ * traceroute. Nothing depends on them, because the guest has the MTU of the uplink and TCP is clamped on the host.
  *
  * A veth pair between namespaces loses the kernel's packet mark but not the packet's DSCP field. So the slot sets the DSCP
  * to tell the host what to do (MARK), after it has cleared the value that the guest set.
@@ -23,7 +23,7 @@
  */
 import { addressBytes } from '../../cidr.ts'
 import { CLOSED_RANGES } from '../../closed-ranges.ts'
-import { GUEST_ADDRESS, INNER_VETH, SEGMENT_VETH, SLOT_TABLE, TAP } from '../../names.ts'
+import { INNER_VETH, SEGMENT_VETH, SLOT_TABLE, TAP } from '../../names.ts'
 import type { Element } from '../netlink/nft-elements.ts'
 
 export const MARK = {
@@ -55,7 +55,7 @@ table ip ${SLOT_TABLE} {
     type filter hook prerouting priority raw; policy accept;
     iifname "${INNER_VETH}" notrack ip daddr set ip daddr map @addresses
     iifname "${TAP}" drop
-    iifname "${SEGMENT_VETH.exit}" ip saddr != ${GUEST_ADDRESS} drop
+    iifname "${SEGMENT_VETH.exit}" ip saddr != @owned drop
     iifname "${SEGMENT_VETH.exit}" notrack
   }
   chain input {
@@ -92,19 +92,23 @@ table ip ${SLOT_TABLE} {
 }
 `
 
+export type Owner = { ip: string; guestAddress: string }
+
 /** The commands that give the slot the address of its sandbox. */
-export const renderOwner = (ip: string): string =>
+export const renderOwner = ({ ip, guestAddress }: Owner): string =>
   [
-    `add element ip ${SLOT_TABLE} addresses { ${ip} : ${GUEST_ADDRESS}, ${GUEST_ADDRESS} : ${ip} }`,
-    `add element ip ${SLOT_TABLE} owned { ${GUEST_ADDRESS} }`,
+    ...(guestAddress === ip
+      ? []
+      : [`add element ip ${SLOT_TABLE} addresses { ${ip} : ${guestAddress}, ${guestAddress} : ${ip} }`]),
+    `add element ip ${SLOT_TABLE} owned { ${guestAddress} }`,
   ].join('\n')
 
 /** The same as elements for netlink, for a slot that already has its rules. */
-export function ownerElements(ip: string): Element[] {
-  const [outer, inner] = [addressBytes(ip), addressBytes(GUEST_ADDRESS)]
-  return [
+export function ownerElements({ ip, guestAddress }: Owner): Element[] {
+  const [outer, inner] = [addressBytes(ip), addressBytes(guestAddress)]
+  const mapped = [
     { set: 'addresses', key: outer, value: inner },
     { set: 'addresses', key: inner, value: outer },
-    { set: 'owned', key: inner },
   ]
+  return [...(guestAddress === ip ? [] : mapped), { set: 'owned', key: inner }]
 }
