@@ -162,15 +162,67 @@ async fn a_missing_file_is_reported_by_its_code() {
 }
 
 #[tokio::test]
-async fn files_of_proc_are_read_to_their_end() {
+async fn a_file_is_sent_with_the_length_of_its_content_whatever_the_kernel_reports() {
     let host = start_agent();
     let client = host.connect().await;
 
-    let response = client.call("GET", "/files?path=/proc/cpuinfo", "").await;
+    // The kernel reports 0 for the first and the second, and 4096 for the third.
+    for path in ["/proc/cpuinfo", "/proc/sys/kernel/ostype", "/sys/kernel/mm/transparent_hugepage/enabled"] {
+        let response = client.call("GET", &format!("/files?path={path}"), "").await;
+
+        assert_eq!(response.status, 200, "{path}");
+        assert!(response.body == fs::read(path).unwrap(), "{path}");
+        assert_eq!(response.head.headers()["content-length"], response.body.len().to_string().as_str(), "{path}");
+    }
+}
+
+#[tokio::test]
+async fn a_long_file_of_proc_is_read_to_its_end_without_a_length() {
+    let host = start_agent();
+    let client = host.connect().await;
+
+    let response = client.call("GET", "/files?path=/proc/kallsyms", "").await;
 
     assert_eq!(response.status, 200);
-    assert!(response.body.starts_with(b"processor"));
+    assert!(response.body.len() > 1 << 20);
     assert!(response.head.headers().get("content-length").is_none());
+}
+
+#[tokio::test]
+async fn a_file_that_cannot_be_read_or_written_is_refused_with_the_reason() {
+    let host = start_agent();
+    let scratch = Scratch::new();
+    let _socket = std::os::unix::net::UnixListener::bind(scratch.path("socket")).unwrap();
+    let client = host.connect().await;
+
+    for (method, target, why) in [
+        ("GET", "/files?path=/proc/self/mem", "/proc/self/mem cannot be read: Input/output error"),
+        ("GET", "/files?path=/dev/zero", "path is not a regular file"),
+        ("GET", &scratch.url("socket"), "path is not a regular file"),
+        ("PUT", "/files?path=/proc/version", "/proc/version cannot be written: "),
+        ("PUT", "/files?path=/proc/new/folder/file", "/proc/new/folder/file cannot be written: "),
+        ("PUT", "/files?path=/proc/self/environ", "/proc/self/environ cannot be written: "),
+        ("PUT", "/files?path=/sys/power/state", "/sys/power/state cannot be written: "),
+        ("PUT", "/files?path=/dev/full", "path is not a regular file"),
+    ] {
+        let response = client.call(method, target, "x").await;
+        let message = response.json()["message"].as_str().unwrap().to_owned();
+
+        assert_eq!(response.status, 400, "{method} {target}: {message}");
+        assert!(message.starts_with(why), "{method} {target}: {message}");
+    }
+}
+
+#[tokio::test]
+async fn the_kernel_log_is_sent_as_far_as_it_can_be_read_without_waiting() {
+    let host = start_agent();
+    let client = host.connect().await;
+
+    // The first call may read what there is; then there is nothing more.
+    for _ in 0..2 {
+        let response = client.call("GET", "/files?path=/proc/kmsg", "").await;
+        assert!([200, 400].contains(&response.status), "{} {:?}", response.status, response.body);
+    }
 }
 
 #[tokio::test]

@@ -189,6 +189,33 @@ test('a tunnel passes bytes and half-closes; a port where nothing listens is 502
   for (const one of [peer, refused]) one.socket.destroy()
 })
 
+test('a special file is refused with the reason, and none of them is a 502 or hangs', { skip }, async () => {
+  const request = (method: 'GET' | 'PUT', path: string) => {
+    const body = method === 'PUT' ? { body: 'text' } : {}
+    const url = `http://127.0.0.1:${port}/v1/sandboxes/${id}/files?path=${path}`
+    return fetch(url, { method, headers: ada.headers, ...body })
+  }
+  const file = async (method: 'GET' | 'PUT', path: string) => {
+    const response = await request(method, path)
+    const { data } = (await response.json()) as { data: { path?: string; code: string } }
+    return [response.status, data.path ?? data.code]
+  }
+
+  assert.deepEqual(await file('GET', '/proc/self/mem'), [
+    400,
+    '/proc/self/mem cannot be read: Input/output error (os error 5)',
+  ])
+  assert.deepEqual(await file('GET', '/dev/zero'), [400, 'path is not a regular file'])
+  const [status, reason] = await file('PUT', '/proc/version')
+  assert.equal(status, 400)
+  assert.match(String(reason), /^\/proc\/version cannot be written: /)
+  assert.deepEqual(await file('GET', '/proc/no-such-file'), [404, 'file_not_found'])
+  // The kernel reports 4096 bytes for this one.
+  const sysfs = await request('GET', '/sys/kernel/mm/transparent_hugepage/enabled')
+  assert.equal(sysfs.status, 200)
+  assert.match(await sysfs.text(), /always/)
+})
+
 test('when the agent is killed, output ends with an error and never with an exit', { skip }, async () => {
   const process = await sh('echo hello; exec sleep 60')
   const response = await open(process)

@@ -27,7 +27,7 @@ use crate::sys;
 use crate::workers::WorkerPool;
 
 use super::path::{follow_links, parse_path};
-use super::{failure, invalid_path};
+use super::{invalid_path, write_failure};
 
 const NEW_FILE_MODE: u32 = 0o644;
 const NEW_DIRECTORY_MODE: u32 = 0o755;
@@ -123,7 +123,7 @@ struct Draft {
 
 impl Draft {
     fn begin(path: &Path) -> Result<Self, Failure> {
-        let to_failure = |error: Error| failure(path, &error);
+        let to_failure = |error: Error| write_failure(path, &error);
         let target = follow_links(path).map_err(to_failure)?;
         let replaced = fs::symlink_metadata(&target).ok();
         match replaced.as_ref().map(Metadata::file_type) {
@@ -144,13 +144,13 @@ impl Draft {
 
     fn write(mut self, pieces: &[Bytes]) -> Result<Self, Failure> {
         for piece in pieces {
-            self.file.write_all(piece).map_err(|error| failure(&self.target, &error))?;
+            self.file.write_all(piece).map_err(|error| write_failure(&self.target, &error))?;
         }
         Ok(self)
     }
 
     fn finish(mut self) -> Result<(), Failure> {
-        self.publish().map_err(|error| failure(&self.target, &error))?;
+        self.publish().map_err(|error| write_failure(&self.target, &error))?;
         self.finished = true;
         Ok(())
     }
