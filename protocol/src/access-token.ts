@@ -37,5 +37,8 @@ export function accessTokenHint(token: string): string {
 /** Every status in which the sandbox exists and is not being deleted. */
 const ACCESS_TOKEN_STATUSES: readonly SandboxStatus[] = ['running', 'pausing', 'paused', 'resuming', 'forking', 'error']
 
+/** As in the other messages of a 409: the statuses in which it would succeed. */
+export const accessTokenStatuses = (): string => ACCESS_TOKEN_STATUSES.join(' or ')
+
 /** Applies to create and rotate. A delete is allowed in every status. */
 export const canIssueAccessToken = (status: SandboxStatus): boolean => ACCESS_TOKEN_STATUSES.includes(status)

@@ -106,7 +106,12 @@ test('tokens are issued only in the states that allow it', async () => {
     const { id } = await insertSandbox(deps.db, ada.id, status)
     for (const path of [tokenPath(id), `${tokenPath(id)}/rotate`]) {
       const { status: code, body } = await send('POST', path, ada)
-      assert.deepEqual([code, body.data.code], [409, 'token_lifecycle'], `${status} ${path}`)
+      const expected = 'running or pausing or paused or resuming or forking or error'
+      assert.deepEqual(
+        [code, body.data],
+        [409, { message: `sandbox is ${status}, expected ${expected}`, code: 'token_lifecycle' }],
+        `${status} ${path}`,
+      )
     }
     assert.deepEqual((await send('DELETE', tokenPath(id), ada)).body.data, { enabled: false }, status)
   }

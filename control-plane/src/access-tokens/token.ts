@@ -5,6 +5,7 @@ import {
   ACCESS_TOKEN_PREFIX,
   type AccessTokenSecretView,
   accessTokenHint,
+  accessTokenStatuses,
   canIssueAccessToken,
   type SandboxStatus,
 } from '@warren/protocol'
@@ -17,7 +18,7 @@ export function newAccessToken(): { token: string; hash: Buffer; hint: string } 
 
 export function checkTokenLifecycle(status: SandboxStatus): void {
   if (canIssueAccessToken(status)) return
-  throw failure('token_lifecycle', `sandbox is ${status}, an access token cannot be issued`)
+  throw failure('token_lifecycle', `sandbox is ${status}, expected ${accessTokenStatuses()}`)
 }
 
 export const viewSecret = (

@@ -41,7 +41,7 @@ const REGIONS = ['eu', 'us']
 export async function parseCreate(deps: Deps, plan: PlanName, body: SandboxCreateBody): Promise<CreateRequest> {
   const shape = parseShape(plan, body.shape)
   const rootfs = await getRootfs(deps, body.rootfs || deps.config.defaultRootfs)
-  const name = body.name ?? undefined
+  const name = body.name || undefined
   const envs = body.envs ?? {}
   const egress = body.egress ?? []
   const sshPubkeys = body.ssh_pubkeys ?? []
