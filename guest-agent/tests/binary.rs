@@ -5,7 +5,6 @@
 mod support;
 
 use std::process::{Child, Command};
-use std::time::Duration;
 
 use guest_agent::hello;
 use support::{Scratch, new_nonce, skip_to_reply, until};
@@ -83,9 +82,15 @@ async fn a_termination_signal_ends_it() {
     let scratch = Scratch::new();
     let mut agent = start(&scratch).await;
     // It listens slightly before it handles signals.
-    tokio::time::sleep(Duration::from_millis(50)).await;
+    until("it handles the signal", || handles(agent.0.id(), libc::SIGTERM)).await;
 
     unsafe { libc::kill(agent.0.id() as i32, libc::SIGTERM) };
 
     until("it has ended", || agent.0.try_wait().unwrap().is_some()).await;
+}
+
+fn handles(pid: u32, signal: i32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    let mask = status.lines().find_map(|line| line.strip_prefix("SigCgt:")).unwrap_or("0").trim();
+    u64::from_str_radix(mask, 16).unwrap() & (1 << (signal - 1)) != 0
 }

@@ -18,6 +18,7 @@ async fn unread_output_costs_no_memory_and_a_reset_kills_the_writer() {
     let first = body.data().await.unwrap().unwrap();
     let pid = serde_json::from_slice::<serde_json::Value>(&first[5..first[4] as usize + 5]).unwrap()["pid"].as_i64();
     let pid = pid.unwrap();
+    // Time is the subject: in this time an agent that buffered would take hundreds of megabytes.
     tokio::time::sleep(Duration::from_millis(100)).await;
     let before = resident_kib();
 
