@@ -5,7 +5,8 @@
  *
  * The invariants:
  *
- *   - A sandbox is paused only when every use that the protocol protects is at least its idle limit ago.
+ *   - A sandbox is paused only when every use that the protocol protects, and the last change of the limit, is at least
+ *     its idle limit ago.
  *   - A use that was admitted found the sandbox running; one that was rejected did not.
  *   - A flush writes each use with the time at which it happened, or later.
  *   - When uses end, every sandbox is paused in the end.
@@ -59,7 +60,13 @@ type ProcessModel = {
   flush: undefined | { step: 'clock read' | 'drained'; drained: Map<number, number> }
 }
 
-type SandboxModel = { running: boolean; limitMs: number; writtenAt: number }
+type SandboxModel = {
+  running: boolean
+  limitMs: number
+  /** The owner's last change of the limit, which starts the idle time again. */
+  limitSetAt: number
+  writtenAt: number
+}
 
 type Model = { sandboxes: SandboxModel[]; processes: (ProcessModel | undefined)[] }
 
@@ -272,7 +279,9 @@ const setLimit = (p: number, s: number, seconds: number): Command =>
     async (model, real) => {
       const { deps } = real.processes[p]!
       await patchSandbox(deps, await findRow(real, s), { auto_pause_after_seconds: seconds })
-      model.sandboxes[s]!.limitMs = seconds * 1000
+      const sandbox = model.sandboxes[s]!
+      // A repeated PATCH with the same limit changes nothing.
+      if (sandbox.limitMs !== seconds * 1000) Object.assign(sandbox, { limitMs: seconds * 1000, limitSetAt: nowMs })
       await readWritten(model, real)
     },
   )
@@ -352,20 +361,28 @@ const commands = fc.commands(
 )
 
 test('no sandbox is paused within its idle time, and every idle one is paused', async () => {
-  await fc.assert(
-    fc.asyncProperty(anyClockErrorS, commands, async (clockErrorS, sequence) => {
-      const { model, real } = await createWorld(clockErrorS)
-      try {
-        await fc.asyncModelRun(() => ({ model, real }), sequence)
-        await endAllUses(model, real)
-        await checkAllPaused(model, real)
-      } finally {
-        await removeWorld(real)
-      }
-    }),
-    { numRuns: RUNS },
-  )
+  await fc.assert(fc.asyncProperty(anyClockErrorS, commands, runCommands), { numRuns: RUNS })
 })
+
+test('a limit that is shorter than the sandbox has been idle counts from its change', async () => {
+  await runCommands(0, [setLimit(0, 0, 3600), advance(61), setLimit(0, 0, 60), flushAll, pauseIdle(0)])
+})
+
+test('a use that was far from the end of the old limit counts although it is not written yet', async () => {
+  const idle = [setLimit(0, 0, 3600), advance(61), flushAll]
+  await runCommands(0, [...idle, request(0, 0), endUse(0, 0), setLimit(0, 0, 60), pauseIdle(0)])
+})
+
+async function runCommands(clockErrorS: number, sequence: Iterable<Command>): Promise<void> {
+  const { model, real } = await createWorld(clockErrorS)
+  try {
+    await fc.asyncModelRun(() => ({ model, real }), sequence)
+    await endAllUses(model, real)
+    await checkAllPaused(model, real)
+  } finally {
+    await removeWorld(real)
+  }
+}
 
 async function createWorld(clockErrorS: number): Promise<{ model: Model; real: Real }> {
   await setTime(nowMs + 24 * 3600_000)
@@ -374,7 +391,12 @@ async function createWorld(clockErrorS: number): Promise<{ model: Model; real: R
     const more = { auto_pause_after_seconds: seconds, last_active_at: new Date(nowMs) }
     ids.push((await insertSandbox(base.db, userId, 'running', more)).id)
   }
-  const sandboxes = LIMITS_S.map((seconds) => ({ running: true, limitMs: seconds * 1000, writtenAt: nowMs }))
+  const sandboxes = LIMITS_S.map((seconds) => ({
+    running: true,
+    limitMs: seconds * 1000,
+    limitSetAt: nowMs,
+    writtenAt: nowMs,
+  }))
   const real: Real = { ids, processes: Array(PROCESSES).fill(undefined) }
   const model: Model = { sandboxes, processes: Array(PROCESSES).fill(undefined) }
   // One process from the start, or most sequences would do little.
@@ -520,9 +542,9 @@ async function checkPaused(model: Model, real: Real): Promise<void> {
   }
 }
 
-/** What is written, and the uses of every process that counts as live. */
+/** What is written, the last change of the limit, and the uses of every process that counts as live. */
 function lastProtectedUse(model: Model, s: number): number {
-  const times = [model.sandboxes[s]!.writtenAt]
+  const times = [model.sandboxes[s]!.writtenAt, model.sandboxes[s]!.limitSetAt]
   for (const process of model.processes) {
     if (!process || process.seenAt <= nowMs - DEAD_AFTER_S * 1000) continue
     if (process.inProgress.has(s)) times.push(nowMs)
