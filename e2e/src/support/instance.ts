@@ -7,6 +7,8 @@ import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { homedir, tmpdir } from 'node:os'
 import path from 'node:path'
+import { instanceOf, recordInstance } from '@warren/kit/testing/ledger'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { withTimeout } from '@warren/kit/timeout'
 
@@ -39,7 +41,7 @@ export type Instance = WarrenProcess & { baseUrl: string; key: string }
 const READY_LINE = 'Ctrl-C stops it.'
 /** On an idle machine Warren is ready within 2 to 3 s. */
 const READY_LIMIT_MS = 60_000
-/** Promised to users: a stop takes at most this long. */
+/** Promised to users: on a machine of usual speed a stop takes at most this long. */
 const STOP_LIMIT_MS = 10_000
 
 export async function createDataDir(scope: Scope, name = 'data'): Promise<string> {
@@ -56,6 +58,7 @@ export async function createDataDir(scope: Scope, name = 'data'): Promise<string
 }
 
 export function launch(dataDir: string, options: Options = {}): WarrenProcess {
+  recordInstance(instanceOf(dataDir))
   const [command, ...args] = options.command ?? [process.execPath, MAIN, 'start']
   let output = ''
   const child = spawn(command!, args, {
@@ -99,7 +102,7 @@ export async function startExpectingFailure(
   options: Options = {},
 ): Promise<{ code: number; output: string }> {
   const launched = launch(dataDir, options)
-  const { code } = await withTimeout(READY_LIMIT_MS, launched.exited, 'failing to start')
+  const { code } = await withTimeout(scaleLimit(READY_LIMIT_MS), launched.exited, 'failing to start')
   return { code: code ?? -1, output: launched.output() }
 }
 
@@ -128,7 +131,7 @@ export async function waitForExit(child: ChildProcessWithoutNullStreams): Promis
 /** Sends the signal and returns the exit code. */
 export async function stop(started: WarrenProcess, signal: NodeJS.Signals = 'SIGTERM'): Promise<number | null> {
   kill(started.pid, signal)
-  const { code } = await withTimeout(STOP_LIMIT_MS, started.exited, 'stopping')
+  const { code } = await withTimeout(scaleLimit(STOP_LIMIT_MS), started.exited, 'stopping')
   return code
 }
 
@@ -195,6 +198,7 @@ function renderEnv(dataDir: string, env: NodeJS.ProcessEnv = {}): NodeJS.Process
   return {
     PATH: process.env.PATH,
     HOME: path.dirname(dataDir),
+    TMPDIR: tmpdir(),
     // Shared for the compiled code in it, which saves each start a second.
     XDG_CACHE_HOME: process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache'),
     WARREN_DATA_DIR: dataDir,

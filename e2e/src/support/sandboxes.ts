@@ -4,6 +4,7 @@
  */
 import assert from 'node:assert/strict'
 import { setTimeout as delay } from 'node:timers/promises'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import type { VmInstance } from './vm-instance.ts'
 
 export type SandboxView = {
@@ -17,7 +18,7 @@ export type SandboxView = {
 type ApiResponse = { status: number; data: Record<string, unknown> }
 
 /** Generous: an emulated VM on a busy machine is slow. */
-const STATUS_LIMIT_MS = 60_000
+const STATUS_LIMIT_MS = scaleLimit(60_000)
 const POLL_MS = 15
 const RETRY_MS = 500
 

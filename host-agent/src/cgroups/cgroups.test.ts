@@ -5,12 +5,13 @@ import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
+import { randomInstance } from '../net/testing/host.ts'
 import { openCgroups, parseCpuStat } from './cgroups.ts'
 import { findCgroupLayout } from './layout.ts'
 import { cpuQuota } from './limits.ts'
 
 const layout = await findCgroupLayout()
-const INSTANCE = 'c9000001'
+const INSTANCE = randomInstance()
 
 test('a whole core or more has a period of 100 ms, a fraction one of 20 ms', () => {
   assert.deepEqual(cpuQuota(100), { quotaUs: 100_000, periodUs: 100_000 })

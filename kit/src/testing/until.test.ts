@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { scaleLimit } from './slowness.ts'
 import { until } from './until.ts'
 
 test('the first truthy value is returned', async () => {
@@ -17,7 +18,7 @@ test('an asynchronous condition is awaited', async () => {
 test('a condition that never holds fails by its name after the limit', async () => {
   await assert.rejects(
     until(() => false, 'the server listens', 30),
-    { message: 'timed out after 30 ms waiting until the server listens' },
+    { message: `timed out after ${scaleLimit(30)} ms waiting until the server listens` },
   )
 })
 

@@ -8,6 +8,7 @@ import { type ChildProcess, fork } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { join } from 'node:path'
+import { recordInstance } from '@warren/kit/testing/ledger'
 import { unshareNetwork } from '../../ffi/network-namespace.ts'
 import { runCommandOrThrow } from '../../run-command.ts'
 import { EVIL, RULED, SHOP, WILD } from './internet-names.ts'
@@ -23,7 +24,11 @@ export const UPLINK = { name: 'up0', address: '198.18.0.2', mtu: 1400 }
 /** For `skip`: the reason why these tests cannot run here, or false. */
 export const skipReason = process.getuid?.() === 0 ? false : 'needs root'
 
-export const randomInstance = (): string => randomBytes(4).toString('hex')
+export function randomInstance(): string {
+  const instance = randomBytes(4).toString('hex')
+  recordInstance(instance)
+  return instance
+}
 
 /** Runs a command line, split at spaces, and returns its output. */
 export const runLine = async (line: string): Promise<string> => {
