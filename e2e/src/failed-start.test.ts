@@ -6,6 +6,7 @@ import { chmod, mkdir, writeFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
+import { AS_ORDINARY_USER } from '@warren/kit/testing/ordinary-user'
 import { until } from '@warren/kit/testing/until'
 import {
   createDataDir,
@@ -19,7 +20,6 @@ import {
   startInstance,
   stop,
 } from './support/instance.ts'
-import { AS_ORDINARY_USER, cannotReadCheckout } from './support/ordinary-user.ts'
 
 const MAIN = path.join(ROOT, 'warren/src/main.ts')
 const isRoot = process.getuid?.() === 0
@@ -124,7 +124,7 @@ test('a data directory below a file gets a clear message', async (t) => {
 })
 
 test('a data directory that is not writable gets a clear message', {
-  skip: isRoot ? cannotReadCheckout() : 'needs root',
+  skip: !AS_ORDINARY_USER && 'needs root',
 }, async (t) => {
   const dataDir = await createDataDir(t)
   await mkdir(dataDir)
@@ -132,7 +132,7 @@ test('a data directory that is not writable gets a clear message', {
 
   // As an ordinary user, because root ignores file modes.
   const { code, output } = await startExpectingFailure(dataDir, {
-    command: [...AS_ORDINARY_USER, process.execPath, MAIN, 'start'],
+    command: [...AS_ORDINARY_USER!, process.execPath, MAIN, 'start'],
   })
 
   assert.equal(code, 1)

@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { chown, mkdir, stat } from 'node:fs/promises'
 import path from 'node:path'
 import { test } from 'node:test'
+import { AS_ORDINARY_USER, ORDINARY_UID } from '@warren/kit/testing/ordinary-user'
 import {
   createDataDir,
   fetchPath,
@@ -12,9 +13,8 @@ import {
   startInstance,
   stop,
 } from './support/instance.ts'
-import { AS_ORDINARY_USER, cannotReadCheckout, ORDINARY_UID } from './support/ordinary-user.ts'
 
-test('an ordinary user can start Warren', { skip: cannotReadCheckout() }, async (t) => {
+test('an ordinary user can start Warren', { skip: !AS_ORDINARY_USER && 'needs root' }, async (t) => {
   const dataDir = await createDataDir(t)
   for (const folder of [path.dirname(dataDir), dataDir]) {
     await mkdir(folder, { recursive: true })
@@ -24,7 +24,7 @@ test('an ordinary user can start Warren', { skip: cannotReadCheckout() }, async 
   const instance = await startInstance(dataDir, {
     // A separate cache, because it cannot write to root's.
     env: { XDG_CACHE_HOME: path.join(path.dirname(dataDir), 'cache') },
-    command: [...AS_ORDINARY_USER, process.execPath, path.join(ROOT, 'warren/src/main.ts'), 'start'],
+    command: [...AS_ORDINARY_USER!, process.execPath, path.join(ROOT, 'warren/src/main.ts'), 'start'],
   })
 
   assert.equal((await fetchPath(instance, '/v1/whoami')).status, 200)
