@@ -1,4 +1,4 @@
-/** Full-screen terminal programs: what they draw is rendered, keys are typed, and the result is read back. */
+/** Full-screen terminal programs: what they draw is rendered, keys are typed, the window grows, the result is read back. */
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import { type Followed, processClient } from './support/process-client.ts'
@@ -13,7 +13,7 @@ import {
 } from './support/vm-instance.ts'
 
 const IMAGE = 'devbox:1'
-const skip = cannotRunVms || skipWithoutImage(IMAGE)
+const skip = cannotRunVms || (await skipWithoutImage(IMAGE))
 const warren = await startUnlessSkipped(skip, () => startVmInstance())
 const sandbox = await startUnlessSkipped(skip, () => createSandbox(warren, { rootfs: IMAGE, shape: 's-1vcpu-1gb' }))
 
@@ -27,17 +27,25 @@ describe('full-screen programs', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   async function openTerminal(cmd: string, ...args: string[]) {
     const { process_id } = await processes.start({ cmd, args, pty: { rows: ROWS, cols: COLS } })
     let read: Followed = { seq: 0, bytes: Buffer.alloc(0), end: undefined }
-    const render = (more = '') => renderScreen(read.bytes.toString('latin1') + more, ROWS, COLS)
+    let size = { rows: ROWS, cols: COLS }
+    const render = (more = '') => renderScreen(read.bytes.toString('latin1') + more, size.rows, size.cols)
     const follow = async (isDone: (screen: string[]) => boolean) => {
       const more = await processes.follow(process_id, read.seq, (text) => isDone(render(text)))
       read = { ...more, bytes: Buffer.concat([read.bytes, more.bytes]) }
     }
     return {
       type: (keys: string) => processes.write(process_id, keys),
+      /** The program draws everything again. What it drew before was for another size, so it is dropped. */
+      async resize(rows: number, cols: number) {
+        read = { ...read, bytes: Buffer.alloc(0) }
+        size = { rows, cols }
+        await processes.requestOk('POST', `/${process_id}/resize`, size)
+      },
       /** Waits until the screen satisfies the condition and returns it. */
       async waitForScreen(isDone: (screen: string[]) => boolean): Promise<string[]> {
         if (!isDone(render())) await follow(isDone)
-        assert.ok(isDone(render()), `the program ended with this screen:\n${render().join('\n')}`)
+        const how = read.end === undefined ? 'is waiting' : 'has ended'
+        assert.ok(isDone(render()), `the program ${how} with this screen:\n${render().join('\n')}`)
         return render()
       },
       async waitForEnd() {
@@ -51,7 +59,7 @@ describe('full-screen programs', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     ['vim.tiny', '-u', 'NONE'],
     ['busybox', 'vi'],
   ]) {
-    test(`${editor[0]} shows a file, accepts keys and saves`, async () => {
+    test(`${editor[0]} shows a file, accepts keys, fills a larger window and saves`, async () => {
       await runShell(warren, sandbox.id, 'printf "first line\\nsecond line\\n" > /root/note')
       const terminal = await openTerminal(editor[0]!, ...editor.slice(1), '/root/note')
 
@@ -60,6 +68,8 @@ describe('full-screen programs', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
       const typed = await terminal.waitForScreen(
         (screen) => screen[0] === 'the zeroth line' && screen[2] === 'second line',
       )
+      await terminal.resize(ROWS + 8, COLS + 40)
+      await terminal.waitForScreen((screen) => screen[0] === 'the zeroth line' && screen[ROWS + 6] === '~')
       await terminal.type(':wq\r')
       const end = await terminal.waitForEnd()
 

@@ -1,8 +1,12 @@
 /** The processes of one sandbox, with plain requests and connect streams. */
 import assert from 'node:assert/strict'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import { type ProcessFrame, type ProcessView, readNdjson } from '@warren/protocol'
 import { request, requestOk } from './sandboxes.ts'
 import type { VmInstance } from './vm-instance.ts'
+
+/** Generous: an emulated VM on a busy machine is slow. */
+const FOLLOW_LIMIT_MS = 240_000
 
 export type Followed = {
   /** Sequence number of the last event. */
@@ -31,14 +35,17 @@ export function processClient(warren: VmInstance, sandboxId: string) {
         data_base64: Buffer.from(bytes).toString('base64'),
       }),
 
-    connect: (id: string, after: number): Promise<Response> =>
+    connect: (id: string, after: number, signal?: AbortSignal): Promise<Response> =>
       fetch(`${warren.instance.baseUrl}/v1${at(`/${id}/connect?after=${after}`)}`, {
         headers: { 'x-api-key': warren.instance.key },
+        ...(signal ? { signal } : {}),
       }),
 
-    /** Reads until `enough` returns true for the text so far, or until the end. */
-    follow: async (id: string, after: number, enough: (text: string) => boolean = () => false): Promise<Followed> =>
-      readOutput(await client.connect(id, after), after, enough),
+    /** Reads until `enough` returns true for the text so far, until the end, or until the time limit. */
+    follow: async (id: string, after: number, enough: (text: string) => boolean = () => false): Promise<Followed> => {
+      const signal = AbortSignal.timeout(scaleLimit(FOLLOW_LIMIT_MS))
+      return readOutput(await client.connect(id, after, signal), after, enough)
+    },
   }
   return client
 }
