@@ -20,7 +20,7 @@ const MAY_IMPORT: Record<string, string[]> = {
 /** The protocol must also run in a browser, so it may depend on nothing else. */
 const PROTOCOL_PACKAGES = ['typebox']
 
-const sources = globSync('{*/src/**,tools}/*.ts', { cwd: ROOT }).filter((file) => !file.includes('node_modules'))
+const sources = globSync('{*/src,tools}/**/*.ts', { cwd: ROOT }).filter((file) => !file.includes('node_modules'))
 const importsOf = (file: string) =>
   parseImports(readFileSync(path.join(ROOT, file), 'utf8')).map(({ specifier }) => specifier)
 

@@ -5,66 +5,35 @@ set -eu
 cd "$(dirname "$0")/.."
 
 quiet=no
-[ "${1-}" = --quiet ] && quiet=yes
-print() { [ "$quiet" = yes ] || printf '%s\n' "$*"; }
-die() {
-  printf 'set-up: %s\n' "$1" >&2
-  printf '        %s\n' "$2" >&2
-  exit 1
-}
-retry='then run the same command again.'
-seconds_since() { echo $(($(date +%s) - $1)); }
+case "${1-}" in
+  --quiet) quiet=yes ;;
+  --packages) list_only=yes ;;
+esac
+. tools/packages.sh
 
 # --- Debian packages --------------------------------------------------------------------------------------------------
-
-have() { command -v "$1" >/dev/null 2>&1; }
-have_file() { for file in "$@"; do [ -e "$file" ] && return 0; done; return 1; }
-
-packages=
-need() { packages="$packages $1"; }
-have qemu-system-x86_64 || need qemu-system-x86
-have qemu-img || need qemu-utils
-have mmdebstrap || need mmdebstrap
-have mke2fs || need e2fsprogs
-have xz || need xz-utils
-have zstd || need zstd
-have ip || need iproute2
-have nft || need nftables
-have_file /usr/lib/*/libnftables.so.1 || need libnftables1
-have_file /usr/share/keyrings/debian-archive-keyring.gpg || need debian-archive-keyring
 
 # The cargo of Debian 12 is too old; its package cargo-web has a newer one.
 new_enough() {
   version=$("$1" --version 2>/dev/null) || return 1
   echo "$version" | awk '{ split($2, v, "."); exit !(v[1] > 1 || v[2] >= 85) }'
 }
-new_enough cargo || new_enough /usr/bin/cargo || need cargo
-have cc || need gcc
-have_file /usr/lib/*/libc.a || need libc6-dev
+have_new() { new_enough "$1" || new_enough "/usr/bin/$1"; }
 
-install_packages() {
-  have apt-get || die "these Debian packages are missing:$packages" "Install the equivalent packages of your system, $retry"
-  started=$(date +%s)
-  print "Installing Debian packages:$packages …"
-  log=$(mktemp)
-  export DEBIAN_FRONTEND=noninteractive
-  if ! apt-get update >"$log" 2>&1; then
-    tail -5 "$log" >&2
-    die 'apt-get update failed; see the output above.' "Fix the cause, $retry"
-  fi
-  case "$packages" in
-    *' cargo'*)
-      if apt-cache show cargo-web >/dev/null 2>&1; then packages=$(echo "$packages" | sed 's/ cargo/ cargo-web/'); fi ;;
-  esac
-  # shellcheck disable=SC2086  # a list of names
-  if ! apt-get install -y --no-install-recommends $packages >"$log" 2>&1; then
-    tail -15 "$log" >&2
-    die "apt-get failed to install$packages; see the output above." "Fix the cause, $retry"
-  fi
-  rm -f "$log"
-  print "Installed Debian packages in $(seconds_since "$started") s."
-}
-[ -z "$packages" ] || install_packages
+want qemu-system-x86 have qemu-system-x86_64
+want qemu-utils have qemu-img
+want mmdebstrap have mmdebstrap
+want e2fsprogs have mke2fs
+want xz-utils have xz
+want zstd have zstd
+want iproute2 have ip
+want nftables have nft
+want libnftables1 have_file /usr/lib/*/libnftables.so.1
+want debian-archive-keyring have_file /usr/share/keyrings/debian-archive-keyring.gpg
+want cargo have_new cargo
+want gcc have cc
+want libc6-dev have_file /usr/lib/*/libc.a
+install_packages
 
 # --- The guest agent --------------------------------------------------------------------------------------------------
 

@@ -22,7 +22,7 @@ import {
 const SHAPE = 's-1vcpu-1gb'
 const LONG = { timeoutMs: 240_000 }
 const DEVBOX = 'devbox:1'
-const noDevbox = skipWithoutImage(DEVBOX)
+const noDevbox = await skipWithoutImage(DEVBOX)
 
 const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
 

@@ -32,7 +32,7 @@ const IMAGE = 'devbox:1'
 const cannotSsh =
   cannotRunVms ||
   (spawnSync('ssh', ['-V']).status === 0 ? false : 'OpenSSH is not installed') ||
-  skipWithoutImage(IMAGE)
+  (await skipWithoutImage(IMAGE))
 
 const warren = await startUnlessSkipped(cannotSsh, () => startVmInstance())
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-ssh-'))

@@ -21,7 +21,7 @@ import {
 
 const IMAGE = 'devbox:1'
 const missing = ['openssl', 'ssh', 'ssh-keygen'].find((tool) => spawnSync('which', [tool]).status !== 0)
-const skip = cannotRunVms || (missing ? `${missing} is not installed` : false) || skipWithoutImage(IMAGE)
+const skip = cannotRunVms || (missing ? `${missing} is not installed` : false) || (await skipWithoutImage(IMAGE))
 
 const warren = await startUnlessSkipped(skip, () => startVmInstance())
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-tls-'))

@@ -8,8 +8,12 @@ import { homedir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
 import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { createDataDir, type Instance, runWarren, startInstance, stop } from './instance.ts'
+
+/** Building an image downloads hundreds of packages. */
+const IMAGE_LIMIT_MS = 30 * 60_000
 
 /** The reason to skip, or false. */
 export const cannotRunVms: string | false =
@@ -19,8 +23,18 @@ function hasNoQemu(): boolean {
   return spawnSync('qemu-system-x86_64', ['--version']).status !== 0
 }
 
-/** Some images take minutes to build; tests use them only where `npm start` has built them. Returns the reason to skip. */
-export function skipWithoutImage(name: string): string | false {
+/**
+ * For images that take minutes to build. `npm test` builds them while other tests run: this waits for it and fails if the
+ * build failed. Without it, tests use an image only where it exists already. Returns the reason to skip.
+ */
+export async function skipWithoutImage(name: string): Promise<string | false> {
+  const outcome = process.env.WARREN_TEST_DEVBOX
+  if (outcome !== undefined && cannotRunVms === false) {
+    await until(() => existsSync(outcome), `${name} is built`, IMAGE_LIMIT_MS)
+    const text = readFileSync(outcome, 'utf8')
+    if (text !== 'ready') throw new Error(text)
+    return false
+  }
   const cache = process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache')
   return existsSync(path.join(cache, 'warren/images/names', name)) ? false : `${name} is not built on this machine`
 }
@@ -35,13 +49,13 @@ export async function startUnlessSkipped<T extends object>(skip: string | false,
 
 export const VM_ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
 /** The first start on a machine builds the image. */
-export const VM_READY_LIMIT_MS = 10 * 60_000
+export const VM_READY_LIMIT_MS = scaleLimit(10 * 60_000)
 
 /** `npm run soak` runs the same tests for longer and at every crash point. */
 export const SOAK = process.env.WARREN_TEST_SOAK !== undefined
 
 /** For all tests of a file together. Generous: emulated VMs on a busy machine are slow. */
-export const VM_STORIES_LIMIT_MS = (SOAK ? 240 : 30) * 60_000
+export const VM_STORIES_LIMIT_MS = scaleLimit((SOAK ? 240 : 30) * 60_000)
 
 export type VmInstance = {
   instance: Instance

@@ -1,0 +1,53 @@
+# Sourced by machine.sh and test-tools.sh: finds out which Debian packages are missing and installs them. A script that
+# sources this has set $quiet. Called with --packages, it prints all packages that it would install on an empty machine,
+# each with the program that it is wanted for: `npm test` hides every other program (tools/test-run/search-path.ts).
+
+print() { [ "$quiet" = yes ] || printf '%s\n' "$*"; }
+die() {
+  printf 'set-up: %s\n' "$1" >&2
+  printf '        %s\n' "$2" >&2
+  exit 1
+}
+retry='then run the same command again.'
+seconds_since() { echo $(($(date +%s) - $1)); }
+
+have() { command -v "$1" >/dev/null 2>&1; }
+have_file() { for file in "$@"; do [ -e "$file" ] && return 0; done; return 1; }
+
+# Usage: want PACKAGE CHECK ARGUMENTS… The package is missing when the check fails.
+packages=
+want() {
+  package=$1
+  shift
+  if [ "${list_only-}" = yes ]; then
+    shift
+    echo "$package" "$@"
+  elif ! "$@"; then
+    packages="$packages $package"
+  fi
+}
+
+install_packages() {
+  [ "${list_only-}" != yes ] || exit 0
+  [ -n "$packages" ] || return 0
+  have apt-get || die "these Debian packages are missing:$packages" "Install the equivalent packages of your system, $retry"
+  started=$(date +%s)
+  print "Installing Debian packages:$packages …"
+  log=$(mktemp)
+  export DEBIAN_FRONTEND=noninteractive
+  if ! apt-get update >"$log" 2>&1; then
+    tail -5 "$log" >&2
+    die 'apt-get update failed; see the output above.' "Fix the cause, $retry"
+  fi
+  case "$packages" in
+    *' cargo'*)
+      if apt-cache show cargo-web >/dev/null 2>&1; then packages=$(echo "$packages" | sed 's/ cargo/ cargo-web/'); fi ;;
+  esac
+  # shellcheck disable=SC2086  # a list of names
+  if ! apt-get install -y --no-install-recommends $packages >"$log" 2>&1; then
+    tail -15 "$log" >&2
+    die "apt-get failed to install$packages; see the output above." "Fix the cause, $retry"
+  fi
+  rm -f "$log"
+  print "Installed Debian packages in $(seconds_since "$started") s."
+}

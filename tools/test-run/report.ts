@@ -1,0 +1,56 @@
+/** What a run prints after its tests: what was skipped and why, and the slowest files. */
+import path from 'node:path'
+import type { TestEvent } from 'node:test/reporters'
+import { isAllowed, type Skip } from './allowed-skips.ts'
+
+const SLOWEST_SHOWN = 10
+
+export class RunReport {
+  readonly skips: Skip[] = []
+  failures = 0
+  readonly #root: string
+  readonly #files: { file: string; seconds: number }[] = []
+
+  constructor(root: string) {
+    this.#root = root
+  }
+
+  add(event: TestEvent): void {
+    if (event.type === 'test:fail' && event.data.todo === undefined) this.failures++
+    if (event.type === 'test:pass' && event.data.skip !== undefined) {
+      const { name, skip, file = '' } = event.data
+      this.skips.push({
+        file: this.#relative(file),
+        test: name,
+        reason: skip === true ? 'no reason given' : String(skip),
+      })
+    }
+    // A file is reported as a test whose name is its path.
+    if (event.type === 'test:complete' && path.isAbsolute(event.data.name)) {
+      this.#files.push({ file: this.#relative(event.data.name), seconds: event.data.details.duration_ms / 1000 })
+    }
+  }
+
+  forbiddenSkips(): Skip[] {
+    return this.skips.filter((skip) => !isAllowed(skip))
+  }
+
+  render(): string {
+    const slowest = this.#files.toSorted((a, b) => b.seconds - a.seconds).slice(0, SLOWEST_SHOWN)
+    return [
+      '',
+      `slowest files, of ${this.#files.length}:`,
+      ...slowest.map(({ file, seconds }) => `${seconds.toFixed(1).padStart(8)} s  ${file}`),
+      '',
+      this.skips.length === 0 ? 'nothing was skipped' : `skipped: ${this.skips.length}`,
+      ...this.skips.map(
+        (skip) => `  ${isAllowed(skip) ? 'allowed' : 'MISSING'}  ${skip.file}: ${skip.test}: ${skip.reason}`,
+      ),
+      '',
+    ].join('\n')
+  }
+
+  #relative(file: string): string {
+    return path.relative(this.#root, file)
+  }
+}
