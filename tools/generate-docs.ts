@@ -10,6 +10,8 @@ import { readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import type { Setting } from '@warren/kit/config'
 import { CACHE_DIR, LOGGING } from '@warren/kit/shared-settings'
+import { createCli } from '../cli/src/cli.ts'
+import { SETTINGS as CLI_SETTINGS, CLIENT_SETTINGS } from '../cli/src/config.ts'
 import { createAdminCommand } from '../control-plane/src/admin/cli.ts'
 import { SETTINGS as CONTROL_PLANE_SETTINGS } from '../control-plane/src/config.ts'
 import { SETTINGS as HOST_AGENT_SETTINGS } from '../host-agent/src/config.ts'
@@ -17,11 +19,12 @@ import { createDoctorCommand } from '../host-agent/src/doctor/main.ts'
 import { createImagesCommand } from '../host-agent/src/images/main.ts'
 import { MIRROR_SETTINGS } from '../host-agent/src/images/mirror.ts'
 import { createSnapshotsCommand } from '../host-agent/src/snapshots/main.ts'
-import { createCli } from '../warren/src/cli.ts'
-import { SETTINGS as CLI_SETTINGS, CLIENT_SETTINGS } from '../warren/src/config.ts'
 
 type Command = ReturnType<typeof createCli>
 type Settings = Record<string, Setting<unknown>>
+
+// The pages show `./warren`, also where a `warren` is on the PATH.
+process.env.PATH = ''
 
 const DOCS = path.resolve(import.meta.dirname, '../docs')
 const HELP_WIDTH = 100

@@ -12,10 +12,10 @@ const MAY_IMPORT: Record<string, string[]> = {
   kit: ['protocol'],
   'control-plane': ['protocol', 'kit'],
   'host-agent': ['protocol', 'kit'],
-  warren: ['protocol', 'kit'],
+  cli: ['protocol', 'kit'],
   bench: ['protocol', 'kit', 'control-plane', 'host-agent'],
   e2e: ['protocol', 'kit'],
-  tools: ['kit', 'control-plane', 'host-agent', 'warren'],
+  tools: ['kit', 'control-plane', 'host-agent', 'cli'],
 }
 /** The protocol must also run in a browser, so it may depend on nothing else. */
 const PROTOCOL_PACKAGES = ['typebox']

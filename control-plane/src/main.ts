@@ -5,12 +5,14 @@
  * Under `warren start` it sends `ready` over the IPC channel to its parent, and stops when that channel closes, because
  * then the parent has exited. It can also run alone, in several copies on one database; it then needs DATABASE_URL only.
  */
+
 import { randomUUID } from 'node:crypto'
 import type { AddressInfo } from 'node:net'
 import { ConfigError } from '@warren/kit/config'
 import { errorText } from '@warren/kit/error-text'
 import { createLog, type Log, logFormat } from '@warren/kit/log'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
+import { warrenCommand } from '@warren/kit/warren-command'
 import { buildApp } from './app.ts'
 import { type Config, readControlPlaneConfig } from './config.ts'
 import { createDeps } from './create-deps.ts'
@@ -141,7 +143,7 @@ function readConfigOrExit(): Config {
   try {
     const config = readControlPlaneConfig(process.env)
     if (config.databaseUrl === '')
-      throw new ConfigError('DATABASE_URL is not set (npm start sets it to the embedded database)')
+      throw new ConfigError(`DATABASE_URL is not set (${warrenCommand()} start sets it to the embedded database)`)
     return config
   } catch (error) {
     if (!(error instanceof ConfigError)) throw error

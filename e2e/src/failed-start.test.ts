@@ -1,4 +1,5 @@
 /** A start that cannot succeed prints what is wrong and what to do, and leaves no process behind. */
+
 import assert from 'node:assert/strict'
 import { execFileSync, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -8,6 +9,7 @@ import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import { AS_ORDINARY_USER } from '@warren/kit/testing/ordinary-user'
 import { until } from '@warren/kit/testing/until'
+import { warrenCommand } from '@warren/kit/warren-command'
 import {
   createDataDir,
   fetchPath,
@@ -21,7 +23,7 @@ import {
   stop,
 } from './support/instance.ts'
 
-const MAIN = path.join(ROOT, 'warren/src/main.ts')
+const MAIN = path.join(ROOT, 'cli/src/main.ts')
 const isRoot = process.getuid?.() === 0
 
 test('a second start on the same data directory names the first, which keeps running', async (t) => {
@@ -77,7 +79,7 @@ for (const name of ['WARREN_PORT', 'WARREN_METRICS_PORT', 'WARREN_INGRESS_PORT']
     assert.equal(code, 1)
     assert.equal(
       output.trim(),
-      `warren: another program listens on port ${port} of 127.0.0.1. Stop it, or choose another port: ${name}=${port + 1} npm start`,
+      `warren: another program listens on port ${port} of 127.0.0.1. Stop it, or choose another port: ${name}=${port + 1} ${warrenCommand()} start`,
     )
     assert.deepEqual(listProcesses(dataDir), [])
   })

@@ -1,4 +1,5 @@
 /** What a new user does in the first minutes. */
+
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
 import { after, before, describe, test } from 'node:test'
@@ -8,6 +9,7 @@ import {
   CreateosSandboxClient,
   CreateosSandboxNotFoundError,
 } from '@nodeops-createos/sandbox'
+import { warrenCommand } from '@warren/kit/warren-command'
 import {
   createDataDir,
   fetchPath,
@@ -120,7 +122,7 @@ test('env and admin report when Warren is not running', async (t) => {
   for (const { code, stdout, stderr } of [env, users]) {
     assert.equal(code, 1)
     assert.equal(stdout, '')
-    assert.equal(stderr, `warren: Warren is not running on ${empty}; start it with npm start\n`)
+    assert.equal(stderr, `warren: Warren is not running on ${empty}; start it with ${warrenCommand()} start\n`)
   }
 })
 

@@ -17,7 +17,7 @@ test('before the first start there is no authority, and the message says how to 
   const { code, stderr } = await runWarren(dataDir, 'ca')
 
   assert.notEqual(code, 0)
-  assert.match(stderr, /there is no certificate authority in .* start Warren with npm start, which creates it/)
+  assert.match(stderr, /there is no certificate authority in .* start Warren with \S*warren start, which creates it/)
 })
 
 test('curl trusts the ingress only with the authority, only for names below the domain, and after a restart too', async () => {

@@ -24,7 +24,7 @@ test('an ordinary user can start Warren', { skip: !AS_ORDINARY_USER && 'needs ro
   const instance = await startInstance(dataDir, {
     // A separate cache, because it cannot write to root's.
     env: { XDG_CACHE_HOME: path.join(path.dirname(dataDir), 'cache') },
-    command: [...AS_ORDINARY_USER!, process.execPath, path.join(ROOT, 'warren/src/main.ts'), 'start'],
+    command: [...AS_ORDINARY_USER!, process.execPath, path.join(ROOT, 'cli/src/main.ts'), 'start'],
   })
 
   assert.equal((await fetchPath(instance, '/v1/whoami')).status, 200)

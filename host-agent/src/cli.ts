@@ -3,8 +3,10 @@
  *
  * Exit status: 0 on success, 1 when the command failed, 2 for a wrong command line, which is answered with the help.
  */
+
 import { errorText } from '@warren/kit/error-text'
-import { Command, CommanderError } from 'commander'
+import { spellCommand } from '@warren/kit/warren-command'
+import { Command, CommanderError, Help } from 'commander'
 
 type Output = { write(text: string): unknown; isTTY?: boolean }
 
@@ -21,7 +23,10 @@ export function createCommand(name: string, terminal: Terminal): Command {
   return new Command(name)
     .exitOverride()
     .showHelpAfterError()
-    .configureHelp({ showGlobalOptions: true })
+    .configureHelp({
+      showGlobalOptions: true,
+      commandUsage: (command) => spellCommand(new Help().commandUsage(command)),
+    })
     .configureOutput({
       writeOut: (text) => void terminal.stdout.write(text),
       writeErr: (text) => void terminal.stderr.write(text),

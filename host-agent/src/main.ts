@@ -12,6 +12,7 @@
  * Stopping closes the listener and leaves every VM running, so a restart of Warren pauses no sandbox. If there is no VM,
  * the network is torn down as well and nothing is left on the machine.
  */
+
 import { chmod, mkdir, rm, rmdir } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import path from 'node:path'
@@ -19,6 +20,7 @@ import { ConfigError } from '@warren/kit/config'
 import { errorText } from '@warren/kit/error-text'
 import { createLog, type Log, logFormat } from '@warren/kit/log'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
+import { warrenCommand } from '@warren/kit/warren-command'
 import { createHostApp } from './app.ts'
 import { pruneBases } from './bases/prune.ts'
 import { openCgroups } from './cgroups/cgroups.ts'
@@ -86,7 +88,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   await withProgress(`image ${config.defaultRootfs}`, () => images.ensure(config.defaultRootfs, reportProgress))
 
   const layout = await findCgroupLayout()
-  if (!layout) throw new Error('no cgroups with cpu and memory controllers are mounted; see npm run doctor')
+  if (!layout) throw new Error(`no cgroups with cpu and memory controllers are mounted; see ${warrenCommand()} doctor`)
   const cgroups = await openCgroups(layout, config.instance)
   const launcher = new VmmLauncher(config.instance)
   launcher.on('died', (exit) => log.warn(exit, 'the VMM launcher died; the next request starts another one'))

@@ -77,7 +77,7 @@ export const LOGGING = {
   logLevel: choice('WARREN_LOG_LEVEL', {
     default: 'info',
     choices: ['trace', 'debug', 'info', 'warn', 'error', 'fatal'],
-    defaultText: 'warn under npm start, info for a program started alone',
+    defaultText: 'warn under `./warren start`, info for a program started alone',
     description: '`trace`, `debug`, `info`, `warn`, `error` or `fatal`.',
   }),
   logFormat: choice('WARREN_LOG_FORMAT', {

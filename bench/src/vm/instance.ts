@@ -7,7 +7,7 @@
  */
 import { type ChildProcess, execFile, spawn } from 'node:child_process'
 import { once } from 'node:events'
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
@@ -52,7 +52,7 @@ export async function startInstance(run: Run, start: Start): Promise<Instance> {
   run.defer(() => rm(folder, { recursive: true, force: true }))
   const dataDir = path.join(folder, 'data')
   const env = renderEnv(dataDir, start.env)
-  const child = spawn(nodeOf(start.root), ['warren/src/main.ts', 'start'], {
+  const child = spawn(nodeOf(start.root), [mainOf(start.root), 'start'], {
     cwd: start.root,
     stdio: ['ignore', 'pipe', 'inherit'],
     // Ctrl-C reaches only this process, which decides the order of stopping.
@@ -97,6 +97,10 @@ export async function readQemuPid(dataDir: string, id: string): Promise<number> 
 
 /** Each version runs on the Node that it comes with. */
 const nodeOf = (root: string): string => path.join(root, 'node_modules/.bin/node')
+
+/** Before version 0.2.0 the folder was called `warren`. */
+const mainOf = (root: string): string =>
+  ['cli/src/main.ts', 'warren/src/main.ts'].find((file) => existsSync(path.join(root, file)))!
 
 /** Settings in the caller's environment are not passed on, so that they cannot change the result. The cache directory is. */
 function renderEnv(dataDir: string, more: Readonly<Record<string, string>> = {}): NodeJS.ProcessEnv {
@@ -144,7 +148,7 @@ async function hasBaseUrl(dataDir: string): Promise<boolean> {
 }
 
 async function connect(root: string, env: NodeJS.ProcessEnv): Promise<Api> {
-  const { stdout } = await promisify(execFile)(nodeOf(root), ['warren/src/main.ts', 'env'], { cwd: root, env })
+  const { stdout } = await promisify(execFile)(nodeOf(root), [mainOf(root), 'env'], { cwd: root, env })
   const read = (name: string) => {
     const value = new RegExp(`^${name}=(\\S+)$`, 'm').exec(stdout)?.[1]
     if (value === undefined) throw new Error(`\`warren env\` in ${root} did not print ${name}`)

@@ -2,7 +2,8 @@
  * The commands of `warren admin`: users, plans, credit and API keys. They use the database directly, so they also work
  * while no API runs. Running API processes apply every change immediately, because database triggers notify them.
  */
-import { Command } from 'commander'
+import { spellCommand } from '@warren/kit/warren-command'
+import { Command, Help } from 'commander'
 import { addKeyCommands } from './keys.ts'
 import { createRunOnDatabase } from './run-on-database.ts'
 import { addUserCommands } from './users.ts'
@@ -11,7 +12,10 @@ export function createAdminCommand(): Command {
   const admin = new Command('warren admin')
     .description('Manage users, plans, credit and API keys')
     .option('--json', 'print the result as JSON')
-    .configureHelp({ showGlobalOptions: true })
+    .configureHelp({
+      showGlobalOptions: true,
+      commandUsage: (command) => spellCommand(new Help().commandUsage(command)),
+    })
     .showHelpAfterError()
   const runOnDatabase = createRunOnDatabase(() => admin.opts<{ json?: boolean }>().json ?? false)
   addUserCommands(admin, runOnDatabase)

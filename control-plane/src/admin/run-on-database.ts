@@ -1,6 +1,8 @@
 /** Connects to the database, runs one action of a command on it, and prints the result. */
+
 import { createLog } from '@warren/kit/log'
 import { type Column, renderTable } from '@warren/kit/table'
+import { warrenCommand } from '@warren/kit/warren-command'
 import { connectDatabase, type Database } from '../db/connect.ts'
 
 export type RunOnDatabase = (action: (database: Database) => Promise<unknown>) => Promise<void>
@@ -9,7 +11,7 @@ export type RunOnDatabase = (action: (database: Database) => Promise<unknown>) =
 export function createRunOnDatabase(isJson: () => boolean): RunOnDatabase {
   return async (action) => {
     const url = process.env.DATABASE_URL
-    if (!url) throw new Error('DATABASE_URL is not set; use `npm run warren -- admin` while Warren runs')
+    if (!url) throw new Error(`DATABASE_URL is not set; use ${warrenCommand()} admin while Warren runs`)
     const database = connectDatabase(url, createLog({ name: 'admin', level: 'error', format: 'json' }), { max: 2 })
     try {
       const result = await action(database)

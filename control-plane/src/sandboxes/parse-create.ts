@@ -2,7 +2,9 @@
  * Parses the body of a create. Every error here is a 400 that names the field. The name (409), caps (429), credit (402)
  * and capacity (503) are checked afterwards, in this order.
  */
+
 import { badField, Failure } from '@warren/kit/failure'
+import { spellCommand } from '@warren/kit/warren-command'
 import {
   checkEnvs,
   checkMountPath,
@@ -86,7 +88,7 @@ async function getRootfs(deps: Deps, name: string): Promise<string> {
   const row = await deps.db.selectFrom('rootfs').selectAll().where('name', '=', name).executeTakeFirst()
   if (!row) throw badField({ rootfs: `unknown rootfs or template: ${name.slice(0, 100)}` })
   if (row.enabled) return row.name
-  const hint = row.enable_with === null ? '' : `; an operator enables it with: ${row.enable_with}`
+  const hint = row.enable_with === null ? '' : `; an operator enables it with: ${spellCommand(row.enable_with)}`
   throw badField({ rootfs: `rootfs ${name} is disabled${hint}` })
 }
 

@@ -13,13 +13,13 @@ import { until } from '@warren/kit/testing/until'
 import { withTimeout } from '@warren/kit/timeout'
 
 export const ROOT = path.resolve(import.meta.dirname, '../../..')
-const MAIN = path.join(ROOT, 'warren/src/main.ts')
+const MAIN = path.join(ROOT, 'cli/src/main.ts')
 
 /** A test, or the hooks of a whole test file. */
 type Scope = { after(cleanUp: () => Promise<void>): void }
 type Options = {
   env?: NodeJS.ProcessEnv
-  /** Instead of `node warren/src/main.ts`. */
+  /** Instead of `node cli/src/main.ts`. */
   command?: string[]
   /** Longer than the default where the first start may build an image. */
   readyLimitMs?: number

@@ -1,7 +1,9 @@
 /** Checks the control groups that limit CPU and memory of a sandbox: version 2, or 1 if only that has both controllers. */
+
 import { constants } from 'node:fs'
 import { access, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
+import { warrenCommand } from '@warren/kit/warren-command'
 import type { Check, CheckResult, Machine } from './check.ts'
 
 const CONTROLLERS = ['cpu', 'memory'] as const
@@ -28,7 +30,7 @@ async function checkCgroups({ isRoot }: Machine): Promise<CheckResult> {
       await access(path, constants.W_OK)
     } catch (error) {
       const why = (error as NodeJS.ErrnoException).code ?? error
-      const fix = isRoot ? `mount -o remount,rw ${path}` : 'sudo npm run doctor (root can write there)'
+      const fix = isRoot ? `mount -o remount,rw ${path}` : `sudo ${warrenCommand()} doctor (root can write there)`
       return { ok: false, detail: `${detail}, but ${path} is not writable (${why})`, fix }
     }
   }

@@ -3,6 +3,7 @@ import { chmod, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/promise
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
+import { warrenCommand } from '@warren/kit/warren-command'
 import { checkByConfig, checkFeature, FEATURES, kernelChecks } from './kernel.ts'
 
 const signal = new AbortController().signal
@@ -42,7 +43,7 @@ test('without root a user namespace is used, and if that fails the advice is to 
   assert.deepEqual(result, {
     ok: false,
     detail: 'refused: no: --user --map-root-user --net true\n',
-    fix: 'sudo npm run doctor (root has more rights)',
+    fix: `sudo ${warrenCommand()} doctor (root has more rights)`,
   })
 })
 

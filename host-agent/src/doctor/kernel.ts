@@ -4,7 +4,9 @@
  * Each feature is tried in a temporary network namespace. If the tool for that is missing, the kernel configuration is
  * read instead.
  */
+
 import { access, constants, readFile } from 'node:fs/promises'
+import { warrenCommand } from '@warren/kit/warren-command'
 import { runCommand } from '../run-command.ts'
 import type { Check, CheckResult, Machine } from './check.ts'
 import { asRoot, findTool, toolEnv } from './find-tool.ts'
@@ -95,7 +97,7 @@ export async function checkFeature(machine: Machine, feature: Feature, signal: A
   const result = await runCommand('unshare', [...namespaces, tool, ...args], { input, env: toolEnv(machine), signal })
   if (result.exitCode === 0) return { ok: true, detail: 'works' }
   const detail = `refused: ${result.stderr || `exit code ${result.exitCode}`}`
-  if (!machine.isRoot) return { ok: false, detail, fix: 'sudo npm run doctor (root has more rights)' }
+  if (!machine.isRoot) return { ok: false, detail, fix: `sudo ${warrenCommand()} doctor (root has more rights)` }
   return { ok: false, detail, fix: getFix(machine, feature, await findKernelFeature(feature.option, feature.module)) }
 }
 
@@ -131,7 +133,7 @@ async function checkFuse(machine: Machine): Promise<CheckResult> {
     return { ok: true, detail: '/dev/fuse' }
   } catch (error) {
     const why = (error as NodeJS.ErrnoException).code ?? error
-    const fix = machine.isRoot ? 'mknod -m 666 /dev/fuse c 10 229' : 'sudo npm run doctor (root can open it)'
+    const fix = machine.isRoot ? 'mknod -m 666 /dev/fuse c 10 229' : `sudo ${warrenCommand()} doctor (root can open it)`
     return { ok: false, detail: `/dev/fuse cannot be opened (${why})`, fix }
   }
 }

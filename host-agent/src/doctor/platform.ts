@@ -1,5 +1,7 @@
 /** Checks the operating system, kernel, Node version and user. */
+
 import { release } from 'node:os'
+import { warrenCommand } from '@warren/kit/warren-command'
 import type { Check, CheckResult, Machine } from './check.ts'
 import { isAtLeast } from './version.ts'
 
@@ -49,6 +51,6 @@ export function checkUser({ isRoot }: Pick<Machine, 'isRoot'>): CheckResult {
     detail:
       'not root: only root can set up the network of sandboxes (namespaces, taps, nftables), limit their CPU and memory ' +
       '(cgroups), run each under its own uid, and install missing tools',
-    fix: 'sudo npm run doctor, and sudo npm start',
+    fix: `sudo ${warrenCommand()} doctor, and sudo ${warrenCommand()} start`,
   }
 }

@@ -87,7 +87,7 @@ test('resize2fs prints its version and fails', async (t) => {
   assert.deepEqual(result, { ok: true, detail: '1.47.0' })
 })
 
-test('tools are required only where npm start cannot install them and every sandbox needs them', async (t) => {
+test('tools are required only where set-up cannot install them and every sandbox needs them', async (t) => {
   const debian = await machineWith(t, APT)
   const required = (machine: Machine) =>
     toolChecks(machine).flatMap((check) => (check.needed === 'required' ? [check.name] : []))

@@ -47,7 +47,7 @@ export const TOOLS: readonly Tool[] = [
   },
 ]
 
-/** As root on Debian, `npm start` installs missing tools, so there none is required. */
+/** As root on Debian, set-up installs missing tools, so there none is required. */
 export function toolChecks(machine: Machine): Check[] {
   const startInstalls = machine.isRoot && findTool(machine, 'apt-get') !== undefined
   return TOOLS.map((tool) => ({

@@ -1,5 +1,7 @@
 /** Prints the list of images as a table. */
+
 import { renderLines } from '@warren/kit/table'
+import { warrenCommand } from '@warren/kit/warren-command'
 import type { HostImage } from '@warren/protocol/host-api'
 import { oneLine } from '../cli.ts'
 
@@ -7,7 +9,8 @@ const TITLES = ['NAME', 'STATE', 'SIZE', 'SMALLEST DISK', 'DIGEST']
 const DIGEST_CHARS = 'sha256:'.length + 12
 
 export function renderImages(images: readonly HostImage[]): string {
-  if (images.length === 0) return 'No images yet. `npm start` builds the first, or: warren images build debian:13\n'
+  if (images.length === 0)
+    return `No images yet. ${warrenCommand()} start builds the first, or: ${warrenCommand()} images build debian:13\n`
   const [titles = '', ...lines] = renderLines([TITLES, ...images.map(renderCells)])
   // The progress of a build, or the reason of its failure, follows the line of the image.
   const withProgress = images.flatMap(({ progress }, index) =>

@@ -1,6 +1,8 @@
 /** Runs a program of one of the services in the foreground and takes over its exit status. */
+
 import { spawn } from 'node:child_process'
 import path from 'node:path'
+import { warrenCommand } from '@warren/kit/warren-command'
 import { CACHE_DIR, type InstanceConfig, ROOT, readInstanceConfig } from './config.ts'
 import { isAlive, readInstanceFile } from './instance-file.ts'
 
@@ -23,5 +25,5 @@ async function getDatabaseUrl(config: InstanceConfig, args: string[]): Promise<s
   if (instance?.databaseUrl && isAlive(instance)) return instance.databaseUrl
   const isHelp = args.length === 0 || args.includes('--help') || args.includes('-h') || args[0] === 'help'
   if (isHelp) return ''
-  throw new Error(`Warren is not running on ${config.dataDir}; start it with npm start`)
+  throw new Error(`Warren is not running on ${config.dataDir}; start it with ${warrenCommand()} start`)
 }

@@ -35,7 +35,7 @@ export const CLIENT_SETTINGS = {
   apiKey: text('WARREN_API_KEY', {
     default: '',
     defaultText: 'the key of the Warren that runs in this clone',
-    description: 'API key that `warren ssh` and `warren tunnel` use, together with `WARREN_BASE_URL`.',
+    description: 'API key that `./warren ssh` and `./warren tunnel` use, together with `WARREN_BASE_URL`.',
   }),
 }
 

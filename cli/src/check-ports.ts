@@ -1,6 +1,8 @@
 /** Checks that the ports are free before anything starts, so that a taken port gives one clear sentence. */
+
 import { once } from 'node:events'
 import { createServer } from 'node:net'
+import { warrenCommand } from '@warren/kit/warren-command'
 import type { Listeners } from './config.ts'
 
 export async function checkPorts(listeners: Listeners): Promise<void> {
@@ -19,12 +21,12 @@ async function checkPort(host: string, port: number, hostSetting: string, portSe
     const { code } = error as NodeJS.ErrnoException
     if (code === 'EADDRINUSE') {
       throw new Error(
-        `another program listens on port ${port} of ${host}. Stop it, or choose another port: ${portSetting}=${port + 1} npm start`,
+        `another program listens on port ${port} of ${host}. Stop it, or choose another port: ${portSetting}=${port + 1} ${warrenCommand()} start`,
       )
     }
     if (code === 'EACCES') {
       throw new Error(
-        `only root may listen on port ${port}. Choose one above 1023: ${portSetting}=${port + 8000} npm start`,
+        `only root may listen on port ${port}. Choose one above 1023: ${portSetting}=${port + 8000} ${warrenCommand()} start`,
       )
     }
     throw new Error(`cannot listen on ${host}, the value of ${hostSetting}`, { cause: error })

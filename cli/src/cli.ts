@@ -2,20 +2,22 @@
  * The commands of `warren`. Those that belong to a service are separate programs, started with their arguments
  * unchanged: `admin` of the control plane, `images`, `snapshots` and `doctor` of the host agent.
  */
-import { Command } from 'commander'
+import { spellCommand, warrenCommand } from '@warren/kit/warren-command'
+import { Command, Help } from 'commander'
 import { printCaCertificate } from './ca.ts'
 import { printEnv } from './env.ts'
+import { installCommand, uninstallCommand } from './install.ts'
 import { runProgram } from './run-program.ts'
 import { runSsh } from './ssh.ts'
 import { startInstance } from './start.ts'
 import { openTunnel } from './tunnel.ts'
 
-const SSH_HELP = `
+const renderSshHelp = (): string => `
 Examples:
-  warren ssh --add-key ~/.ssh/id_ed25519.pub web     add a key, then open a login shell
-  warren ssh web uname -a                            run a command
-  warren ssh web -N -L 8000:localhost:80             forward a port
-  warren ssh --config >> ~/.ssh/config               then: scp report.pdf web.warren:
+  ${warrenCommand()} ssh --add-key ~/.ssh/id_ed25519.pub web     add a key, then open a login shell
+  ${warrenCommand()} ssh web uname -a                            run a command
+  ${warrenCommand()} ssh web -N -L 8000:localhost:80             forward a port
+  ${warrenCommand()} ssh --config >> ~/.ssh/config               then: scp report.pdf web.warren:
 
 Uses WARREN_BASE_URL and WARREN_API_KEY, or without them the Warren that runs on this machine.`
 
@@ -50,6 +52,7 @@ export function createCli(): Command {
   const cli = new Command('warren')
     .description('Isolated microVM sandboxes on your own machine')
     .enablePositionalOptions()
+    .configureHelp({ commandUsage: (command) => spellCommand(new Help().commandUsage(command)) })
     .showHelpAfterError()
 
   cli
@@ -77,7 +80,7 @@ export function createCli(): Command {
     .argument('[arguments...]', 'passed to ssh: options, a command')
     .option('--add-key <file>', 'first add a public key to the sandbox')
     .option('--config', 'print a block for ~/.ssh/config, so that ssh, scp, sftp and rsync reach <sandbox>.warren')
-    .addHelpText('after', SSH_HELP)
+    .addHelpText('after', renderSshHelp)
     .action(runSsh)
 
   cli
@@ -86,6 +89,18 @@ export function createCli(): Command {
     .argument('<sandbox>', 'name or id of the sandbox')
     .argument('<port>', 'port inside the sandbox')
     .action(openTunnel)
+
+  cli
+    .command('install')
+    .description('link this command onto the PATH, so that it can be called as `warren` from every directory')
+    .argument('[folder]', 'a folder on the PATH (default: /usr/local/bin as root, ~/.local/bin otherwise)')
+    .action(installCommand)
+
+  cli
+    .command('uninstall')
+    .description('remove the link that install created')
+    .argument('[folder]', 'the folder that was given to install')
+    .action(uninstallCommand)
 
   for (const { name, description, file, needsDatabase } of PROGRAMS) {
     cli

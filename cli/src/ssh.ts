@@ -6,9 +6,11 @@
  * it is opened by id. A name can be given to another sandbox later, and ssh would then report a changed host key as an
  * attack.
  */
+
 import { spawn } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
+import { warrenCommand } from '@warren/kit/warren-command'
 import type { SshPubkeysView } from '@warren/protocol'
 import { callApi, getApi, getSandboxId } from './api.ts'
 import { ROOT, resolvePath } from './config.ts'
@@ -21,7 +23,7 @@ type Options = { addKey?: string; config?: true }
 
 export async function runSsh(target: string | undefined, args: string[], options: Options): Promise<void> {
   if (options.config) return void process.stdout.write(renderSshConfig())
-  if (target === undefined) throw new Error('the name or id of a sandbox is missing; see warren ssh --help')
+  if (target === undefined) throw new Error(`the name or id of a sandbox is missing; see ${warrenCommand()} ssh --help`)
   const [sandbox = '', user = 'root'] = target.split('@').reverse()
   const api = await getApi()
   const id = await getSandboxId(api, sandbox.replace(SSH_SUFFIX, ''))
@@ -59,5 +61,5 @@ export function renderSshConfig(): string {
 /** Quoted for the shell that runs it. ssh expands `%` first, so a literal one is doubled. */
 function proxyCommand(sandbox: string): string {
   const quote = (text: string) => `'${text.replaceAll("'", "'\\''").replaceAll('%', '%%')}'`
-  return `${quote(process.execPath)} ${quote(path.join(ROOT, 'warren/src/main.ts'))} tunnel ${sandbox} 22`
+  return `${quote(process.execPath)} ${quote(path.join(ROOT, 'cli/src/main.ts'))} tunnel ${sandbox} 22`
 }

@@ -2,7 +2,9 @@
  * The API client of `warren ssh` and `warren tunnel`. It uses the API that WARREN_BASE_URL and WARREN_API_KEY name, or
  * the instance that runs on this data directory.
  */
+
 import { readFile } from 'node:fs/promises'
+import { warrenCommand } from '@warren/kit/warren-command'
 import type { Page, SandboxView } from '@warren/protocol'
 import { readInstanceConfig } from './config.ts'
 import { isAlive, readInstanceFile } from './instance-file.ts'
@@ -26,7 +28,7 @@ export async function getLocalApi(): Promise<Api> {
   const config = readInstanceConfig()
   const instance = await readInstanceFile(config)
   if (!instance?.baseUrl || !isAlive(instance)) {
-    throw new Error(`Warren is not running on ${config.dataDir}; start it with npm start`)
+    throw new Error(`Warren is not running on ${config.dataDir}; start it with ${warrenCommand()} start`)
   }
   return { baseUrl: instance.baseUrl, key: (await readFile(config.keyFile, 'utf8')).trim() }
 }
