@@ -36,6 +36,11 @@ test('the doctor prints one line per check and a summary; --json lists the same 
     assert.ok(lines[index]?.[2]?.startsWith(outcome.name), outcome.name)
     assert.equal(outcome.fix === undefined, outcome.ok, outcome.name)
   }
+  assert.equal(
+    text.stdout.trimEnd().split('\n').length,
+    outcomes.length + 2,
+    'one line per check, an empty line, the summary',
+  )
   assert.match(text.stdout, /\n\n\d+ of \d+ checks ok.*\n$/)
   const broken = outcomes.some((outcome) => !outcome.ok && outcome.needed === 'required')
   assert.equal(text.exitCode, broken ? 1 : 0)
@@ -45,7 +50,7 @@ test('the doctor prints one line per check and a summary; --json lists the same 
 test('the exit status is 1 if a required check fails', async () => {
   const { out, exitCode } = await runInProcess([], false, { WARREN_PORT: 'none' })
 
-  assert.match(out, /^missing +API port +WARREN_PORT=none is not a port number\n +fix: set WARREN_PORT/m)
+  assert.match(out, /^missing +API port +WARREN_PORT=none is not a port number; fix: set WARREN_PORT/m)
   assert.equal(exitCode, 1)
 })
 
@@ -83,7 +88,7 @@ test('the doctor also works without root', { skip: !AS_ORDINARY_USER && 'needs r
 
   const { stdout, stderr } = await runCommand(command!, args, { env: { ...process.env, ...FREE_PORTS } })
 
-  assert.match(stdout, /^missing +user +not root: only root .*\(recommended\)$/m, stderr)
-  assert.match(stdout, /^ok +kvm +not usable: no permission to open \/dev\/kvm$|^ok +kvm +(runs|not usable)/m)
+  assert.match(stdout, /^missing +user +not root: only root .*\(recommended\); fix: /m, stderr)
+  assert.match(stdout, /^ok +kvm +not usable: no permission to open \/dev\/kvm|^ok +kvm +(runs|not usable)/m)
   assert.doesNotMatch(stdout, /the check itself failed/)
 })

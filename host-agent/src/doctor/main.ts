@@ -6,7 +6,7 @@ import { listChecks } from './checks.ts'
 import { canStart, renderOutcomes } from './render.ts'
 
 const HELP = `
-Each check prints one line, followed by the command that fixes what is missing. Nothing on the machine is changed.
+Each check prints one line, with the command that fixes what is missing. Nothing on the machine is changed.
 Run it as root to check everything that Warren uses.
 
 Reads WARREN_HOST, WARREN_PORT, WARREN_METRICS_PORT, WARREN_DATA_DIR, XDG_CACHE_HOME, DATABASE_URL and NO_COLOR.

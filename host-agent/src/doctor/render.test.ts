@@ -8,16 +8,14 @@ const noted: CheckOutcome = { name: 'kvm', needed: 'recommended', ok: true, deta
 const advised: CheckOutcome = { name: 'skopeo', needed: 'recommended', ok: false, detail: 'not found', fix: 'get it' }
 const broken: CheckOutcome = { name: 'node', needed: 'required', ok: false, detail: 'too old', fix: 'npm ci' }
 
-test('lines are aligned, advice is indented, and the summary is last', () => {
+test('each check has one line with its advice, columns are aligned, and the summary is last', () => {
   const text = renderOutcomes([fine, noted, advised], { colour: false })
 
   assert.equal(
     text,
     `ok       kernel  6.1.0
-ok       kvm     no
-         note: slower
-missing  skopeo  not found (recommended)
-         fix: get it
+ok       kvm     no; note: slower
+missing  skopeo  not found (recommended); fix: get it
 
 2 of 3 checks ok, 0 required and 1 recommended missing: Warren can start.
 `,
@@ -27,7 +25,7 @@ missing  skopeo  not found (recommended)
 test('the summary says that a failed required check prevents the start', () => {
   const text = renderOutcomes([broken, advised], { colour: false })
 
-  assert.match(text, /^missing {2}node {4}too old$/m)
+  assert.match(text, /^missing {2}node {4}too old; fix: npm ci$/m)
   assert.match(text, /0 of 2 checks ok, 1 required and 1 recommended missing: Warren cannot start/)
 })
 
@@ -49,6 +47,16 @@ test('line breaks and control characters in the output of a tool are removed', (
   const text = renderOutcomes([{ ...fine, detail: 'two\nlines \x1b[31mred' }], { colour: false })
 
   assert.match(text, /^ok {2}kernel {2}two lines \[31mred\n/)
+})
+
+test('a stack trace is shortened, and the fix remains readable', () => {
+  const detail = `failed to run: error: no toolchain\n${'    at run (shim.js:1:1)\n'.repeat(40)}`
+  const text = renderOutcomes([{ ...advised, detail }], { colour: false })
+
+  assert.match(
+    text,
+    /^missing {2}skopeo {2}failed to run: error: no toolchain at run .{50,90} … \(recommended\); fix: get it\n\n/,
+  )
 })
 
 test('only a failed required check prevents the start', () => {

@@ -1,20 +1,20 @@
-/** Prints the outcomes of the checks: one aligned line each, followed by its note or fix, and a summary. */
+/** Prints the outcomes of the checks: one aligned line each, with its note or fix, and a summary. */
 import { renderLines } from '@warren/kit/table'
 import { oneLine } from '../cli.ts'
 import type { CheckOutcome } from './check.ts'
 
-const INDENT = ' '.repeat('missing  '.length)
+/** Output of another program may be a stack trace. Its first words say what is wrong; --json has all of it. */
+const DETAIL_MAX_CHARACTERS = 120
 
 const COLOURS = { green: 32, yellow: 33, red: 31 } as const
 type Paint = (colour: keyof typeof COLOURS, text: string) => string
 
 export function renderOutcomes(outcomes: readonly CheckOutcome[], { colour }: { colour: boolean }): string {
   const paint: Paint = (name, text) => (colour ? `\x1b[${COLOURS[name]}m${text}\x1b[0m` : text)
-  const lines = renderLines(outcomes.map(renderCells)).flatMap((line, index) => {
+  const lines = renderLines(outcomes.map(renderCells)).map((line, index) => {
     const outcome = outcomes[index]!
     // Painted after the columns are aligned: escape sequences have a length but no width.
-    const painted = line.replace(/^\S+/, (status) => paint(colourOf(outcome), status))
-    return [painted, ...renderAdvice(outcome, paint)]
+    return line.replace(/^\S+/, (status) => paint(colourOf(outcome), status)) + renderAdvice(outcome, paint)
   })
   return `${[...lines, '', renderSummary(outcomes, paint)].join('\n')}\n`
 }
@@ -25,17 +25,20 @@ export const canStart = (outcomes: readonly CheckOutcome[]): boolean =>
 
 function renderCells(outcome: CheckOutcome): string[] {
   const recommended = !outcome.ok && outcome.needed === 'recommended' ? ' (recommended)' : ''
-  return [outcome.ok ? 'ok' : 'missing', outcome.name, `${oneLine(outcome.detail)}${recommended}`]
+  return [outcome.ok ? 'ok' : 'missing', outcome.name, `${shorten(oneLine(outcome.detail))}${recommended}`]
 }
+
+const shorten = (text: string): string =>
+  text.length <= DETAIL_MAX_CHARACTERS ? text : `${text.slice(0, DETAIL_MAX_CHARACTERS).trimEnd()} …`
 
 function colourOf(outcome: CheckOutcome): keyof typeof COLOURS {
   if (outcome.ok) return 'green'
   return outcome.needed === 'required' ? 'red' : 'yellow'
 }
 
-function renderAdvice(outcome: CheckOutcome, paint: Paint): string[] {
-  if (!outcome.ok) return [`${INDENT}fix: ${oneLine(outcome.fix)}`]
-  return outcome.note === undefined ? [] : [paint('yellow', `${INDENT}note: ${oneLine(outcome.note)}`)]
+function renderAdvice(outcome: CheckOutcome, paint: Paint): string {
+  if (!outcome.ok) return `; fix: ${oneLine(outcome.fix)}`
+  return outcome.note === undefined ? '' : paint('yellow', `; note: ${oneLine(outcome.note)}`)
 }
 
 function renderSummary(outcomes: readonly CheckOutcome[], paint: Paint): string {

@@ -20,6 +20,9 @@ async function machineWith(t: TestContext, scripts: Record<string, string>, isRo
   return { env: { PATH: folder, HOME: folder }, isRoot }
 }
 
+/** This machine may have a Debian cargo and a guest agent. */
+const CARGO_ON_PATH: Tool = { ...tool('cargo'), otherwise: undefined, notNeeded: undefined }
+
 const APT = { 'apt-get': 'exit 1' }
 
 test('QEMU is reported with its version and its newest q35 machine type', async (t) => {
@@ -61,13 +64,34 @@ test('a missing tool is reported with the command that installs it, with sudo if
 test('a cargo that is too old fails, and the fix tries the newer package of Debian 12 first', async (t) => {
   const machine = await machineWith(t, { ...APT, cargo: 'echo cargo 1.65.0' })
 
-  const result = await checkTool(machine, tool('cargo'), signal)
+  const result = await checkTool(machine, CARGO_ON_PATH, signal)
 
   assert.deepEqual(result, {
     ok: false,
     detail: '1.65.0 is older than 1.85',
     fix: 'apt-get install -y cargo-web || apt-get install -y cargo',
   })
+})
+
+test('a broken cargo on the PATH is ok where the set-up uses another one', async (t) => {
+  const machine = await machineWith(t, {
+    cargo: 'echo "Error: no toolchain" >&2; echo "    at shim.js:1:1" >&2; exit 1',
+    'debian-cargo': 'echo cargo 1.85.0',
+  })
+  const otherwise = join(machine.env.PATH!, 'debian-cargo')
+
+  const result = await checkTool(machine, { ...CARGO_ON_PATH, otherwise }, signal)
+
+  assert.deepEqual(result, { ok: true, detail: `1.85.0 in ${otherwise}` })
+})
+
+test('cargo is not needed once the guest agent is built', async (t) => {
+  const machine = await machineWith(t, {})
+  const built = { ...CARGO_ON_PATH, notNeeded: () => 'the guest agent is built' }
+
+  const result = await checkTool(machine, { ...built, name: 'warren-no-such-tool' }, signal)
+
+  assert.deepEqual(result, { ok: true, detail: 'not needed: the guest agent is built' })
 })
 
 test('the error of a tool that fails to run is quoted, even if it contains a number like a version', async (t) => {

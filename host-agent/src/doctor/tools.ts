@@ -1,8 +1,12 @@
 /** Checks the programs of the host that Warren runs. Each comes with a Debian package. */
+import { existsSync } from 'node:fs'
+import { join } from 'node:path'
 import { runCommand } from '../run-command.ts'
 import type { Check, CheckResult, Machine } from './check.ts'
 import { asRoot, findTool, installCommand, toolEnv } from './find-tool.ts'
 import { isAtLeast } from './version.ts'
+
+const GUEST_AGENT = join(import.meta.dirname, '../../../guest-agent/target/warren/guest-agent')
 
 export type Tool = {
   name: string
@@ -15,6 +19,10 @@ export type Tool = {
   minimum?: string
   /** A feature that the output of `args` must list; the first group of `pattern` is shown. */
   offers?: { args: readonly string[]; pattern: RegExp; what: string }
+  /** Where the set-up looks if the first one on the PATH does not work. */
+  otherwise?: string | undefined
+  /** What a tool is needed for may exist already: returns the reason why it is not needed, or undefined. */
+  notNeeded?: (() => string | undefined) | undefined
   /** For tools whose fix is not only to install the package. */
   fix?: (machine: Machine) => string
 }
@@ -43,6 +51,9 @@ export const TOOLS: readonly Tool[] = [
     inEverySandbox: false,
     versionArgs: ['--version'],
     minimum: '1.85', // The first version with edition 2024.
+    // As in tools/machine.sh: a cargo on the PATH may be a shim without a toolchain.
+    otherwise: '/usr/bin/cargo',
+    notNeeded: () => (existsSync(GUEST_AGENT) ? 'the guest agent is built' : undefined),
     fix: installCargo,
   },
 ]
@@ -59,9 +70,26 @@ export function toolChecks(machine: Machine): Check[] {
 
 export async function checkTool(machine: Machine, tool: Tool, signal: AbortSignal): Promise<CheckResult> {
   const fix = tool.fix?.(machine) ?? installCommand(machine, tool.debianPackage)
-  const path = findTool(machine, tool.name)
-  if (path === undefined) return { ok: false, detail: 'not found', fix }
+  const first = findTool(machine, tool.name)
+  const result = await checkPath(machine, tool, first, fix, signal)
+  if (result.ok) return result
+  const { otherwise } = tool
+  if (otherwise !== undefined && otherwise !== first && existsSync(otherwise)) {
+    const other = await checkPath(machine, tool, otherwise, fix, signal)
+    if (other.ok) return { ok: true, detail: `${other.detail} in ${otherwise}` }
+  }
+  const reason = tool.notNeeded?.()
+  return reason === undefined ? result : { ok: true, detail: `not needed: ${reason}` }
+}
 
+async function checkPath(
+  machine: Machine,
+  tool: Tool,
+  path: string | undefined,
+  fix: string,
+  signal: AbortSignal,
+): Promise<CheckResult> {
+  if (path === undefined) return { ok: false, detail: 'not found', fix }
   const env = toolEnv(machine)
   const { stdout, stderr, exitCode } = await runCommand(path, tool.versionArgs, { env, signal })
   const version = /\d+(\.\d+)+/.exec(stdout + stderr)?.[0]
