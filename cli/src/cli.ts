@@ -2,6 +2,7 @@
  * The commands of `warren`. Those that belong to a service are separate programs, started with their arguments
  * unchanged: `admin` of the control plane, `images`, `snapshots` and `doctor` of the host agent.
  */
+import { VERSION } from '@warren/kit/version'
 import { spellCommand, warrenCommand } from '@warren/kit/warren-command'
 import { Command, Help } from 'commander'
 import { printCaCertificate } from './ca.ts'
@@ -51,6 +52,7 @@ const PROGRAMS = [
 export function createCli(): Command {
   const cli = new Command('warren')
     .description('Isolated microVM sandboxes on your own machine')
+    .version(VERSION)
     .enablePositionalOptions()
     .configureHelp({ commandUsage: (command) => spellCommand(new Help().commandUsage(command)) })
     .showHelpAfterError()

@@ -7,9 +7,11 @@
  * API key. From then on a service that ends is restarted. A signal, at any of these moments, stops everything that was
  * started, in reverse order.
  */
+
 import { readFile, statfs } from 'node:fs/promises'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
 import { checkUserNamespaces } from '@warren/kit/unprivileged'
+import { VERSION } from '@warren/kit/version'
 import { checkPorts } from './check-ports.ts'
 import { type InstanceConfig, type Listeners, readInstanceConfig, readListeners } from './config.ts'
 import { type ControlPlane, startControlPlane } from './control-plane.ts'
@@ -155,7 +157,7 @@ async function printReady(
   const database = config.databaseUrl === undefined ? '' : `\n  database   ${describeDatabase(config.databaseUrl)}`
   const ingress = ingressUrl === undefined ? '' : `\n  ingress    ${ingressUrl}`
   print(`
-Warren is ready after ${(tookMs / 1000).toFixed(1)} s.
+Warren ${VERSION} is ready after ${(tookMs / 1000).toFixed(1)} s.
 
   base URL   ${baseUrl}
   API key    ${key}

@@ -2,6 +2,7 @@
  * Builds the HTTP API. Each request passes these steps in order: request id, credential, rate limit, permission of the
  * credential, ownership of the sandbox (404), validation of the body (400), and then the route's handler.
  */
+import { VERSION } from '@warren/kit/version'
 import { accessTokenRoutes } from './access-tokens/routes.ts'
 import { bandwidthRoutes } from './bandwidth/routes.ts'
 import { catalogRoutes } from './catalog/routes.ts'
@@ -25,8 +26,6 @@ import { observeRequests } from './observe/request-log.ts'
 import type { Tracing } from './observe/tracing.ts'
 import { sandboxRoutes } from './sandboxes/routes.ts'
 import { userRoutes } from './users/routes.ts'
-
-const VERSION = '0.1.0'
 
 export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   const app = createServer(deps)

@@ -12,6 +12,7 @@ import { ConfigError } from '@warren/kit/config'
 import { errorText } from '@warren/kit/error-text'
 import { createLog, type Log, logFormat } from '@warren/kit/log'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
+import { VERSION } from '@warren/kit/version'
 import { warrenCommand } from '@warren/kit/warren-command'
 import { buildApp } from './app.ts'
 import { type Config, readControlPlaneConfig } from './config.ts'
@@ -50,7 +51,7 @@ process.on('unhandledRejection', (error) => die(error))
 try {
   const urls = await start(config, log, stack)
   process.send?.({ ready: true, ...urls })
-  log.info(urls, 'control plane is ready')
+  log.info({ ...urls, version: VERSION }, 'control plane is ready')
 } catch (error) {
   // The parent reports the failure to the user; without a parent, the log does.
   if (process.send) process.send({ failed: errorText(error) })

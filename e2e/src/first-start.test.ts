@@ -28,14 +28,17 @@ before(async () => {
 })
 
 test('the first start prints the base URL and an API key', async () => {
-  assert.match(instance.output(), /^Warren is ready after \d+\.\d s\.$/m)
+  assert.match(instance.output(), /^Warren \d+\.\d+\.\d+ is ready after \d+\.\d s\.$/m)
   assert.match(instance.baseUrl, /^http:\/\/127\.0\.0\.1:\d+$/)
   assert.match(instance.key, /^skp_[0-9a-f]{64}$/)
 })
 
 test('the start prints lines for people: no JSON, no warnings, no stack', () => {
   for (const line of instance.output().split('\n')) {
-    assert.match(line, /^$|^ {2}\S.* … \d+\.\d s$|^ {2}[\w ]+ {3}\S+$|^ {2}curl |^Warren is ready|^Ctrl-C stops it\.$/)
+    assert.match(
+      line,
+      /^$|^ {2}\S.* … \d+\.\d s$|^ {2}[\w ]+ {3}\S+$|^ {2}curl |^Warren [\d.]+ is ready|^Ctrl-C stops it\.$/,
+    )
   }
 })
 

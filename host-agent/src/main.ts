@@ -20,6 +20,7 @@ import { ConfigError } from '@warren/kit/config'
 import { errorText } from '@warren/kit/error-text'
 import { createLog, type Log, logFormat } from '@warren/kit/log'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
+import { VERSION } from '@warren/kit/version'
 import { warrenCommand } from '@warren/kit/warren-command'
 import { createHostApp } from './app.ts'
 import { pruneBases } from './bases/prune.ts'
@@ -66,6 +67,7 @@ process.on('unhandledRejection', (error) => die(error))
 try {
   await start(config, log, stack)
   process.send?.({ ready: true, socket: config.socket })
+  log.info({ version: VERSION, socket: config.socket }, 'host agent is ready')
 } catch (error) {
   // The launcher shows the error to the user. Without a launcher, it is written to the log.
   if (process.send) process.send({ failed: errorText(error) })
