@@ -77,7 +77,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
 
   const tracing = startTracing(config.otlpEndpoint)
   if (tracing) stack.add('tracing', () => tracing.stop())
-  const operator = await startOperatorServer(deps.metrics, { host: config.metricsHost, port: config.metricsPort })
+  const operator = await startOperatorServer(deps, { host: config.metricsHost, port: config.metricsPort })
   stack.add('operator port', () => operator.close())
 
   const app = await buildApp(deps, tracing)

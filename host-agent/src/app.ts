@@ -10,6 +10,7 @@ import { NO_MEMORY_LIMIT_MB } from './guest/channel.ts'
 import { relayToGuest } from './guest/relay-to-guest.ts'
 import { relayToPort } from './guest/relay-to-port.ts'
 import { HostError } from './host-error.ts'
+import { collectMetrics } from './observe/collect-metrics.ts'
 import type { Vms } from './vms/vms.ts'
 
 /** Longer than any object needs between being written and being named by a manifest. */
@@ -50,6 +51,7 @@ export function createHostApp(deps: Deps, vms: Vms): HostApp {
 
 const createHandlers = (deps: Deps, vms: Vms): HostHandlers => ({
   getHost: () => getHost(deps, vms),
+  getMetrics: () => collectMetrics(deps, vms),
   createVm: ({ body, stream }) => createVm(vms, body, stream),
   pauseVm: ({ params, body }) => vms.pause(params.id, body),
   resumeVm: ({ params, body }) => vms.resume(params.id, body),

@@ -5,6 +5,7 @@ import type { Config } from './config.ts'
 import type { ImageStore, Initramfs, Kernel } from './images/store.ts'
 import type { Limiter } from './limiter.ts'
 import type { Network } from './net/open.ts'
+import type { Metrics } from './observe/metrics.ts'
 import type { Pool } from './pool/pool.ts'
 import type { SnapshotStore } from './snapshots/store.ts'
 import type { WorkerPool } from './snapshots/worker-pool.ts'
@@ -17,6 +18,7 @@ import type { Registry } from './vms/registry.ts'
 export type Deps = {
   config: Config
   log: Log
+  metrics: Metrics
   machine: Machine
   kernel: Kernel
   initramfs: Initramfs

@@ -31,6 +31,7 @@ import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
 import { openImageStore } from './images/store.ts'
 import { createLimiter } from './limiter.ts'
+import { createMetrics, measureProcess } from './observe/metrics.ts'
 import { createPool } from './pool/pool.ts'
 import { prepareAll } from './prepare.ts'
 import { pruneImages } from './prune-images.ts'
@@ -109,9 +110,13 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     await cgroups.close()
     await rm(networkStateDir(config), { recursive: true, force: true })
   })
+  const metrics = createMetrics()
+  measureProcess(metrics, 'netd', network.netd)
+  measureProcess(metrics, 'vmm_launcher', launcher)
   const deps: Deps = {
     config: { ...config, cidr },
     log,
+    metrics,
     machine,
     kernel,
     initramfs,

@@ -13,6 +13,7 @@ const ID = 'sb-01ARZ3NDEKTSV4RRFFQ69G5FAV'
 const BODY = { fence: 7, limit_ms: 1000 }
 const REQUESTS: Record<HostRouteName, [path: string, body?: object]> = {
   getHost: ['/v1/host'],
+  getMetrics: ['/v1/metrics'],
   createVm: [
     '/v1/vms',
     {

@@ -28,6 +28,7 @@
  * resume fails with `identity_failed`.
  */
 import { type Static, type TObject, Type } from 'typebox'
+import { HostMetrics } from './host-metrics.ts'
 import {
   HostCounts,
   HostNetworks,
@@ -233,6 +234,7 @@ export type HostRoute = Route & { query?: TObject; body?: TObject; response?: TO
 
 export const HOST_ROUTES = {
   getHost: { method: 'GET', path: '/v1/host', response: HostState },
+  getMetrics: { method: 'GET', path: '/v1/metrics', response: HostMetrics },
   createVm: { method: 'POST', path: '/v1/vms', body: HostVmCreateBody, response: HostVmCreated },
   pauseVm: { method: 'POST', path: '/v1/vms/:id/pause', body: HostVmPauseBody, response: HostVmPaused },
   resumeVm: { method: 'POST', path: '/v1/vms/:id/resume', body: HostVmResumeBody, response: HostVmResumed },

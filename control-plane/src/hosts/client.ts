@@ -3,6 +3,7 @@ import type { ClientHttp2Stream, IncomingHttpHeaders, IncomingHttpStatusHeader }
 import {
   HostFailure,
   type HostGuestRoute,
+  HostMetrics,
   HostNetworks,
   HostState,
   type HostVmCreateBody,
@@ -79,6 +80,8 @@ export function createHostClient(address: string) {
 
     getState: (signal?: AbortSignal): Promise<HostState> =>
       request('GET', '/v1/host', HostState, { ms: STATE_TIMEOUT_MS, signal }),
+
+    getMetrics: (limitMs: number): Promise<HostMetrics> => request('GET', '/v1/metrics', HostMetrics, { ms: limitMs }),
 
     createVm: (body: HostVmCreateBody, signal: AbortSignal): Promise<HostVmCreated> =>
       request('POST', '/v1/vms', HostVmCreated, { ms: body.limit_ms + GRACE_MS, signal }, body),

@@ -9,6 +9,8 @@ export type Hosts = {
   get(hostId: string | null): Promise<HostClient>
   /** Called at each heartbeat: a restarted agent may have another address. */
   setAddress(hostId: string, address: string): void
+  /** The id of the host at an address, once it has answered. */
+  findId(address: string): string | undefined
   close(): void
 }
 
@@ -39,6 +41,7 @@ export function createHosts(database: Database): Hosts {
       return clientAt(address)
     },
     setAddress: (hostId, address) => void addresses.set(hostId, address),
+    findId: (address) => [...addresses].find(([, known]) => known === address)?.[0],
     close() {
       for (const client of clients.values()) client.close()
     },

@@ -16,7 +16,7 @@ test('metrics are on a separate port and count requests by route, not by path', 
   const { key } = await user()
   await get('/v1/whoami', key)
   await get('/v1/sandboxes/sb-nothing', key)
-  const server = await startOperatorServer(deps.metrics, { host: '127.0.0.1', port: 0 })
+  const server = await startOperatorServer(deps, { host: '127.0.0.1', port: 0 })
 
   const text = await (await fetch(`${server.url}/metrics`)).text()
   const elsewhere = await fetch(`${server.url}/`)

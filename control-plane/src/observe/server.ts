@@ -1,12 +1,13 @@
-/** Serves metrics on a separate port, so that it need not be reachable from where the API is. */
+/** Serves the metrics of this process and of the hosts on a separate port, which need not be reachable like the API. */
 
 import { once } from 'node:events'
 import { createServer, type Server } from 'node:http'
 import type { AddressInfo } from 'node:net'
-import type { Metrics } from './metrics.ts'
+import type { Deps } from '../deps.ts'
+import { renderHostMetrics } from './host-metrics.ts'
 
 export async function startOperatorServer(
-  metrics: Metrics,
+  deps: Deps,
   options: { host: string; port: number },
 ): Promise<{ url: string; close(): Promise<void> }> {
   const server = createServer(async (request, response) => {
@@ -16,8 +17,9 @@ export async function startOperatorServer(
       return
     }
     try {
-      const text = await metrics.registry.metrics()
-      response.writeHead(200, { 'content-type': metrics.registry.contentType }).end(text)
+      const { registry } = deps.metrics
+      const texts = await Promise.all([registry.metrics(), renderHostMetrics(deps)])
+      response.writeHead(200, { 'content-type': registry.contentType }).end(texts.join('\n'))
     } catch {
       response.writeHead(500).end()
     }

@@ -20,6 +20,7 @@ import { createHostRouter, type HostHandlers, HostRequestError, respondFailure }
 import {
   findRelayedGuestRoute,
   type HostImage,
+  type HostMetrics,
   type HostState,
   type HostVmCreateBody,
   type HostVmCreated,
@@ -32,6 +33,7 @@ export { FakeHostFailure }
 
 export type Hooks = VmHooks & {
   state?: () => Promise<void> | void
+  metrics?: () => Promise<void> | void
   /** Serves requests to the guest instead of the fake guest. */
   guest?: (stream: ServerHttp2Stream, url: URL, method: string) => Promise<void> | void
 }
@@ -110,6 +112,7 @@ export class FakeHost extends FakeVms {
   #createHandlers(): HostHandlers {
     return {
       getHost: () => this.#getState(),
+      getMetrics: () => this.#getMetrics(),
       createVm: ({ body, stream }) => this.#createVm(body, stream),
       pauseVm: ({ params, body }) => this.pauseVm(params.id, body),
       resumeVm: ({ params, body }) => this.resumeVm(params.id, body),
@@ -129,6 +132,12 @@ export class FakeHost extends FakeVms {
     await this.hooks.state?.()
     const { id, region, cidr, images } = this
     return { id, region, mem_mib: this.memMib, cidr, accel: 'tcg', images, vms: this.listVms() }
+  }
+
+  async #getMetrics(): Promise<HostMetrics> {
+    await this.hooks.metrics?.()
+    const samples = [{ labels: { state: 'running' }, value: this.listVms().length }]
+    return { families: [{ name: 'warren_host_vms', help: 'VMs on the host, by state', type: 'gauge', samples }] }
   }
 
   async #createVm(body: HostVmCreateBody, stream: ServerHttp2Stream): Promise<HostVmCreated> {

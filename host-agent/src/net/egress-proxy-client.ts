@@ -12,6 +12,7 @@ import { PendingCalls } from '../rpc/pending-calls.ts'
 import type { Method, Params, Result, RpcRequest } from '../rpc/protocol.ts'
 import type {
   EgressProxyCalls,
+  EgressProxyCounts,
   EgressProxyMessage,
   EgressProxyReport,
   EgressProxySettings,
@@ -67,6 +68,11 @@ export class EgressProxy {
 
   report(ip: string): Promise<EgressProxyReport> {
     return this.#request('report', { ip })
+  }
+
+  /** A process that replaces one that died starts at zero, as a counter may. */
+  counts(): Promise<EgressProxyCounts> {
+    return this.#request('counts')
   }
 
   async close(): Promise<void> {

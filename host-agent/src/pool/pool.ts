@@ -87,6 +87,10 @@ export function createPool(getDeps: () => Deps, budgetMib: number) {
   const stop = (vmm: Vmm) => stopPooled(getDeps(), vmm)
 
   return {
+    get size(): number {
+      return size()
+    },
+
     /** A VMM that is ready, or undefined: a create never waits for the pool. */
     take(base: Base): Vmm | undefined {
       const pool = poolOf(base)
@@ -96,6 +100,7 @@ export function createPool(getDeps: () => Deps, budgetMib: number) {
         const vmm = pool.vmms.shift()
         if (vmm?.stopping) continue
         if (vmm) vmm.pooled = false
+        getDeps().metrics.poolRequests.increase({ result: vmm ? 'hit' : 'miss' })
         return vmm
       }
     },

@@ -24,6 +24,8 @@ export type OnDemandProcessSettings<C> = {
 type Events<Notice> = {
   /** A message that is not a reply. */
   notice: [Notice]
+  /** A request succeeded or failed. */
+  answered: [{ method: string; seconds: number; failed: boolean }]
   /** The process exited without being closed. */
   died: [{ code: number | null; signal: NodeJS.Signals | null }]
 }
@@ -47,6 +49,20 @@ export class OnDemandProcess<C, Notice extends object = never> extends EventEmit
   }
 
   async request<M extends Method<C>>(method: M, ...params: Params<C, M>): Promise<Result<C, M>> {
+    const startedAt = performance.now()
+    const report = (failed: boolean) =>
+      (this as EventEmitter).emit('answered', { method, failed, seconds: (performance.now() - startedAt) / 1000 })
+    try {
+      const result = await this.#requestOrRepeat(method, params)
+      report(false)
+      return result
+    } catch (error) {
+      report(true)
+      throw error
+    }
+  }
+
+  async #requestOrRepeat<M extends Method<C>>(method: M, params: Params<C, M>): Promise<Result<C, M>> {
     try {
       return await this.#send(method, params)
     } catch (error) {

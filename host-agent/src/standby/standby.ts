@@ -56,6 +56,10 @@ export function createStandby(getDeps: () => Deps, budgetMib: number) {
     )
 
   return {
+    get size(): number {
+      return vmms.size
+    },
+
     /** Puts a VMM on standby, or stops it. Settles when either is done. */
     async add(memory: string, vmm: Vmm, vm: PausedVm): Promise<void> {
       const mib = VMM_MIB + Math.ceil(vm.dirtyBytes / 1024 / 1024)

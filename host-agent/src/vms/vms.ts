@@ -17,6 +17,7 @@ import type {
 } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
+import { measureOperation } from '../observe/metrics.ts'
 import type { Vmm } from '../vmm/vmm.ts'
 import { adoptAll } from './adopt.ts'
 import { connectToVm } from './connect.ts'
@@ -67,19 +68,19 @@ export class Vms {
   }
 
   create(request: HostVmCreateBody, callerDisconnected: AbortSignal): Promise<HostVmCreated> {
-    return createVm(this.#deps, this.#entries, request, callerDisconnected)
+    return this.#measure('create', () => createVm(this.#deps, this.#entries, request, callerDisconnected))
   }
 
   async pause(id: string, request: HostVmPauseBody): Promise<HostVmPaused> {
-    return pauseVm(this.#deps, this.#entries.get(id), request)
+    return this.#measure('pause', () => pauseVm(this.#deps, this.#entries.get(id), request))
   }
 
   async resume(id: string, request: HostVmResumeBody): Promise<HostVmResumed> {
-    return resumeVm(this.#deps, this.#entries.get(id), request)
+    return this.#measure('resume', () => resumeVm(this.#deps, this.#entries.get(id), request))
   }
 
   async fork(id: string, request: HostVmForkBody): Promise<HostVmForked> {
-    return forkVm(this.#deps, this.#entries, this.#entries.get(id), request)
+    return this.#measure('fork', () => forkVm(this.#deps, this.#entries, this.#entries.get(id), request))
   }
 
   delete(id: string, fence: number): Promise<void> {
@@ -105,6 +106,10 @@ export class Vms {
 
   async listNetworks(): Promise<HostNetworks> {
     return { vms: await listCounts(this.#deps, this.#entries.list()) }
+  }
+
+  #measure<Response extends object>(operation: Parameters<typeof measureOperation>[1], work: () => Promise<Response>) {
+    return measureOperation(this.#deps.metrics, operation, work)
   }
 
   async connect(id: string, port: number, signal: AbortSignal): Promise<Socket> {

@@ -10,8 +10,10 @@ import { endWithParent, sendToParent } from '../../rpc/child-channel.ts'
 import type { RpcRequest } from '../../rpc/protocol.ts'
 import { type Handlers, renderError, serveRequest } from '../../rpc/serve-request.ts'
 import type { EgressProxyCalls, EgressProxyMessage, EgressProxySettings } from '../egress-proxy-protocol.ts'
+import { countDnsQuery, getCounts } from './counts.ts'
 import { decideDnsAnswer } from './decide-dns-answer.ts'
-import { startDns } from './dns/server.ts'
+import type { Query } from './dns/message.ts'
+import { type DnsDecision, startDns } from './dns/server.ts'
 import { hostUpstreams } from './dns/upstreams.ts'
 import { Lookup } from './lookup.ts'
 import { createConnectionLimiter, startProxy } from './proxy.ts'
@@ -35,17 +37,19 @@ async function openSockets(): Promise<void> {
   const fixedUpstreams = settings.upstreams
   const upstreams = fixedUpstreams === undefined ? hostUpstreams() : async () => fixedUpstreams
   const log = { warn: (...parts: unknown[]) => process.stderr.write(`egress proxy: ${parts.map(String).join(' ')}\n`) }
-  await startDns(
-    { upstreams, log, decide: (source, query, packet) => decideDnsAnswer(findSandbox(source), query, packet) },
-    address,
-    ports.dns,
-  )
+  await startDns({ upstreams, log, decide }, address, ports.dns)
   const deps = { findSandbox, lookup: new Lookup(upstreams), limiter: createConnectionLimiter() }
   await startProxy(deps, 'http', address, ports.http)
   await startProxy(deps, 'tls', address, ports.tls)
   process.setgroups!([])
   process.setgid!(uid)
   process.setuid!(uid)
+}
+
+function decide(source: string, query: Query, packet: Buffer): DnsDecision {
+  const decision = decideDnsAnswer(findSandbox(source), query, packet)
+  countDnsQuery('respond' in decision ? 'local' : 'forwarded')
+  return decision
 }
 
 function handlers(): Handlers<EgressProxyCalls> {
@@ -64,5 +68,6 @@ function handlers(): Handlers<EgressProxyCalls> {
       return null
     },
     report: ({ ip }) => sandboxes.get(ip)?.report() ?? { decisions: [], flows: [] },
+    counts: getCounts,
   }
 }

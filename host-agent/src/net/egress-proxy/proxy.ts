@@ -9,6 +9,7 @@ import { createServer, type Socket } from 'node:net'
 import { EGRESS_REFUSALS, type EgressRefusal } from '@warren/protocol'
 import { ClientHelloReader } from './client-hello.ts'
 import { connectByName } from './connect-by-name.ts'
+import { countConnection } from './counts.ts'
 import type { Lookup } from './lookup.ts'
 import { relay, relayRequests } from './relay.ts'
 import { RequestReader } from './request-reader.ts'
@@ -37,6 +38,7 @@ export async function startProxy(deps: ProxyDeps, kind: ProxyKind, address: stri
   const server = createServer({ allowHalfOpen: true, noDelay: true, keepAlive: true }, (guest) => {
     open.add(guest)
     guest.once('close', () => open.delete(guest))
+    guest.once('close', countConnection(kind))
     guest.on('error', () => {}) // The close event follows.
     accept(deps, kind, guest)
   })

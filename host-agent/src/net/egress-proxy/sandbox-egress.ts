@@ -2,6 +2,7 @@
 import type { EgressDecision, EgressFlow, EgressRefusal } from '@warren/protocol'
 import type { EgressProxyReport } from '../egress-proxy-protocol.ts'
 import { allowsName, type Policy } from '../policy.ts'
+import { countRefusal } from './counts.ts'
 
 /** `name`: the host that the guest asked for; undefined until the proxy has read it. */
 export type Connection = { name: string | undefined; port: number; close: () => void }
@@ -34,6 +35,7 @@ export class SandboxEgress {
   }
 
   recordRefusal(attempt: Attempt, reason: EgressRefusal): void {
+    countRefusal(attempt.via, reason)
     const key = [attempt.via, attempt.destination, attempt.port, reason].join(' ')
     const count = (this.#decisions.get(key)?.count ?? 0) + 1
     this.#decisions.delete(key)
