@@ -3,6 +3,7 @@
  * anywhere, and the terminal's output. Each side is read at the pace of the other. A WebSocket has no half-close: when
  * it closes, the terminal closes and the shell receives SIGHUP.
  */
+import type { IncomingMessage } from 'node:http'
 import type { ClientHttp2Stream } from 'node:http2'
 import { failure } from '@warren/kit/failure'
 import { SHELL_PAYLOAD_MAX_BYTES } from '@warren/protocol'
@@ -32,6 +33,9 @@ const server = new WebSocketServer({
   clientTracking: false,
   maxPayload: MESSAGE_MAX_BYTES,
 })
+/** `ws` writes the 101 itself, so the id of the request reaches it here. */
+const requestIds = new WeakMap<IncomingMessage, string>()
+server.on('headers', (headers, request) => headers.push(`X-Request-Id: ${requestIds.get(request)}`))
 
 export async function openShellWebSocket(deps: Deps, request: FastifyRequest, reply: FastifyReply): Promise<void> {
   requireUpgrade(request, 'websocket')
@@ -39,6 +43,7 @@ export async function openShellWebSocket(deps: Deps, request: FastifyRequest, re
   const stream = await openGuestConnection(deps, request.sandbox, { route: 'shell' }, callerDisconnected(reply))
   const { socket, head } = takeUpgrade(request, reply, 'websocket')
   socket.once('close', () => resetStream(stream))
+  requestIds.set(request.raw, request.id)
   server.handleUpgrade(request.raw, socket, head, (peer) => {
     relay(peer, stream, () => deps.activity.recordUse(request.sandbox.id))
   })

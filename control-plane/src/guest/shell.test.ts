@@ -49,6 +49,24 @@ test('a shell accepts frames and sends terminal output; a resize may come first'
   assert.equal(peer.body().toString(), '$ [50x132]hellobye')
 })
 
+test('the 101 of every upgrade carries the id of its request', async () => {
+  const handshake = { 'Sec-WebSocket-Version': '13', 'Sec-WebSocket-Key': Buffer.alloc(16).toString('base64') }
+  const routes = app.routeList.filter(({ url }) => /\/(shell|shell-ws|tunnel)(\/|$)/.test(url))
+  assert.equal(routes.length, 3)
+
+  for (const { method, url } of routes) {
+    const path = url.replace(':id', id).replace(':port', String(port))
+    const upgrade = url.endsWith('-ws') ? { Upgrade: 'websocket', ...handshake } : {}
+    const headers = { 'X-Api-Key': ada.key, 'X-Request-Id': 'trace-42', ...upgrade }
+    const peer = openUpgrade(port, `${method} ${path}`, headers)
+    const head = await peer.head()
+    peer.socket.destroy()
+
+    assert.match(head, /^HTTP\/1\.1 101 /, url)
+    assert.match(head, /^X-Request-Id: trace-42$/m, url)
+  }
+})
+
 test('the end of the input reaches the shell, and its remaining output arrives', async () => {
   const peer = openUpgrade(port, `POST /v1/sandboxes/${id}/shell`, { 'X-Api-Key': token })
   await peer.until(/\$ $/)
