@@ -7,6 +7,7 @@ import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { Deps } from '../deps.ts'
 import { authenticate, authorize } from './auth.ts'
 import { type Access, type Caller, callerKey } from './caller.ts'
+import { clientNetwork } from './client-network.ts'
 import { RateLimiter } from './rate-limit.ts'
 
 /**
@@ -32,7 +33,7 @@ export function addAccessControl(app: FastifyInstance, deps: Deps): void {
   }
   const reject = (request: FastifyRequest, error: unknown): never => {
     // Counted by address: guessing keys is limited, and users with a valid key on that address are not affected.
-    countRequest(`address:${request.ip}`)
+    countRequest(`address:${clientNetwork(request.ip)}`)
     throw error
   }
 
@@ -40,7 +41,7 @@ export function addAccessControl(app: FastifyInstance, deps: Deps): void {
     const { config, url = '' } = request.routeOptions
     const { access = 'public', skipRateLimit } = config
     if (access === 'public') {
-      if (!skipRateLimit) countRequest(`address:${request.ip}`)
+      if (!skipRateLimit) countRequest(`address:${clientNetwork(request.ip)}`)
       return undefined
     }
     let found: Caller | Promise<Caller>

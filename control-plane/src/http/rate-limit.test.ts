@@ -91,3 +91,16 @@ test('a forwarded address counts only from a configured proxy', async () => {
   assert.equal(await flood(trusting.app), false)
   assert.equal(await flood(wary.app), true)
 })
+
+test('requests without a valid credential are counted by address, those of an IPv6 network of 64 bits together', async () => {
+  const { app } = await createTestApp({ config: { rateLimitPerMinute: 5, trustedProxies: ['127.0.0.1'] } })
+  const status = async (address: string) =>
+    (await app.inject({ url: '/v1/whoami', headers: { 'x-forwarded-for': address, 'x-api-key': 'wrong' } })).statusCode
+
+  const statuses = []
+  for (let i = 1; i <= 7; i++) statuses.push(await status(`2001:db8:0:1::${i}`))
+
+  assert.deepEqual([...new Set(statuses)], [401, 429])
+  assert.equal(await status('2001:db8:0:1:aaaa::1'), 429)
+  assert.equal(await status('2001:db8:0:2::1'), 401)
+})

@@ -38,6 +38,18 @@ test('an address is limited over all sandboxes, existing or not; other addresses
   assert.equal((await requestTo(name, from('192.0.2.1, 192.0.2.3'))).status, 200)
 })
 
+test('the addresses of an IPv6 network of 64 bits are limited together', async () => {
+  const statuses: number[] = []
+  for (let i = 1; i <= 25; i++) statuses.push((await requestTo(name, from(`2001:db8:0:1::${i.toString(16)}`))).status)
+
+  assert.ok(statuses.filter((status) => status !== 429).length <= 21, `${statuses}`)
+  assert.equal((await requestTo(name, from('2001:db8:0:1:ffff::1'))).status, 429)
+  assert.equal((await requestTo(name, from('2001:db8:0:2::1'))).status, 200)
+  // The same IPv4 address in two notations.
+  for (let i = 0; i < 25; i++) await requestTo(name, from('::ffff:192.0.2.20'))
+  assert.equal((await requestTo(name, from('192.0.2.20'))).status, 429)
+})
+
 test('metrics count requests by outcome, their bytes and the response time of the sandbox', async () => {
   const client = from('192.0.2.10')
   const before = {

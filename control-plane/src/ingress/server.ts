@@ -7,6 +7,7 @@ import { createServer as createHttp, type IncomingMessage, type Server, type Ser
 import { createServer as createHttps } from 'node:https'
 import net, { type AddressInfo, type Socket } from 'node:net'
 import type { Deps } from '../deps.ts'
+import { clientNetwork } from '../http/client-network.ts'
 import { RateLimiter } from '../http/rate-limit.ts'
 import type { Certificates } from './certificates.ts'
 import { ClientConnections, INGRESS_LIMITS, type IngressLimits } from './client-connections.ts'
@@ -57,7 +58,7 @@ export async function startIngressServer(
     socket.once('close', () => sockets.delete(socket))
     socket.on('error', () => socket.destroy())
     const address = socket.remoteAddress ?? ''
-    if (!isTrustedProxy(address.replace(/^::ffff:/, '')) && !clients.admit(socket, address)) {
+    if (!isTrustedProxy(address.replace(/^::ffff:/, '')) && !clients.admit(socket, clientNetwork(address))) {
       return void socket.destroy()
     }
     handOverAtFirstByte(socket, limits.firstByteMs, (first) => (first === TLS_HANDSHAKE ? secure : plain))
@@ -119,7 +120,7 @@ function handOverAtFirstByte(socket: Socket, timeoutMs: number, choose: (first: 
 function createRateLimitCheck(deps: Deps, isTrustedProxy: (ip: string) => boolean): (request: IncomingMessage) => void {
   const limiter = new RateLimiter(deps.config.ingressRateLimitPerMinute)
   return (request) => {
-    const retryAfterSeconds = limiter.take(clientAddress(request, isTrustedProxy), Date.now())
+    const retryAfterSeconds = limiter.take(clientNetwork(clientAddress(request, isTrustedProxy)), Date.now())
     if (retryAfterSeconds !== undefined) throw new IngressError(429, 'Too many requests.', { retryAfterSeconds })
   }
 }
