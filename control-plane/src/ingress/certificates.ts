@@ -1,21 +1,45 @@
 /**
  * TLS certificates of the ingress. If the operator provides a wildcard certificate, it is used and read again when its
- * files change. Otherwise a local authority, created once and kept in a folder, issues a certificate for each host name:
- * most clients reject a wildcard directly below a top-level name, such as `*.localhost`.
+ * files change. Otherwise a local authority, created once and kept in a folder, issues them.
+ *
+ * The default certificate is for the domain, all names below it, and the addresses at which clients have connected. Clients
+ * that send no server name get it. With a domain such as `sandboxes.example.com` all others get it too.
+ *
+ * Directly below a top-level name, `*.localhost` in particular, OpenSSL, Node and browsers reject a wildcard, so there each
+ * host name gets a certificate when it is first requested. A client can make up names without end. So the number of
+ * signatures per minute is limited: for each sandbox, and for all names that lead to no sandbox together. Beyond that
+ * clients get the default certificate.
  */
 import { createPrivateKey, createPublicKey } from 'node:crypto'
 import { mkdir, readFile, stat, writeFile } from 'node:fs/promises'
+import { isIP } from 'node:net'
 import path from 'node:path'
 import { createSecureContext, type SecureContext } from 'node:tls'
 import type { Log } from '@warren/kit/log'
+import { RateLimiter } from '../http/rate-limit.ts'
 import { type Authority, issueAuthority, issueServer, newKeys } from './issue-certificate.ts'
 
-export type Certificates = { contextFor(name: string): SecureContext; close(): void }
+export type Certificates = {
+  /** `sandboxId` is undefined for a name that leads to no sandbox. */
+  contextFor(name: string, sandboxId: string | undefined): SecureContext
+  /** False if `contextFor` needs the sandbox of this name. */
+  has(name: string): boolean
+  /** For clients that send no server name. `address` is the one they connected to. The same object until it changes. */
+  defaultFor(address: string): KeyAndCertificate
+  close(): void
+}
+export type KeyAndCertificate = { key: string | Buffer; cert: string | Buffer }
 
 const CHECK_EVERY_MS = 2_000
 const AUTHORITY_DAYS = 3_650
 const SERVER_DAYS = 90
+/** Certificates are replaced long before they expire, also in a process that runs for months. */
+const RENEW_AFTER_MS = 30 * 86_400_000
 const CACHED_MAX = 1_000
+/** More than the ports that anyone opens in a minute, for one sandbox, and the mistyped names of all clients together. */
+export const SIGNATURES_PER_MINUTE = 120
+/** Addresses of this machine, so there are few. */
+const ADDRESSES_MAX = 100
 export const AUTHORITY_FILE = 'ca.pem'
 const KEY_FILE = 'ca.key'
 
@@ -25,43 +49,113 @@ export async function openProvidedCertificate(
   keyFile: string,
   log: Pick<Log, 'warn' | 'info'>,
 ): Promise<Certificates> {
-  const readContext = async () => createSecureContext({ cert: await readFile(certFile), key: await readFile(keyFile) })
+  const read = async (): Promise<KeyAndCertificate> => ({
+    cert: await readFile(certFile),
+    key: await readFile(keyFile),
+  })
   const readVersion = async () => {
     const files = await Promise.all([stat(certFile), stat(keyFile)])
     return files.map((file) => `${file.mtimeMs} ${file.ino} ${file.size}`).join()
   }
   let version = await readVersion()
-  let context = await readContext()
+  let current = await read()
+  let context = createSecureContext(current)
   const check = async () => {
     try {
-      const current = await readVersion()
-      if (current === version) return
-      context = await readContext()
-      version = current
+      const found = await readVersion()
+      if (found === version) return
+      const changed = await read()
+      context = createSecureContext(changed)
+      current = changed
+      version = found
       log.info({ file: certFile }, 'loaded the new ingress certificate')
     } catch (error) {
       log.warn({ err: error, file: certFile }, 'failed to read the ingress certificate, the previous one stays in use')
     }
   }
   const timer = setInterval(() => void check(), CHECK_EVERY_MS).unref()
-  return { contextFor: () => context, close: () => clearInterval(timer) }
+  return {
+    contextFor: () => context,
+    has: () => true,
+    defaultFor: () => current,
+    close: () => clearInterval(timer),
+  }
 }
 
 export async function openLocalAuthority(folder: string, domain: string): Promise<Certificates> {
-  const authority = await readOrCreateAuthority(folder, domain)
-  const { privateKey, publicKey } = newKeys()
-  const key = privateKey.export({ type: 'pkcs8', format: 'pem' }) as string
-  const cached = new Map<string, SecureContext>()
-  return {
-    contextFor(name) {
-      const known = cached.get(name)
-      if (known) return known
-      if (cached.size >= CACHED_MAX) cached.delete(cached.keys().next().value!) // The oldest; the map is not empty.
-      const context = createSecureContext({ key, cert: issueServer(authority, publicKey, name, SERVER_DAYS) })
-      cached.set(name, context)
-      return context
-    },
-    close() {},
+  return new LocalCertificates(await readOrCreateAuthority(folder, domain), domain)
+}
+
+type Issued = KeyAndCertificate & { context: SecureContext; renewAtMs: number }
+
+class LocalCertificates implements Certificates {
+  readonly #authority: Authority
+  readonly #domain: string
+  readonly #keys = newKeys()
+  readonly #limiter = new RateLimiter(SIGNATURES_PER_MINUTE)
+  /** By host name, the oldest first. */
+  readonly #issued = new Map<string, Issued>()
+  readonly #addresses = new Set<string>()
+  #default: Issued
+
+  constructor(authority: Authority, domain: string) {
+    this.#authority = authority
+    this.#domain = domain
+    this.#default = this.#issueDefault()
+  }
+
+  has(name: string): boolean {
+    return this.#usesDefault(name) || this.#find(name) !== undefined
+  }
+
+  contextFor(name: string, sandboxId: string | undefined): SecureContext {
+    if (this.#usesDefault(name)) return this.#getDefault().context
+    const found = this.#find(name)
+    if (found) return found.context
+    if (this.#limiter.take(sandboxId ?? 'no sandbox', Date.now()) !== undefined) return this.#getDefault().context
+    this.#issued.delete(name)
+    if (this.#issued.size >= CACHED_MAX) this.#issued.delete(this.#issued.keys().next().value!) // The map is not empty.
+    const issued = this.#issue([name], [])
+    this.#issued.set(name, issued)
+    return issued.context
+  }
+
+  defaultFor(address: string): KeyAndCertificate {
+    if (isIP(address) !== 0 && !this.#addresses.has(address) && this.#addresses.size < ADDRESSES_MAX) {
+      this.#addresses.add(address)
+      this.#default = this.#issueDefault()
+    }
+    return this.#getDefault()
+  }
+
+  close(): void {}
+
+  /** Where clients accept a wildcard, no name needs a separate certificate. */
+  #usesDefault(name: string): boolean {
+    return name === this.#domain || this.#domain.includes('.')
+  }
+
+  #find(name: string): Issued | undefined {
+    const issued = this.#issued.get(name)
+    return issued !== undefined && Date.now() < issued.renewAtMs ? issued : undefined
+  }
+
+  #getDefault(): Issued {
+    if (Date.now() >= this.#default.renewAtMs) this.#default = this.#issueDefault()
+    return this.#default
+  }
+
+  #issueDefault(): Issued {
+    return this.#issue([this.#domain, `*.${this.#domain}`], [...this.#addresses])
+  }
+
+  #issue(names: readonly string[], addresses: readonly string[]): Issued {
+    const { privateKey, publicKey } = this.#keys
+    const pair = {
+      key: privateKey.export({ type: 'pkcs8', format: 'pem' }),
+      cert: issueServer(this.#authority, publicKey, names, SERVER_DAYS, addresses),
+    }
+    return { ...pair, context: createSecureContext(pair), renewAtMs: Date.now() + RENEW_AFTER_MS }
   }
 }
 

@@ -1,5 +1,5 @@
 import assert from 'node:assert/strict'
-import { randomBytes } from 'node:crypto'
+import { randomBytes, X509Certificate } from 'node:crypto'
 import { once } from 'node:events'
 import { writeFile } from 'node:fs/promises'
 import http, { type IncomingMessage } from 'node:http'
@@ -8,10 +8,11 @@ import path from 'node:path'
 import { after, test } from 'node:test'
 import tls from 'node:tls'
 import { until } from '@warren/kit/testing/until'
+import { ulid } from '@warren/protocol'
 import { WebSocket, WebSocketServer } from 'ws'
-import { openProvidedCertificate } from './certificates.ts'
+import { openLocalAuthority, openProvidedCertificate, SIGNATURES_PER_MINUTE } from './certificates.ts'
 import { issueAuthority, issueServer, newKeys } from './issue-certificate.ts'
-import { createTestIngress, hostnameOf, serve } from './testing.ts'
+import { createTestIngress, hostnameOf, readAll, serve } from './testing.ts'
 
 const { host, ingress, ca, folder, owner, requestTo, newSandbox, waitForStatus, send } = await createTestIngress()
 
@@ -277,6 +278,58 @@ test('the certificate is for the requested name, and HTTP/2 is not offered', asy
   socket.destroy()
 })
 
+test('a client without a server name gets a certificate for the domain and the address it connected to', async () => {
+  const program = await serve((_request, response) => response.end('hello'))
+  const name = hostnameOf((await newSandbox()).id, program.port)
+  const socket = tls.connect({ host: '127.0.0.1', port: ingress.port, ca })
+  await once(socket, 'secureConnect')
+
+  assert.equal(socket.authorized, true, String(socket.authorizationError))
+  assert.equal(socket.getPeerCertificate().subjectaltname, 'DNS:localhost, DNS:*.localhost, IP Address:127.0.0.1')
+  const response = await readAll(socket, `GET / HTTP/1.1\r\nHost: ${name}\r\nConnection: close\r\n\r\n`)
+  assert.match(response, /^HTTP\/1\.1 200 [\s\S]*hello/)
+})
+
+test('names that lead to no sandbox are signed a limited number of times, and names of sandboxes still are', async () => {
+  const handshake = async (name: string) => {
+    const socket = tls.connect({
+      host: '127.0.0.1',
+      port: ingress.port,
+      servername: name,
+      ca,
+      rejectUnauthorized: false,
+    })
+    await once(socket, 'secureConnect')
+    const { subjectaltname } = socket.getPeerCertificate()
+    socket.destroy()
+    return subjectaltname
+  }
+  const { id } = await newSandbox()
+  const random = () => hostnameOf(`sb-${ulid()}`, 80)
+
+  const signed = []
+  for (let i = 0; i < SIGNATURES_PER_MINUTE + 40; i++) {
+    const name = random()
+    if ((await handshake(name)) === `DNS:${name}`) signed.push(name)
+  }
+
+  // A minute may have ended meanwhile; the limit is then renewed in part.
+  assert.ok(signed.length <= SIGNATURES_PER_MINUTE + 20, `${signed.length}`)
+  assert.match(String(await handshake(random())), /^DNS:localhost, DNS:\*\.localhost/)
+  assert.equal(await handshake(signed[0]!), `DNS:${signed[0]}`)
+  assert.equal(await handshake(hostnameOf(id, 80)), `DNS:${hostnameOf(id, 80)}`)
+})
+
+test('below a domain with a dot one wildcard certificate serves every name', async () => {
+  const certificates = await openLocalAuthority('', 'sandboxes.example.com')
+  const first = certificates.contextFor('a-80.sandboxes.example.com', undefined)
+
+  assert.equal(certificates.has('b-80.sandboxes.example.com'), true)
+  assert.equal(certificates.contextFor('b-80.sandboxes.example.com', undefined), first)
+  const { subjectAltName } = new X509Certificate(certificates.defaultFor('').cert)
+  assert.equal(subjectAltName, 'DNS:sandboxes.example.com, DNS:*.sandboxes.example.com')
+})
+
 test('a provided certificate is used, and its replacement as soon as the files change', async () => {
   const [cert, key] = [path.join(folder, 'provided.pem'), path.join(folder, 'provided.key')]
   const keys = newKeys()
@@ -284,15 +337,15 @@ test('a provided certificate is used, and its replacement as soon as the files c
   const write = async (name: string) => {
     const pair = newKeys()
     await writeFile(key, pair.privateKey.export({ type: 'pkcs8', format: 'pem' }))
-    await writeFile(cert, issueServer(authority, pair.publicKey, name, 1))
+    await writeFile(cert, issueServer(authority, pair.publicKey, [name], 1))
   }
   assert.match(issueAuthority(authority, 'example.com', 1), /BEGIN CERTIFICATE/)
   await write('one.example.com')
   const provided = await openProvidedCertificate(cert, key, { warn() {}, info() {} })
   after(() => provided.close())
-  const first = provided.contextFor('any')
+  const first = provided.contextFor('any', undefined)
 
   await write('two.example.com')
 
-  await until(() => provided.contextFor('any') !== first)
+  await until(() => provided.contextFor('any', undefined) !== first)
 })

@@ -1,5 +1,6 @@
 /** Issues X.509 certificates (RFC 5280) for a local authority and for the host names below its domain: P-256, SHA-256. */
 import { createHash, generateKeyPairSync, type KeyObject, randomBytes, sign } from 'node:crypto'
+import { addressBytes } from '../http/client-network.ts'
 import { bits, explicit, implicit, integer, octets, oid, sequence, set, TRUE, text, time } from './der.ts'
 
 export type Authority = { name: string; key: KeyObject; publicKey: KeyObject }
@@ -30,12 +31,23 @@ export function issueAuthority({ name, key, publicKey }: Authority, domain: stri
   ])
 }
 
-export function issueServer(authority: Authority, publicKey: KeyObject, name: string, days: number): string {
+/** `addresses` are IPv4 and IPv6 addresses: the name constraint of the authority is about names only. */
+export function issueServer(
+  authority: Authority,
+  publicKey: KeyObject,
+  names: readonly string[],
+  days: number,
+  addresses: readonly string[] = [],
+): string {
+  const alternatives = [
+    ...names.map((name) => implicit(2, Buffer.from(name))),
+    ...addresses.map((address) => implicit(7, addressBytes(address))),
+  ]
   return issue({ issuer: authority.name, subject: 'Warren sandbox', publicKey, days }, authority.key, [
     extension(BASIC_CONSTRAINTS, sequence(), true),
     extension(KEY_USAGE, bits(Buffer.from([0b1000_0000]), 7), true), // digitalSignature
     extension(EXTENDED_KEY_USAGE, sequence(oid(SERVER_AUTH))),
-    extension(SUBJECT_ALTERNATIVE_NAME, sequence(implicit(2, Buffer.from(name)))),
+    extension(SUBJECT_ALTERNATIVE_NAME, sequence(...alternatives)),
     extension(SUBJECT_KEY_ID, octets(keyIdOf(publicKey))),
     extension(AUTHORITY_KEY_ID, sequence(implicit(0, keyIdOf(authority.publicKey)))),
   ])

@@ -4,18 +4,20 @@
  * sandboxes.
  */
 import { createServer as createHttp, type IncomingMessage, type Server, type ServerOptions } from 'node:http'
-import { createServer as createHttps } from 'node:https'
+import { createServer as createHttps, type Server as HttpsServer } from 'node:https'
 import net, { type AddressInfo, type Socket } from 'node:net'
+import type { SecureContext } from 'node:tls'
 import type { Deps } from '../deps.ts'
 import { clientNetwork } from '../http/client-network.ts'
 import { RateLimiter } from '../http/rate-limit.ts'
-import type { Certificates } from './certificates.ts'
+import type { Certificates, KeyAndCertificate } from './certificates.ts'
 import { ClientConnections, INGRESS_LIMITS, type IngressLimits } from './client-connections.ts'
 import { IngressError } from './error.ts'
 import { clientAddress, createTrustedProxyCheck } from './headers.ts'
 import { parseHostname } from './hostname.ts'
 import { type Ingress, proxyRequest, proxyUpgrade } from './proxy.ts'
 import { createIngressStreams } from './streams.ts'
+import { isReachable } from './upstream.ts'
 import { UpstreamAgent } from './upstream-agent.ts'
 
 const TLS_HANDSHAKE = 22
@@ -36,7 +38,8 @@ export async function startIngressServer(
   const clients = new ClientConnections(metrics, limits)
   const checkRateLimit = createRateLimitCheck(deps, isTrustedProxy)
   const ingress: Ingress = { deps, streams, upstreams, isTrustedProxy, checkRateLimit }
-  const { plain, secure } = createHttpServers(deps.ingressAddress.domain, certificates, limits)
+  const { plain, secure } = createHttpServers(deps, certificates, limits)
+  const setDefaultCertificate = createDefaultCertificate(secure, certificates)
   clients.watch(plain, 'connection')
   clients.watch(secure, 'secureConnection')
   serve(ingress, clients, plain, false)
@@ -61,7 +64,11 @@ export async function startIngressServer(
     if (!isTrustedProxy(address.replace(/^::ffff:/, '')) && !clients.admit(socket, clientNetwork(address))) {
       return void socket.destroy()
     }
-    handOverAtFirstByte(socket, limits.firstByteMs, (first) => (first === TLS_HANDSHAKE ? secure : plain))
+    handOverAtFirstByte(socket, limits.firstByteMs, (first) => {
+      if (first !== TLS_HANDSHAKE) return plain
+      setDefaultCertificate(socket)
+      return secure
+    })
   })
   await new Promise<void>((resolve, reject) => {
     listener.once('error', reject)
@@ -82,7 +89,7 @@ export async function startIngressServer(
 }
 
 /** Two servers that do not listen: they get their connections from the TCP listener. */
-function createHttpServers(domain: string, certificates: Certificates, limits: IngressLimits) {
+function createHttpServers(deps: Deps, certificates: Certificates, limits: IngressLimits) {
   const options: ServerOptions = {
     requestTimeout: 0,
     keepAliveTimeout: limits.keepAliveMs,
@@ -94,11 +101,33 @@ function createHttpServers(domain: string, certificates: Certificates, limits: I
     ALPNProtocols: ['http/1.1'],
     handshakeTimeout: limits.handshakeMs,
     SNICallback: (name, done) => {
-      const known = parseHostname(name, domain) !== undefined
-      done(null, certificates.contextFor(known ? name.toLowerCase() : domain))
+      findContext(deps, certificates, name).then((context) => done(null, context), done)
     },
   })
   return { plain: createHttp(options), secure }
+}
+
+/** Names of another form get the certificate of the domain: what the client wants is not here. */
+async function findContext(deps: Deps, certificates: Certificates, serverName: string): Promise<SecureContext> {
+  const { domain } = deps.ingressAddress
+  const name = serverName.toLowerCase()
+  const target = parseHostname(name, domain)
+  if (target === undefined) return certificates.contextFor(domain, undefined)
+  if (certificates.has(name)) return certificates.contextFor(name, target.id)
+  // Without the database no sandbox is known. The request, which needs it too, then gets a 503.
+  const found = await deps.loaders.sandboxVersion(target.id).catch(() => undefined)
+  return certificates.contextFor(name, found && isReachable(found.row) ? target.id : undefined)
+}
+
+/** Before a TLS connection begins: the server's own certificate is used when the client sends no server name. */
+function createDefaultCertificate(server: HttpsServer, certificates: Certificates): (socket: Socket) => void {
+  let current: KeyAndCertificate | undefined
+  return (socket) => {
+    const wanted = certificates.defaultFor((socket.localAddress ?? '').replace(/^::ffff:/, ''))
+    if (wanted === current) return
+    server.setSecureContext(wanted)
+    current = wanted
+  }
 }
 
 /** Waits for the first byte, puts it back, and gives the connection to the server that `choose` names. */
