@@ -30,6 +30,8 @@ want iproute2 have ip
 want nftables have nft
 want libnftables1 have_file /usr/lib/*/libnftables.so.1
 want debian-archive-keyring have_file /usr/share/keyrings/debian-archive-keyring.gpg
+# Makes <ulid>-<port>.localhost resolve for programs that use the C library. Its installation edits /etc/nsswitch.conf.
+want libnss-myhostname have_file /usr/lib/*/libnss_myhostname.so.2
 want cargo have_new cargo
 want gcc have cc
 want libc6-dev have_file /usr/lib/*/libc.a

@@ -2,6 +2,7 @@
 import { cgroupChecks } from './cgroups.ts'
 import type { Check, Machine } from './check.ts'
 import { databaseChecks } from './database.ts'
+import { ingressNameChecks } from './ingress-names.ts'
 import { kernelChecks } from './kernel.ts'
 import { kvmChecks } from './kvm.ts'
 import { platformChecks } from './platform.ts'
@@ -13,6 +14,7 @@ export const listChecks = (machine: Machine): Check[] => [
   ...platformChecks(machine),
   ...resourceChecks(machine),
   ...portChecks(machine),
+  ...ingressNameChecks(machine),
   ...databaseChecks(machine),
   ...kvmChecks(),
   ...cgroupChecks(machine),

@@ -9,7 +9,8 @@ const HELP = `
 Each check prints one line, with the command that fixes what is missing. Nothing on the machine is changed.
 Run it as root to check everything that Warren uses.
 
-Reads WARREN_HOST, WARREN_PORT, WARREN_METRICS_PORT, WARREN_DATA_DIR, XDG_CACHE_HOME, DATABASE_URL and NO_COLOR.
+Reads WARREN_HOST, WARREN_PORT, WARREN_METRICS_PORT, WARREN_INGRESS_DOMAIN, WARREN_DATA_DIR, XDG_CACHE_HOME,
+DATABASE_URL and NO_COLOR.
 Exit status: 0 if nothing required is missing, 1 if something is, 2 for a wrong command line.`
 
 export function createDoctorCommand(terminal: Terminal): Command {
