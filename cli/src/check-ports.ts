@@ -2,15 +2,21 @@
 
 import { once } from 'node:events'
 import { createServer } from 'node:net'
+import { networkInterfaces } from 'node:os'
 import { warrenCommand } from '@warren/kit/warren-command'
 import type { Listeners } from './config.ts'
 
-export async function checkPorts(listeners: Listeners): Promise<void> {
-  const { host, port, metricsHost, metricsPort, ingress, ingressHost, ingressPort } = listeners
+export async function checkPorts(listeners: Listeners, servesGuests: boolean): Promise<void> {
+  const { host, port, guestHost, metricsHost, metricsPort, ingress, ingressHost, ingressPort } = listeners
   await checkPort(host, port, 'WARREN_HOST', 'WARREN_PORT')
+  // Without another Warren on this machine the address does not exist yet, and nothing can listen on it.
+  if (servesGuests && hasAddress(guestHost)) await checkPort(guestHost, port, 'WARREN_GUEST_HOST', 'WARREN_PORT')
   await checkPort(metricsHost, metricsPort, 'WARREN_METRICS_HOST', 'WARREN_METRICS_PORT')
   if (ingress) await checkPort(ingressHost || host, ingressPort, 'WARREN_INGRESS_HOST', 'WARREN_INGRESS_PORT')
 }
+
+const hasAddress = (wanted: string): boolean =>
+  Object.values(networkInterfaces()).some((addresses) => addresses?.some(({ address }) => address === wanted))
 
 async function checkPort(host: string, port: number, hostSetting: string, portSetting: string): Promise<void> {
   const server = createServer()

@@ -12,7 +12,15 @@ import type { Readable } from 'node:stream'
 
 type Message<Ready> = (Ready & { ready: true }) | { failed: string } | { progress: string }
 
-export type Child<Ready> = Ready & { exited: Promise<string>; stop(): Promise<void> }
+export type Child<Ready> = Ready & {
+  exited: Promise<string>
+  stop(): Promise<void>
+  /** Sends a message and waits for the one that `isReply` accepts. */
+  request<Reply extends object>(message: object, isReply: (reply: object) => reply is Reply): Promise<Reply>
+}
+
+/** A reply takes milliseconds; a busy machine may need seconds. */
+const REPLY_LIMIT_MS = 20_000
 
 export type ChildSettings = {
   /** As messages name it: "the control plane". */
@@ -42,7 +50,12 @@ export async function startChild<Ready extends object>(
   try {
     const ready = waitUntilReady<Ready>(child, settings, exited, stderr, signal)
     await Promise.all([ready, child.pid && settings.onSpawn(child.pid)])
-    return { ...(await ready), exited, stop }
+    return {
+      ...(await ready),
+      exited,
+      stop,
+      request: (message, isReply) => sendRequest(child, settings.name, message, isReply, exited),
+    }
   } catch (error) {
     await stop()
     throw error
@@ -62,14 +75,37 @@ async function waitUntilReady<Ready extends object>(
   const { promise, resolve, reject } = Promise.withResolvers<Ready>()
   child.on('message', (message: Message<Ready>) => {
     if ('progress' in message) onProgress(message.progress)
+    else if ('ready' in message) resolve(message)
     else if ('failed' in message) reject(new Error(`${name} did not start: ${message.failed}`))
-    else resolve(message)
   })
   void exited.then((reason) => reject(new Error(`${name} did not start (${reason})\n${stderr.take()}`.trim())))
   limit.addEventListener('abort', () =>
     reject(signal.aborted ? signal.reason : new Error(`${name} did not start within ${startLimitMs / 1000} s`)),
   )
   return promise
+}
+
+async function sendRequest<Reply extends object>(
+  child: ChildProcess,
+  name: string,
+  message: object,
+  isReply: (reply: object) => reply is Reply,
+  exited: Promise<string>,
+): Promise<Reply> {
+  const { promise, resolve, reject } = Promise.withResolvers<Reply>()
+  const onMessage = (reply: object) => {
+    if (isReply(reply)) resolve(reply)
+  }
+  const timer = setTimeout(() => reject(new Error(`${name} did not reply within ${REPLY_LIMIT_MS} ms`)), REPLY_LIMIT_MS)
+  void exited.then((reason) => reject(new Error(`${name} ended before it replied (${reason})`)))
+  child.on('message', onMessage)
+  try {
+    child.send(message, (error) => error && reject(error))
+    return await promise
+  } finally {
+    clearTimeout(timer)
+    child.off('message', onMessage)
+  }
 }
 
 /** Buffers a stream until `release`, which writes the rest of the buffer and all later output to our stderr. */

@@ -6,6 +6,7 @@ import { ROOT } from './config.ts'
 
 export type ControlPlane = Child<{
   baseUrl: string
+  port: number
   metricsUrl: string
   ingressUrl?: string
   ingressPort?: number

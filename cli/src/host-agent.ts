@@ -18,8 +18,16 @@ export const canRunVms = (env: NodeJS.ProcessEnv): boolean =>
 
 export const hostSocket = (config: InstanceConfig): string => path.join(config.dataDir, 'host.sock')
 
+/** `WARREN_PORT=0`: its port is known only when the API listens. Nothing reaches it from a sandbox before. */
+export async function openApiPort(hostAgent: HostAgent, port: number): Promise<void> {
+  const isReply = (reply: object): reply is { failed?: string } => 'openedApiPort' in reply
+  const { failed } = await hostAgent.request({ openApiPort: port }, isReply)
+  if (failed !== undefined) throw new Error(`failed to open port ${port} of the API to sandboxes: ${failed}`)
+}
+
 export function startHostAgent(
   config: InstanceConfig,
+  apiPort: number,
   callbacks: { onSpawn: (pid: number) => Promise<void>; onProgress: (text: string) => void },
   signal: AbortSignal,
 ): Promise<HostAgent> {
@@ -33,6 +41,7 @@ export function startHostAgent(
         WARREN_DATA_DIR: config.dataDir,
         WARREN_CACHE_DIR: CACHE_DIR,
         WARREN_HOST_SOCKET: hostSocket(config),
+        WARREN_PORT: String(apiPort),
         WARREN_LOG_LEVEL: process.env.WARREN_LOG_LEVEL || 'warn',
       },
       startLimitMs: START_LIMIT_MS,

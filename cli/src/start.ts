@@ -16,7 +16,7 @@ import { checkPorts } from './check-ports.ts'
 import { type InstanceConfig, type Listeners, readInstanceConfig, readListeners } from './config.ts'
 import { type ControlPlane, startControlPlane } from './control-plane.ts'
 import { checkDatabase, describeDatabase, type EmbeddedDatabase, startDatabase } from './database.ts'
-import { canRunVms, type HostAgent, hostSocket, startHostAgent } from './host-agent.ts'
+import { canRunVms, type HostAgent, hostSocket, openApiPort, startHostAgent } from './host-agent.ts'
 import { findProcess, type Instance, removeInstanceFile, writeInstanceFile } from './instance-file.ts'
 import { lockDataDir } from './lock-data-dir.ts'
 import { print, printError, printStep } from './output.ts'
@@ -69,7 +69,7 @@ export async function startInstance(): Promise<void> {
 async function startServices(config: InstanceConfig, listeners: Listeners, stack: StopStack): Promise<ControlPlane> {
   const instance = await lockDataDir(config)
   stack.add('instance file', () => removeInstanceFile(config))
-  await checkPorts(listeners)
+  await checkPorts(listeners, canRunVms(process.env))
   await checkUserNamespaces()
 
   const databaseUrl = await startOrCheckDatabase(config, stack)
@@ -80,11 +80,19 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
     children.set(name, pid)
     return publish({ children: [...children.values()].map(findProcess).filter((child) => child !== undefined) })
   }
-  if (canRunVms(process.env)) await superviseHostAgent(config, stack, publishChild('host agent'))
+  const api = { port: listeners.port }
+  const findHostAgent = canRunVms(process.env)
+    ? await superviseHostAgent(config, api, stack, publishChild('host agent'))
+    : () => undefined
   const controlPlane = new Supervisor<ControlPlane>('the control plane', async (previous, signal) => {
     const ports = samePorts(listeners, previous)
     const started = await startControlPlane({ ...env, ...ports }, publishChild('control plane'), signal)
     try {
+      const hostAgent = findHostAgent()
+      if (api.port === 0) {
+        api.port = started.port
+        if (hostAgent) await openApiPort(hostAgent, api.port)
+      }
       await publish({ baseUrl: started.baseUrl, databaseUrl })
       return started
     } catch (error) {
@@ -96,16 +104,21 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
   return printStep('control plane', () => controlPlane.start())
 }
 
-/** While it starts, its progress is shown in the step's line; later (an image is ready) on separate lines. */
+/**
+ * While it starts, its progress is shown in the step's line; later (an image is ready) on separate lines. `api.port` is read
+ * at each start, because the system may choose the port. Returns a function that finds the current host agent.
+ */
 async function superviseHostAgent(
   config: InstanceConfig,
+  api: { port: number },
   stack: StopStack,
   onSpawn: (pid: number) => Promise<void>,
-): Promise<void> {
+): Promise<() => HostAgent | undefined> {
   const printLine = (text: string) => print(`  ${text}`)
   let onProgress = printLine
+  const callbacks = { onSpawn, onProgress: (text: string) => onProgress(text) }
   const hostAgent = new Supervisor<HostAgent>('the host agent', (_previous, signal) =>
-    startHostAgent(config, { onSpawn, onProgress: (text) => onProgress(text) }, signal),
+    startHostAgent(config, api.port, callbacks, signal),
   )
   stack.add('host agent', () => hostAgent.stop())
   await printStep('host agent', (progress) => {
@@ -113,6 +126,7 @@ async function superviseHostAgent(
     return hostAgent.start()
   })
   onProgress = printLine
+  return () => hostAgent.current
 }
 
 async function startOrCheckDatabase(config: InstanceConfig, stack: StopStack): Promise<string> {
@@ -134,6 +148,8 @@ const controlPlaneEnv = (config: InstanceConfig, databaseUrl: string): NodeJS.Pr
   WARREN_LOCAL_KEY_FILE: config.keyFile,
   WARREN_INGRESS_CA_DIR: config.caDir,
   WARREN_HOST_SOCKET: canRunVms(process.env) ? hostSocket(config) : '',
+  // The host agent has set up the address at which sandboxes see this machine.
+  WARREN_SERVE_GUESTS: canRunVms(process.env) ? 'true' : 'false',
   // Readiness is printed here and requests are of no interest on a terminal, so only warnings are logged.
   WARREN_LOG_LEVEL: process.env.WARREN_LOG_LEVEL || 'warn',
 })
@@ -142,7 +158,7 @@ const controlPlaneEnv = (config: InstanceConfig, databaseUrl: string): NodeJS.Pr
 function samePorts(listeners: Listeners, previous: ControlPlane | undefined): NodeJS.ProcessEnv {
   if (previous === undefined) return {}
   return {
-    ...(listeners.port === 0 ? { WARREN_PORT: new URL(previous.baseUrl).port } : {}),
+    ...(listeners.port === 0 ? { WARREN_PORT: String(previous.port) } : {}),
     ...(listeners.ingressPort === 0 ? { WARREN_INGRESS_PORT: String(previous.ingressPort ?? 0) } : {}),
     ...(listeners.metricsPort === 0 ? { WARREN_METRICS_PORT: new URL(previous.metricsUrl).port } : {}),
   }

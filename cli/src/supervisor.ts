@@ -27,6 +27,11 @@ export class Supervisor<S extends Service> {
     this.#start = start
   }
 
+  /** The service that runs or ended last. */
+  get current(): S | undefined {
+    return this.#current
+  }
+
   async start(): Promise<S> {
     const first = this.#startOnce()
     this.#work = first

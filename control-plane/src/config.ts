@@ -19,7 +19,7 @@ import {
 export const SETTINGS = {
   ...LISTENERS,
   baseUrl: url('WARREN_BASE_URL', {
-    defaultText: 'from WARREN_HOST and WARREN_PORT',
+    defaultText: 'from WARREN_GUEST_HOST, or without virtual machines from WARREN_HOST, and WARREN_PORT',
     description: 'URL under which clients reach the API, if a proxy is in front of it. May contain a path.',
   }),
   databaseUrl: DATABASE_URL,
@@ -58,6 +58,11 @@ export const SETTINGS = {
     description: 'Users, by id, name or external id, that are operators in addition to those marked in the database.',
   }),
   hostSocket: HOST_SOCKET,
+  serveGuests: flag('WARREN_SERVE_GUESTS', {
+    default: false,
+    description: 'Listen on WARREN_GUEST_HOST too. The host agent of this machine must have added that address.',
+    internal: true,
+  }),
   // Clients give up after 60 s, and rolling back a failed create needs some of that time.
   bootLimitSeconds: integer('WARREN_BOOT_LIMIT_SECONDS', {
     default: 45,

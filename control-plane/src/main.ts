@@ -7,7 +7,6 @@
  */
 
 import { randomUUID } from 'node:crypto'
-import type { AddressInfo } from 'node:net'
 import { ConfigError } from '@warren/kit/config'
 import { errorText } from '@warren/kit/error-text'
 import { createLog, type Log, logFormat } from '@warren/kit/log'
@@ -21,6 +20,7 @@ import { connectDatabase } from './db/connect.ts'
 import { migrate } from './db/migrate.ts'
 import { watchHosts } from './hosts/heartbeat.ts'
 import { CredentialCache } from './http/credential-cache.ts'
+import { listenForRequests } from './http/listen.ts'
 import { watchCredentialChanges } from './http/watch-credentials.ts'
 import { startIngress } from './ingress/start.ts'
 import { JOBS, SWEEPS } from './jobs/registry.ts'
@@ -30,7 +30,7 @@ import { startOperatorServer } from './observe/server.ts'
 import { startTracing } from './observe/tracing.ts'
 import { ensureLocalUser } from './users/local.ts'
 
-type Urls = { baseUrl: string; metricsUrl: string; ingressUrl?: string; ingressPort?: number }
+type Urls = { baseUrl: string; port: number; metricsUrl: string; ingressUrl?: string; ingressPort?: number }
 
 /** Less than the 10 s that `warren start` allows for stopping all processes. */
 const STOP_LIMIT_MS = 4_000
@@ -91,11 +91,11 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
 
   // Before the API listens: a create right after the start must find the host.
   await watchHosts.run(deps)
-  await app.listen({ host: config.host, port: config.port })
-  stack.add('http', () => closeApp(app))
-  const { port } = app.server.address() as AddressInfo
+  const listening = await listenForRequests(app, config)
+  stack.add('http', () => listening.close())
   return {
-    baseUrl: config.baseUrl ?? `http://${urlHost(config.host)}:${port}`,
+    baseUrl: listening.baseUrl,
+    port: listening.port,
     metricsUrl: `${operator.url}/metrics`,
     ...(ingress
       ? { ingressUrl: `https://<id>-<port>.${deps.ingressAddress.urlDomain}`, ingressPort: ingress.port }
@@ -111,22 +111,6 @@ async function migrateDatabase(config: Config, log: Log): Promise<void> {
   } finally {
     await database.close()
   }
-}
-
-/** Gives requests 2 s to end. Streams, which may last for hours, must not delay the stop. */
-async function closeApp(app: Awaited<ReturnType<typeof buildApp>>): Promise<void> {
-  const closeRest = setTimeout(() => app.server.closeAllConnections(), 2_000)
-  try {
-    await app.close()
-  } finally {
-    clearTimeout(closeRest)
-  }
-}
-
-/** The host for URLs: where the API listens on all addresses, clients connect to the loopback address. */
-function urlHost(host: string): string {
-  if (host === '0.0.0.0' || host === '::') return '127.0.0.1'
-  return host.includes(':') ? `[${host}]` : host
 }
 
 async function stop(exitCode: number): Promise<never> {

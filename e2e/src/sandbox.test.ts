@@ -3,12 +3,14 @@ import assert from 'node:assert/strict'
 import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { existsSync } from 'node:fs'
-import { request } from 'node:http'
-import { release } from 'node:os'
+import { createServer, request } from 'node:http'
+import type { AddressInfo } from 'node:net'
+import { networkInterfaces, release } from 'node:os'
 import { describe, test } from 'node:test'
 import { CreateosSandboxNotFoundError, type Sandbox } from '@nodeops-createos/sandbox'
 import { until } from '@warren/kit/testing/until'
-import { findInstanceFile, kill } from './support/instance.ts'
+import { findInstanceFile, kill, runWarren } from './support/instance.ts'
+import { requestOk } from './support/sandboxes.ts'
 import {
   cannotRunVms,
   findQemuPid,
@@ -108,13 +110,52 @@ describe('a sandbox in a real VM', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     await until(async () => (await running()) === '0', 'the command has exited', 6_000)
   })
 
-  test('reaches the internet by name, but neither the host nor private networks', async () => {
+  test('reaches the internet by name, but no port of the host except the API, and no private networks', async () => {
     const source = "grep -rhom1 'http[^ ]*' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -1"
     const fetchStatus = (url: string) => sh(`curl -s -o /dev/null -m 5 -w '%{http_code}' ${url} || true`)
 
     assert.match(await sh(`curl -sL -o /dev/null -m 20 -w '%{http_code}' $(${source})`), /^[234]\d\d$/)
-    for (const closed of ['http://172.30.0.1', 'http://169.254.1.1:8080', 'http://10.0.0.1', warren.instance.baseUrl]) {
-      assert.equal(await fetchStatus(closed), '000', closed)
+    const secret = createServer((_request, response) => response.end('secret')).listen(0, '0.0.0.0')
+    await once(secret, 'listening')
+    const { port } = secret.address() as AddressInfo
+    const api = new URL(warren.instance.baseUrl)
+    const closed = [
+      'http://172.30.0.1',
+      'http://10.0.0.1',
+      `http://127.0.0.1:${api.port}`,
+      `http://${api.hostname}:${port}`,
+      ...listOwnAddresses().map((address) => `http://${address}:${api.port}`),
+      ...listOwnAddresses().map((address) => `http://${address}:${port}`),
+    ]
+    for (const url of closed) assert.equal(await fetchStatus(url), '000', url)
+    assert.equal(await fetchStatus(`${api.origin}/v1/whoami`), '401')
+    secret.close()
+  })
+
+  test('a program in it uses the base URL that warren env prints, if its egress list allows it', async (t) => {
+    const { stdout } = await runWarren(warren.instance.dataDir, 'env')
+    const [, baseUrl = ''] = /^WARREN_BASE_URL=(\S+)$/m.exec(stdout) ?? []
+    const { hostname, port } = new URL(baseUrl)
+    const call = async (egress: string[], path: string, credential: string) => {
+      await requestOk(warren, 'PUT', `/sandboxes/${sandbox.id}/egress`, { egress })
+      return sh(`curl -s -m 5 -H 'X-Api-Key: ${credential}' ${baseUrl}${path} || echo none`)
+    }
+    t.after(() => requestOk(warren, 'PUT', `/sandboxes/${sandbox.id}/egress`, { egress: [] }))
+    const { token } = (await requestOk(warren, 'POST', `/sandboxes/${sandbox.id}/access-token`)) as { token: string }
+    const own = `/v1/sandboxes/${sandbox.id}`
+    const { key } = warren.instance
+
+    assert.equal(baseUrl, warren.instance.baseUrl)
+    assert.equal((await fetch(`${baseUrl}/v1/whoami`, { headers: { 'x-api-key': key } })).status, 200)
+    assert.equal(JSON.parse(await call([], own, token)).data.id, sandbox.id)
+    assert.equal(JSON.parse(await call([], '/v1/sandboxes', key)).data.data[0].id, sandbox.id)
+    assert.match(await call([], '/v1/sandboxes', token), /a sandbox access token may not do this/)
+    assert.match(await call([], own, 'wrong'), /invalid api key/)
+    for (const rule of [hostname, `${hostname}:${port}`, `${hostname}/32`]) {
+      assert.equal(JSON.parse(await call([rule], own, token)).data.id, sandbox.id, rule)
+    }
+    for (const rule of ['none', 'example.com', '0.0.0.0/0', `${hostname}:1`]) {
+      assert.equal(await call([rule], own, token), 'none', rule)
     }
   })
 
@@ -242,3 +283,9 @@ describe('a sandbox in a real VM', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     assert.equal((await warren.client.getSandbox(sandbox.id)).status, 'destroyed')
   })
 })
+
+/** The addresses of this machine on the networks around it. */
+const listOwnAddresses = (): string[] =>
+  Object.entries(networkInterfaces())
+    .filter(([name]) => name !== 'lo' && !/^w[0-9a-f]{8}\d+$/.test(name))
+    .flatMap(([, addresses = []]) => addresses.filter(({ family }) => family === 'IPv4').map(({ address }) => address))

@@ -8,6 +8,7 @@ import path from 'node:path'
 import { errorText } from '@warren/kit/error-text'
 import { writeFileDurably } from '@warren/kit/files'
 import type { Log } from '@warren/kit/log'
+import { isLoopback } from '@warren/kit/shared-settings'
 import type { Config } from './config.ts'
 import { type Network, openNetwork } from './net/open.ts'
 
@@ -28,7 +29,7 @@ export async function chooseNetwork(config: Config, log: Log): Promise<{ network
       const network = await openNetwork(log, {
         instance: config.instance,
         cidr,
-        apiPorts: config.apiPort === 0 ? [] : [config.apiPort],
+        api: { port: config.apiPort, beyondLoopback: !isLoopback(config.apiHost) },
         poolSize: READY_SLOTS,
         tapOwnerUid: 0,
         stateDir: networkStateDir(config),

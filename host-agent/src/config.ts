@@ -63,8 +63,10 @@ export const SETTINGS = {
     defaultText: 'devbox:1',
     description: 'Images, separated by commas, that are built in the background after the start. `none` builds none.',
   }),
-  // Guests may reach the API on this port if it listens beyond loopback.
+  // Where guests may reach the API: at GUEST_HOST, and at other addresses of the machine if it listens beyond loopback.
+  apiHost: LISTENERS.host,
   apiPort: LISTENERS.port,
+  guestHost: LISTENERS.guestHost,
   ...LOGGING,
 }
 

@@ -31,6 +31,7 @@ import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
 import { openImageStore } from './images/store.ts'
 import { createLimiter } from './limiter.ts'
+import type { Network } from './net/open.ts'
 import { createMetrics, measureProcess } from './observe/metrics.ts'
 import { createPool } from './pool/pool.ts'
 import { prepareAll } from './prepare.ts'
@@ -113,6 +114,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   const metrics = createMetrics()
   measureProcess(metrics, 'netd', network.netd)
   measureProcess(metrics, 'vmm_launcher', launcher)
+  openApiPortOnRequest(network)
   const deps: Deps = {
     config: { ...config, cidr },
     log,
@@ -161,6 +163,19 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   stack.add('listener', () => app.close())
   const background = prepareAll(deps, reportProgress)
   stack.add('background work', () => background)
+}
+
+/** With `WARREN_PORT=0` the launcher knows the port of the API only after the control plane has started. */
+function openApiPortOnRequest(network: Network): void {
+  process.on('message', async (message: { openApiPort?: number }) => {
+    const { openApiPort: port } = message
+    if (port === undefined) return
+    const failed = await network.openApiPort(port).then(
+      () => undefined,
+      (error) => errorText(error),
+    )
+    if (process.connected) process.send?.({ openedApiPort: port, failed })
+  })
 }
 
 function listVmms(vms: Vms): VmmRecord[] {

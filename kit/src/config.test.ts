@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { ConfigError, choice, flag, integer, list, readConfig, text, url } from './config.ts'
+import { ConfigError, choice, flag, integer, linkLocalAddress, list, readConfig, text, url } from './config.ts'
 
 const SETTINGS = {
   port: integer('PORT', { default: 8080, min: 0, max: 65_535, description: 'Port.' }),
@@ -52,4 +52,22 @@ test('a setting carries its default as text, for the documentation', () => {
     Object.values(SETTINGS).map(({ defaultText }) => defaultText),
     ['8080', 'info', 'warren', 'off', 'none', ''],
   )
+})
+
+test('a link-local address is neither reserved nor that of the metadata service of clouds', () => {
+  const settings = { host: linkLocalAddress('HOST', { default: '169.254.1.1', description: 'Address.' }) }
+
+  assert.equal(readConfig(settings, {}).host, '169.254.1.1')
+  assert.equal(readConfig(settings, { HOST: '169.254.20.255' }).host, '169.254.20.255')
+  for (const bad of [
+    '169.254.169.254',
+    '169.254.0.1',
+    '169.254.255.1',
+    '169.254.1.256',
+    '169.254.1',
+    '10.0.0.1',
+    'x',
+  ]) {
+    assert.throws(() => readConfig(settings, { HOST: bad }), /HOST must be an address from 169\.254\.1\.0/, bad)
+  }
 })

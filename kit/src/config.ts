@@ -69,6 +69,22 @@ export const url = (name: string, options: Documentation) =>
     return value.replace(/\/+$/, '')
   })
 
+/** Cloud providers serve credentials of the machine at this address. */
+const METADATA_ADDRESS = '169.254.169.254'
+
+/** An IPv4 address that is valid on one link only (RFC 3927), without the parts of the block that are reserved. */
+export const linkLocalAddress = (name: string, options: { default: string } & Documentation) =>
+  setting(name, options, (value) => {
+    const [, third = '', fourth = ''] = /^169\.254\.(0|[1-9]\d{0,2})\.(0|[1-9]\d{0,2})$/.exec(value) ?? []
+    const isUsable = third !== '' && Number(third) >= 1 && Number(third) <= 254 && Number(fourth) <= 255
+    if (!isUsable || value === METADATA_ADDRESS) {
+      throw new Error(
+        `must be an address from 169.254.1.0 to 169.254.254.255 other than ${METADATA_ADDRESS}, not "${value}"`,
+      )
+    }
+    return value
+  })
+
 /** An empty value means the default, because that is what people mean by `VAR= command`. */
 function setting<T>(name: string, options: { default: T } & Documentation, parse: (text: string) => T): Setting<T> {
   return {

@@ -1,5 +1,5 @@
 /** Settings that more than one program reads, declared once so that their defaults agree. */
-import { choice, flag, integer, text } from './config.ts'
+import { choice, flag, integer, linkLocalAddress, text } from './config.ts'
 
 const PORT = { min: 0, max: 65_535 }
 
@@ -21,9 +21,18 @@ export const DATABASE_URL = text('DATABASE_URL', {
   description: 'URL of another PostgreSQL server, version 16 or newer.',
 })
 
+/** Host agents set it up on the loopback interface; with virtual machines the API listens there too. */
+export const GUEST_HOST = linkLocalAddress('WARREN_GUEST_HOST', {
+  default: '169.254.1.1',
+  description:
+    'Link-local address at which sandboxes see this machine: their gateway, their DNS server and, at `WARREN_PORT`, the API. ' +
+    'Change it only while no sandbox runs.',
+})
+
 export const LISTENERS = {
   host: text('WARREN_HOST', { default: '127.0.0.1', description: 'Address that the API listens on.' }),
   port: integer('WARREN_PORT', { default: 8080, ...PORT, description: 'Port that the API listens on.' }),
+  guestHost: GUEST_HOST,
   metricsHost: text('WARREN_METRICS_HOST', {
     default: '127.0.0.1',
     description: 'Address that the Prometheus endpoint `/metrics` listens on.',
@@ -45,6 +54,9 @@ export const LISTENERS = {
     description: 'Port that ingress listens on, for HTTP and HTTPS.',
   }),
 }
+
+/** Whether a listener on this host is for this machine only. A name other than `localhost` may have any address. */
+export const isLoopback = (host: string): boolean => /^(127\.\d+\.\d+\.\d+|::1|localhost)$/.test(host)
 
 /**
  * `warren start` passes `ingress` in its data directory. If it is empty, the control plane keeps the authority in memory

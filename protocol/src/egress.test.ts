@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import fc from 'fast-check'
-import { isOpenEgress, parseEgressRule, parseEgressRules } from './egress.ts'
+import { type EgressRule, isOpenEgress, namesHost, parseEgressRule, parseEgressRules } from './egress.ts'
 
 const host = (name: string, ports = [80, 443], subdomains = false) => ({ kind: 'host', host: name, subdomains, ports })
 
@@ -101,4 +101,14 @@ test('every address and prefix is parsed, and no text makes the parser throw', (
       parseEgressRule(text)
     }),
   )
+})
+
+test('a rule names the host if it is its address or a link-local block around it', () => {
+  const names = (text: string) => namesHost(parseEgressRule(text) as EgressRule, '169.254.1.1')
+
+  for (const rule of ['169.254.1.1', '169.254.1.1:8080', '169.254.1.0/24', '169.254.0.0/16:80'])
+    assert.ok(names(rule), rule)
+  for (const rule of ['169.254.1.2', '169.254.2.0/24', '169.254.0.0/15', '0.0.0.0/0', '*', 'none', 'example.com']) {
+    assert.ok(!names(rule), rule)
+  }
 })

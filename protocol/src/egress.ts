@@ -79,6 +79,17 @@ export function parseEgressRule(text: string): EgressRule | string {
   return fail('a host may have port 80 or 443 only, other ports need an IP or CIDR rule')
 }
 
+const LINK_LOCAL_PREFIX = 16
+
+/**
+ * Whether the rule is about the address at which sandboxes see their host, and so opens the API there. A block around it
+ * counts if it is link-local; a wider one, such as 0.0.0.0/0, opens public addresses only.
+ */
+export function namesHost(rule: EgressRule, hostAddress: string): rule is EgressRule & { kind: 'block' } {
+  if (rule.kind !== 'block' || rule.prefix < LINK_LOCAL_PREFIX) return false
+  return rule.address === renderIpv4((parseIpv4(hostAddress) ?? 0) & maskOf(rule.prefix))
+}
+
 function checkHost(host: string): string | undefined {
   if (/[^\x20-\x7e]/.test(host)) return 'write an international name in its xn-- form'
   if (host.includes('*')) return 'a wildcard must be the whole rule or its first label, as in *.example.com'

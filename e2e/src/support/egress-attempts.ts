@@ -128,7 +128,10 @@ export const NAMES: AttemptRow[] = [
   ['the root', dnsQuery('example', TYPE.NS), 'NXDOMAIN'],
 ]
 
-/** Every port on which this machine listens. Of the host a guest reaches only the resolver and the egress proxy. */
+/**
+ * Every port on which this machine listens. Of the host a guest reaches only the resolver and the egress proxy, and not the
+ * API, which no rule of the attacker names.
+ */
 export function attemptsAtThisHost(apiPort: number): AttemptRow[] {
   const listeners = [...runCommand('ss -Hltn').matchAll(/ (\S+):(\d+) /g)].map(([, at, port]) => ({
     at,
@@ -142,7 +145,9 @@ export function attemptsAtThisHost(apiPort: number): AttemptRow[] {
     [
       `this host, 169.254.1.1:${port}`,
       tcpExchange('169.254.1.1', port, httpRequest),
-      at === '169.254.1.1' ? new RegExp(`^(closed|no response|${ALERT})$|${FORBIDDEN.source}`, 's') : NO_RESPONSE,
+      at === '169.254.1.1' && port !== apiPort
+        ? new RegExp(`^(closed|no response|${ALERT})$|${FORBIDDEN.source}`, 's')
+        : NO_RESPONSE,
     ],
   ])
 }

@@ -3,6 +3,7 @@
  * directory), so that two Warrens on one machine, or tests that run in parallel, do not collide.
  */
 import { join } from 'node:path'
+import { GUEST_HOST } from '@warren/kit/shared-settings'
 
 /** The folder of `ip netns`, so that an operator can inspect the namespaces with the usual tools. */
 export const NETNS_FOLDER = '/run/netns'
@@ -12,8 +13,11 @@ export const GUEST_GATEWAY = '172.30.0.1'
 /** Of a guest that has booted and belongs to no sandbox yet, and of guests whose agent cannot change their address. */
 export const INITIAL_GUEST_ADDRESS = '172.30.0.2'
 export const GUEST_PREFIX = 30
-/** The address of the host for every sandbox: its gateway and its DNS server. */
-export const HOST_ADDRESS = '169.254.1.1'
+/**
+ * The address of the host for every sandbox: its gateway, its DNS server, and where the API listens for it. A constant and
+ * not an argument, because the processes of the host agent share one environment, and a process never needs a second one.
+ */
+export const HOST_ADDRESS = GUEST_HOST.read(process.env[GUEST_HOST.name])
 /** The public CLI shows the members of a private network as `<member>.<network>.fc.local`. */
 export const MEMBER_DOMAIN = 'fc.local'
 
@@ -42,6 +46,9 @@ export const netnsPath = (instance: string, slot: number): string => join(NETNS_
 /** The host's end of a slot's veth pair. All slots share a prefix, so that one rule matches them all. */
 export const outerVeth = (instance: string, slot: number): string => `${outerVethPrefix(instance)}${slot}`
 export const outerVethPrefix = (instance: string): string => `w${instance}`
+
+/** Of any Warren on this machine. */
+export const isOuterVeth = (name: string): boolean => /^w[0-9a-f]{8}\d{1,6}$/.test(name)
 
 export const hostTable = (instance: string): string => `warren_${instance}`
 export const HOST_TABLE_PREFIX = 'warren_'

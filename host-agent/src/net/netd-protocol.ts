@@ -2,14 +2,21 @@
 import type { EgressProxyPorts } from './egress-proxy-protocol.ts'
 import type { Policy } from './policy.ts'
 
+/** Where sandboxes reach the API, as far as their rules allow it: always at HOST_ADDRESS. */
+export type ApiListener = {
+  /** 0 as long as it is not known: the system chooses the port, and sandboxes reach nothing. */
+  port: number
+  /** It also listens on other addresses of the host, not only on loopback. */
+  beyondLoopback: boolean
+}
+
 export type HostSettings = {
   /** The block that the addresses of sandboxes are taken from. */
   cidr: string
   /** The interface to the internet. By default the interfaces of all default routes. */
   uplink?: string
   egressProxy: EgressProxyPorts
-  /** TCP ports of the host that sandboxes may reach: the API's, when it listens beyond loopback. */
-  apiPorts: readonly number[]
+  api: ApiListener
 }
 
 export type HostNetwork = {

@@ -17,6 +17,7 @@ import { moveToFreshHost, randomInstance, runLine, skipReason } from './testing/
 import { listRuleset } from './testing/kernel-state.ts'
 
 const SLOT = { mtu: 1400, tapOwnerUid: 1000 }
+const NO_API = { port: 0, beyondLoopback: false }
 const EGRESS_PROXY_PORTS = { dns: 20_000, http: 20_001, tls: 20_002 }
 const log = { warn: () => {} }
 const claim = (ip: string) => ({
@@ -113,7 +114,7 @@ test('two Warrens on one machine do not affect each other', { skip: skipReason }
   const overlapping = other.netd.request('setUpHost', {
     cidr: '100.65.0.0/16',
     egressProxy: EGRESS_PROXY_PORTS,
-    apiPorts: [],
+    api: NO_API,
   })
   await assert.rejects(overlapping, /100\.65\.0\.0\/16 belongs to another Warren on this machine/)
   await other.netd.request('tearDownHost')
@@ -122,6 +123,22 @@ test('two Warrens on one machine do not affect each other', { skip: skipReason }
   assert.match(listRuleset(), new RegExp(`warren_${one.instance}`))
   assert.equal(readFileSync('/proc/sys/net/ipv4/ip_forward', 'utf8').trim(), '1')
   assert.match(await runLine('ip addr show lo'), /169\.254\.1\.1/)
+
+  await one.netd.request('tearDownHost')
+  assert.doesNotMatch(await runLine('ip addr show lo'), /169\.254\.1\.1/)
+})
+
+test('after netd was killed, the next one of the same instance removes the table and the address', {
+  skip: skipReason,
+}, async (t) => {
+  const { netd } = await host(t, '100.65.8.0/24')
+  process.kill(netd.pid!, 'SIGKILL')
+  await until(() => netd.pid === undefined)
+
+  await netd.request('tearDownHost')
+
+  assert.doesNotMatch(await runLine('ip addr show lo'), /169\.254\.1\.1/)
+  assert.doesNotMatch(listRuleset(), /warren_/)
 })
 
 test('the pool provides ready slots and refills itself', { skip: skipReason }, async (t) => {
@@ -154,7 +171,7 @@ async function host(t: TestContext, cidr: string): Promise<{ netd: Netd; instanc
     if (netd.pid !== undefined) await netd.request('tearDownHost')
     await netd.close()
   })
-  await netd.request('setUpHost', { cidr, egressProxy: EGRESS_PROXY_PORTS, apiPorts: [] })
+  await netd.request('setUpHost', { cidr, egressProxy: EGRESS_PROXY_PORTS, api: NO_API })
   return { netd, instance }
 }
 

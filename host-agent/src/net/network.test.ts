@@ -24,8 +24,10 @@ import {
   WEB_PORT,
 } from './testing/host.ts'
 import { listFlows, listRuleset } from './testing/kernel-state.ts'
+import { withRules } from './testing/test-network.ts'
 
 const API_PORT = 8080
+const API = { port: API_PORT, beyondLoopback: true }
 const SECRET_PORT = 9999
 const ANNA = '100.64.0.10'
 const BERTA = '100.64.0.11'
@@ -48,7 +50,7 @@ if (skipReason === false) {
     network = await openNetwork(createLog({ name: 'test', level: 'warn', format: 'json' }), {
       instance,
       cidr: '100.64.0.0/16',
-      apiPorts: [API_PORT],
+      api: API,
       poolSize: 2,
       tapOwnerUid: 0,
       stateDir,
@@ -100,6 +102,83 @@ test('of the host a sandbox reaches only DNS and the API', { skip: skipReason },
   assert.deepEqual(outcomes, ['host', 'host', 'no answer', 'no answer', 'ECONNREFUSED'])
 })
 
+test('an API that listens for this machine and its sandboxes only is reached at one address', {
+  skip: skipReason,
+}, async () => {
+  const settings = { cidr: '100.64.0.0/16', egressProxy: network.egressProxyPorts }
+  await network.netd.request('setUpHost', { ...settings, api: { port: API_PORT, beyondLoopback: false } })
+
+  const outcomes = await anna.probe(
+    { tcp: '169.254.1.1', port: API_PORT },
+    { tcp: UPLINK.address, port: API_PORT },
+    { tcp: '169.254.1.1', port: SECRET_PORT },
+  )
+  await network.netd.request('setUpHost', { ...settings, api: API })
+
+  assert.deepEqual(outcomes, ['host', 'no answer', 'no answer'])
+})
+
+test('with rules a sandbox reaches the API if one of them names its address and port', {
+  skip: skipReason,
+}, async () => {
+  const outcomes: Record<string, string | undefined> = {}
+  for (const [i, rule] of [
+    '169.254.1.1',
+    `169.254.1.1:${API_PORT}`,
+    '169.254.1.0/24',
+    '169.254.1.1:1',
+    '0.0.0.0/0',
+  ].entries()) {
+    const ip = `100.64.0.${20 + i}`
+    const { slot } = await network.slots.claim(ip, withRules([rule]))
+    const guest = await startGuest(launcher, slot, ip)
+    const probe = { tcp: '169.254.1.1', port: API_PORT }
+    const secret = { tcp: '169.254.1.1', port: SECRET_PORT }
+    outcomes[rule] = (await guest.probe(probe, secret)).join(', ')
+    await guest.stop()
+    await network.slots.release(slot)
+  }
+
+  assert.deepEqual(outcomes, {
+    '169.254.1.1': 'host, no answer',
+    '169.254.1.1:8080': 'host, no answer',
+    '169.254.1.0/24': 'host, no answer',
+    '169.254.1.1:1': 'no answer, no answer',
+    '0.0.0.0/0': 'no answer, no answer',
+  })
+})
+
+test('the address for sandboxes is reached on this machine, and not from the networks around it', {
+  skip: skipReason,
+}, async () => {
+  const fetchFrom = (where: (line: string) => Promise<string>, address: string, port = API_PORT) =>
+    where(`curl -s --http0.9 -m 2 http://${address}:${port}/`).catch(() => 'no answer')
+  // A container bridge, for example: not an uplink.
+  await runLine('ip netns add neighbours')
+  await runLine('ip link add side0 type veth peer name side1 netns neighbours')
+  await runLine('ip addr add 192.168.44.1/24 dev side0')
+  await runLine('ip link set side0 up')
+  const neighbour = (line: string) => runLine(`ip netns exec neighbours ${line}`)
+  await neighbour('ip addr add 192.168.44.2/24 dev side1')
+  await neighbour('ip link set side1 up')
+  await neighbour('ip route add 169.254.1.1 via 192.168.44.1')
+  const outside = (line: string) => internet.run(line)
+  await outside(`ip route add 169.254.1.1 via ${UPLINK.address}`)
+  try {
+    assert.equal(await fetchFrom(runLine, '169.254.1.1'), 'host')
+    assert.equal(await fetchFrom(neighbour, '169.254.1.1'), 'no answer')
+    assert.equal(await fetchFrom(outside, '169.254.1.1'), 'no answer')
+    // Even at a port that the table does not know, such as one that the system has just chosen.
+    assert.equal(await fetchFrom(outside, '169.254.1.1', SECRET_PORT), 'no answer')
+    // Both reach the machine, so it is the rules that keep them away.
+    assert.equal(await fetchFrom(neighbour, '192.168.44.1'), 'host')
+    assert.equal(await fetchFrom(outside, UPLINK.address), 'host')
+  } finally {
+    await runLine('ip link del side0')
+    await runLine('ip netns del neighbours')
+  }
+})
+
 test('a sandbox reaches neither another sandbox nor an unused address', { skip: skipReason }, async () => {
   const outcomes = await anna.probe({ tcp: BERTA, port: WEB_PORT }, { tcp: '100.64.0.99', port: WEB_PORT })
 
@@ -136,7 +215,7 @@ test('a packet with a spoofed source address is dropped', { skip: skipReason }, 
 
 test('setting up the host again has no effect on sandboxes', { skip: skipReason }, async () => {
   const before = listRuleset()
-  const settings = { cidr: '100.64.0.0/16', egressProxy: network.egressProxyPorts, apiPorts: [API_PORT] }
+  const settings = { cidr: '100.64.0.0/16', egressProxy: network.egressProxyPorts, api: API }
   const again = await network.netd.request('setUpHost', settings)
 
   assert.deepEqual(again, network.host)

@@ -35,6 +35,8 @@ export type Network = {
   slots: Slots
   host: HostNetwork
   egressProxyPorts: EgressProxyPorts
+  /** For an API whose port the system chose: opens it to sandboxes and closes it to the networks around this machine. */
+  openApiPort: (port: number) => Promise<void>
   /**
    * Releases every slot that is neither adopted, claimed nor in the pool. The programs of dead VMs must have exited
    * before.
@@ -70,6 +72,10 @@ export async function openNetwork(log: Log, settings: NetworkSettings): Promise<
       slots,
       host,
       egressProxyPorts,
+      openApiPort: async (port) => {
+        const api = { ...settings.api, port }
+        await netd.request('setUpHost', { ...hostSettings, egressProxy: egressProxyPorts, api })
+      },
       reap: async () => {
         await slots.restore()
         return (await netd.request('reapAll', { except: slots.taken })).released

@@ -4,6 +4,7 @@ import { HOST_NETWORK_DEFAULT, type HostVmNetwork } from '@warren/protocol'
 import { allowsAddress, allowsName, compilePolicy, narrows, type Policy } from './policy.ts'
 
 const SETTINGS = { cidr: '100.64.0.0/16', privateCidrs: ['10.20.0.0/16'] }
+const EMPTY = { anyPort: [], onePort: [] }
 const policy = (egress: string[], networks: HostVmNetwork['networks'] = []): Policy =>
   compilePolicy({ ...HOST_NETWORK_DEFAULT, egress, networks }, SETTINGS)
 const network = (id: string, members: Record<string, string>) => ({
@@ -109,10 +110,27 @@ test('when two networks have members of the same name, the longer name distingui
 })
 
 test('a sandbox with rules reaches only DNS on the host, unless a rule names its address', () => {
-  assert.equal(policy([]).reachesHost, true)
-  assert.equal(policy(['none']).reachesHost, false)
-  assert.equal(policy(['169.254.0.0/16']).reachesHost, false)
-  assert.equal(policy(['169.254.1.1:8080']).reachesHost, true)
+  assert.equal(policy([]).hostPorts, 'all')
+  assert.equal(policy(['169.254.1.1', '169.254.1.1:8080']).hostPorts, 'all')
+  assert.equal(policy(['169.254.0.0/16']).hostPorts, 'all')
+  assert.deepEqual(policy(['169.254.1.1:8080', '169.254.1.0/24:80', '9.9.9.9:9']).hostPorts, [80, 8080])
+  for (const other of ['none', 'shop.example', '0.0.0.0/0', '169.254.0.0/15', '169.254.1.2', '169.254.169.254']) {
+    assert.deepEqual(policy([other]).hostPorts, [], other)
+  }
+})
+
+test('a rule about the host opens no other link-local address', () => {
+  const { rules, granted } = policy(['169.254.0.0/16', '169.254.1.1'])
+
+  assert.deepEqual([rules, granted], [EMPTY, EMPTY])
+})
+
+test('closing a port of the host narrows the rules, opening one does not', () => {
+  const one = policy(['169.254.1.1:8080'])
+
+  assert.equal(narrows(one, policy(['none'])), true)
+  assert.equal(narrows(policy(['169.254.1.1']), one), true)
+  assert.equal(narrows(one, policy(['169.254.1.1'])), false)
 })
 
 test('an invalid rule is an error', () => {

@@ -5,9 +5,10 @@
  *
  * A rule for a block inside a closed range takes effect only if the operator allows that block (`granted`). A wider block,
  * such as 0.0.0.0/0, opens only the public addresses in it. Sandboxes reach each other only through private networks, so no
- * rule opens the block of the sandboxes.
+ * rule opens the block of the sandboxes. The address of the host is link-local, but needs no permission of the operator: a
+ * rule that names it is enough, because the host accepts nothing there but DNS and requests to the API.
  */
-import { type HostVmNetwork, isOpenEgress, parseEgressRules } from '@warren/protocol'
+import { type HostVmNetwork, isOpenEgress, namesHost, parseEgressRules } from '@warren/protocol'
 import { addressNumber, type Cidr, contains, parseCidr } from './cidr.ts'
 import { isClosedBlock } from './closed-ranges.ts'
 import { HOST_ADDRESS, MEMBER_DOMAIN } from './names.ts'
@@ -17,14 +18,16 @@ export type PortBlock = Cidr & { port: number }
 export type Blocks = { anyPort: Cidr[]; onePort: PortBlock[] }
 export type HostRule = { host: string; subdomains: boolean; ports: readonly number[] }
 
+export type HostPorts = 'all' | readonly number[]
+
 export type Policy = {
   revision: number
   /** The block that the addresses of all sandboxes are taken from. */
   cidr: string
   /** Without an allowlist: all public addresses and names are allowed. */
   open: boolean
-  /** The sandbox may reach services of the host other than DNS, such as the API. */
-  reachesHost: boolean
+  /** TCP ports of the host, beside DNS, that the sandbox may send to. The host accepts only the port of the API. */
+  hostPorts: HostPorts
   hosts: HostRule[]
   rules: Blocks
   /** Allowed blocks inside closed ranges. */
@@ -49,20 +52,20 @@ export function compilePolicy(network: HostVmNetwork, { cidr, privateCidrs }: Po
   const sandboxes = parseCidr(cidr)
   const allowed = privateCidrs.map(parseCidr)
   const blocks = parsed.filter((rule) => rule.kind === 'block').filter((block) => !contains(sandboxes, block))
-  const namesHost = (block: Cidr) => block.address === HOST_ADDRESS && block.prefix === 32
+  const isHost = (block: (typeof blocks)[number]) => namesHost(block, HOST_ADDRESS)
   const members = network.networks.flatMap((one) => one.members)
   return {
     revision: network.revision,
     cidr,
     open,
-    reachesHost: open || blocks.some(namesHost),
+    hostPorts: open ? 'all' : compileHostPorts(blocks.filter(isHost)),
     hosts: parsed.flatMap((rule) =>
       rule.kind === 'host' ? [{ host: rule.host, subdomains: rule.subdomains, ports: rule.ports }] : [],
     ),
     rules: toBlocks(blocks.filter((block) => !isClosedBlock(block))),
     granted: toBlocks(
       blocks.filter(
-        (block) => isClosedBlock(block) && !namesHost(block) && allowed.some((range) => contains(range, block)),
+        (block) => isClosedBlock(block) && !isHostAddress(block) && allowed.some((range) => contains(range, block)),
       ),
     ),
     peers: [...new Set(members.map(({ ip }) => ip))].sort(),
@@ -70,6 +73,18 @@ export function compilePolicy(network: HostVmNetwork, { cidr, privateCidrs }: Po
     quotaBytes: network.bandwidth.quota_bytes,
   }
 }
+
+/** A wider block around the address of the host can be granted as well: the rule for the host comes first. */
+const isHostAddress = ({ address, prefix }: Cidr): boolean => address === HOST_ADDRESS && prefix === 32
+
+function compileHostPorts(blocks: readonly { port?: number }[]): HostPorts {
+  const ports = blocks.flatMap(({ port }) => port ?? [])
+  if (ports.length < blocks.length) return 'all'
+  return [...new Set(ports)].sort((one, other) => one - other)
+}
+
+export const allowsHostPort = ({ hostPorts }: Pick<Policy, 'hostPorts'>, port: number | undefined): boolean =>
+  hostPorts === 'all' || (port !== undefined && hostPorts.includes(port))
 
 /** `name` is in lower case and without a last dot. Without `port`: is the name allowed on any port? */
 export function allowsName(policy: Pick<Policy, 'open' | 'hosts'>, name: string, port?: number): boolean {
@@ -104,9 +119,12 @@ export function allowsAddress(policy: Policy, address: string, port: number | un
  */
 export function narrows(from: Policy, to: Policy): boolean {
   const same = (part: 'hosts' | 'rules' | 'granted') => JSON.stringify(from[part]) === JSON.stringify(to[part])
-  if (!same('granted') || (from.reachesHost && !to.reachesHost)) return true
+  if (!same('granted') || !containsPorts(to.hostPorts, from.hostPorts)) return true
   return !to.open && (from.open || !same('hosts') || !same('rules'))
 }
+
+const containsPorts = (all: HostPorts, some: HostPorts): boolean =>
+  all === 'all' || (some !== 'all' && some.every((port) => all.includes(port)))
 
 /** Whether both policies make the same rules in the kernel, which does not know the names of members. */
 export function hasSameRules(one: Policy, other: Policy): boolean {

@@ -2,7 +2,7 @@
 import { BANDWIDTH_UNMETERED } from '@warren/protocol'
 import { HOST_ADDRESS, netnsPath } from '../names.ts'
 import type { PolicyChange } from '../netd-protocol.ts'
-import { allowsAddress, type Policy } from '../policy.ts'
+import { allowsAddress, allowsHostPort, type Policy } from '../policy.ts'
 import type { Kernel } from './kernel.ts'
 import { deleteFlowsFrom, type Flow } from './netlink/conntrack.ts'
 import { type Budget, renderSlotPolicy } from './nft/slot-policy.ts'
@@ -33,6 +33,6 @@ function newBudget({ quotaBytes }: Policy, { quota, usedBytes }: Counts): Budget
 
 /** Flows that the host redirected to the egress proxy are kept: the proxy closes its own connections. */
 function allowsFlow(policy: Policy, { destination, port, repliedFrom }: Flow): boolean {
-  if (destination === HOST_ADDRESS) return policy.reachesHost || port === DNS_PORT
+  if (destination === HOST_ADDRESS) return allowsHostPort(policy, port) || port === DNS_PORT
   return repliedFrom === HOST_ADDRESS || allowsAddress(policy, destination, port)
 }

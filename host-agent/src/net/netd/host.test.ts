@@ -1,8 +1,9 @@
 import assert from 'node:assert/strict'
+import type { NetworkInterfaceInfo } from 'node:os'
 import { test } from 'node:test'
 import { contains, overlaps, parseCidr } from '../cidr.ts'
 import { outerVeth, SLOT_MAX, slotOfNetns, slotOfVeth } from '../names.ts'
-import { checkBlock, findUplinks } from './host.ts'
+import { checkBlock, checkHostAddress, findUplinks } from './host.ts'
 import { type Link, ROUTE_PROTOCOL, type Route } from './netlink/route.ts'
 
 const CIDR = parseCidr('100.64.0.0/16')
@@ -56,6 +57,22 @@ test('a block that overlaps a connected network or contains another route is rej
     /overlaps the route to 100\.64\.0\.0\/10 on tailscale0/,
   )
   assert.throws(() => checkBlock(CIDR, inside, LINKS, 'deadbeef'), /overlaps the route to 100\.64\.3\.0\/24 on eth0/)
+})
+
+test('an address for sandboxes that another interface has is rejected with its name', () => {
+  const interfaceWith = (address: string) => [{ address } as NetworkInterfaceInfo]
+
+  checkHostAddress({
+    lo: interfaceWith('169.254.1.1'),
+    wdeadbeef7: interfaceWith('169.254.1.1'),
+    eth0: interfaceWith('169.254.1.2'),
+  })
+
+  assert.throws(() => checkHostAddress({ wlan0: interfaceWith('169.254.1.1') }), {
+    message:
+      '169.254.1.1, the address of this machine for sandboxes, is already used on wlan0; ' +
+      'set another WARREN_GUEST_HOST, such as 169.254.2.1',
+  })
 })
 
 test('the uplinks are the interfaces of the default routes', () => {

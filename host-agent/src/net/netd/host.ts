@@ -5,10 +5,11 @@
  * The rules are in place before forwarding is enabled, so no packet is forwarded unfiltered.
  */
 import { readFileSync, writeFileSync } from 'node:fs'
+import { networkInterfaces } from 'node:os'
 import { interfaceIndex } from '../../ffi/socket.ts'
 import { hasCode } from '../../ffi/system-call.ts'
 import { type Cidr, contains, overlaps, parseCidr, renderCidr } from '../cidr.ts'
-import { HOST_ADDRESS, HOST_TABLE_PREFIX, hostTable, outerVethPrefix } from '../names.ts'
+import { HOST_ADDRESS, HOST_TABLE_PREFIX, hostTable, isOuterVeth, outerVethPrefix } from '../names.ts'
 import type { HostNetwork, HostSettings } from '../netd-protocol.ts'
 import { hasHostTable, type Kernel, readLinks, readRoutes, tableNames } from './kernel.ts'
 import {
@@ -32,6 +33,7 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
   const links = readLinks(kernel)
   const existing = readRoutes(kernel)
   checkBlock(cidr, existing, links, instance)
+  checkHostAddress(networkInterfaces())
   const uplinks = settings.uplink === undefined ? findUplinks(existing, links) : [getLink(links, settings.uplink)]
 
   // The metric identifies the instance: it has room for its 8 hex digits.
@@ -45,7 +47,7 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
       cidr: settings.cidr,
       uplinks: uplinks.map((link) => link.name),
       egressProxy: settings.egressProxy,
-      apiPorts: settings.apiPorts,
+      api: settings.api,
       forwardingWasOff: !forwarding || wasForwardingOff(kernel),
     }),
   )
@@ -59,7 +61,7 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
 }
 
 /**
- * Removes the table, the blackhole route and the address. Forwarding is disabled only if it was off before Warren started
+ * Removes the table, the blackhole route and, unless another Warren on this machine uses it, the address. Forwarding is disabled only if it was off before Warren started
  * and no other Warren runs here: a machine that did not forward must not be left forwarding, and one that did must not
  * stop. Whether another program relies on forwarding by now is unknown.
  */
@@ -68,13 +70,17 @@ export function removeHost(kernel: Kernel): void {
   const others = tableNames(kernel).filter((name) => name.startsWith(HOST_TABLE_PREFIX) && name !== hostTable(instance))
   if (others.length === 0) {
     if (wasForwardingOff(kernel)) writeFileSync(IP_FORWARD, '0')
-    removeHostAddress(kernel)
   }
+  if (!others.some((name) => usesHostAddress(kernel, name))) removeHostAddress(kernel)
   nft.run(renderDeleteHostTable(instance))
   for (const route of readRoutes(kernel).filter((one) => isOwnBlackhole(one, instance))) {
     routes.change('delete blackhole', deleteBlackhole(route.address, route.prefix, route.metric))
   }
 }
+
+/** Another Warren may have another address (WARREN_GUEST_HOST). */
+const usesHostAddress = ({ nft }: Kernel, table: string): boolean =>
+  JSON.stringify(nft.list(`table ip ${table}`)).includes(`"${HOST_ADDRESS}"`)
 
 function removeHostAddress({ routes }: Kernel): void {
   try {
@@ -115,6 +121,20 @@ export function checkBlock(cidr: Cidr, routes: readonly Route[], links: readonly
     if (!contains(cidr, route) && !route.scopeLink) continue
     const where = devices.length > 0 ? ` on ${devices.join(', ')}` : ''
     throw new Error(`${block} overlaps the route to ${other}${where}; set another WARREN_SANDBOX_CIDR`)
+  }
+}
+
+/**
+ * Throws when another interface of this machine has the address: its network would lose this machine. The loopback
+ * interface has it from an earlier start or from another Warren, and the links to sandboxes have it as well.
+ */
+export function checkHostAddress(interfaces: ReturnType<typeof networkInterfaces>): void {
+  for (const [name, addresses = []] of Object.entries(interfaces)) {
+    if (name === 'lo' || isOuterVeth(name) || !addresses.some(({ address }) => address === HOST_ADDRESS)) continue
+    throw new Error(
+      `${HOST_ADDRESS}, the address of this machine for sandboxes, is already used on ${name}; ` +
+        'set another WARREN_GUEST_HOST, such as 169.254.2.1',
+    )
   }
 }
 

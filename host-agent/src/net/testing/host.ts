@@ -65,6 +65,11 @@ export class Internet {
     return new Internet(child)
   }
 
+  /** Runs a command line in its namespace: there it is a machine on the network of the host's uplink. */
+  run(line: string): Promise<string> {
+    return runLine(`nsenter -t ${this.#child.pid} -n ${line}`)
+  }
+
   /** What it received so far: datagrams as `text from address`, requests and queries (internet-program.ts). */
   async received(): Promise<string[]> {
     this.#child.send(0)

@@ -44,7 +44,7 @@ export class TestNetwork {
     const settings = {
       instance: randomInstance(),
       cidr: CIDR,
-      apiPorts: [8080],
+      api: { port: 8080, beyondLoopback: true },
       poolSize: 2,
       tapOwnerUid: 0,
       stateDir: mkdtempSync(join(tmpdir(), 'warren-net-')),

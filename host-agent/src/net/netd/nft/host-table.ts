@@ -8,10 +8,15 @@
  * The table affects only packets of our own interfaces (`policy accept`, then drops that name them), because other programs
  * forward on this machine too. Established traffic is accepted only towards a sandbox, so that a flow which its slot no
  * longer allows stops immediately. The rules are replaced in one transaction.
+ *
+ * HOST_ADDRESS is for this machine and its sandboxes only. The kernel accepts packets to it on every interface, so the
+ * table drops those from elsewhere: all of them from uplinks, and those to our ports from any other interface. (Not all
+ * of them there: the guests of another Warren on this machine use the same address.)
  */
 import { CLOSED_RANGES } from '../../closed-ranges.ts'
 import type { EgressProxyPorts } from '../../egress-proxy-protocol.ts'
 import { HOST_ADDRESS, hostTable, outerVethPrefix } from '../../names.ts'
+import type { ApiListener } from '../../netd-protocol.ts'
 import { MARK } from './slot-table.ts'
 
 export type HostTable = {
@@ -19,8 +24,7 @@ export type HostTable = {
   cidr: string
   uplinks: readonly string[]
   egressProxy: EgressProxyPorts
-  /** TCP ports of the host that sandboxes may reach: the API's, when it listens beyond loopback. */
-  apiPorts: readonly number[]
+  api: ApiListener
   /** Forwarding was off before Warren was started; see FORWARDING_WAS_OFF. */
   forwardingWasOff: boolean
 }
@@ -36,6 +40,7 @@ const CHAINS = ['prerouting', 'dstnat', 'forward', 'input', 'srcnat']
 export function renderHostTable(table: HostTable): string {
   const name = hostTable(table.instance)
   const { dns, http, tls } = table.egressProxy
+  const ownPorts = [dns, http, tls, ...(table.api.port === 0 ? [] : [table.api.port])]
   const veths = `"${outerVethPrefix(table.instance)}*"`
   const fresh = CHAINS.flatMap((chain) => [`add chain ip ${name} ${chain}`, `flush chain ip ${name} ${chain}`])
   const gone = CHAINS.map((chain) => `delete chain ip ${name} ${chain}`)
@@ -73,9 +78,10 @@ ${renderUplinkRules(table, veths)}
     iifname ${veths} ip daddr ${HOST_ADDRESS} udp dport ${dns} accept
     iifname ${veths} ip daddr ${HOST_ADDRESS} tcp dport { ${dns}, ${http}, ${tls} } accept
     iifname ${veths} ip dscp ${MARK.LIMITED} drop
-${table.apiPorts.length === 0 ? '' : `    iifname ${veths} tcp dport { ${table.apiPorts.join(', ')} } accept\n`}\
+${renderApiRule(table, veths)}\
     iifname ${veths} drop
-    iifname != "lo" ip daddr ${HOST_ADDRESS} meta l4proto { tcp, udp } th dport { ${dns}, ${http}, ${tls} } drop
+    iifname != "lo" ip daddr ${HOST_ADDRESS} meta l4proto { tcp, udp } th dport { ${ownPorts.join(', ')} } drop
+${table.uplinks.length === 0 ? '' : `    iifname ${names(table.uplinks)} ip daddr ${HOST_ADDRESS} drop\n`}\
   }
   chain srcnat {
     type nat hook postrouting priority srcnat; policy accept;
@@ -83,6 +89,15 @@ ${table.uplinks.length === 0 ? '' : `    oifname ${names(table.uplinks)} ip sadd
   }
 }
 `
+}
+
+/**
+ * Without the address in the rule, sandboxes would also reach a program of another user that listens at the same port on
+ * an address where the API does not.
+ */
+function renderApiRule({ api }: HostTable, veths: string): string {
+  if (api.port === 0) return ''
+  return `    iifname ${veths} ${api.beyondLoopback ? '' : `ip daddr ${HOST_ADDRESS} `}tcp dport ${api.port} accept\n`
 }
 
 /** No rules without an uplink: nothing leaves the machine. */

@@ -49,6 +49,15 @@ test('an allowlist has granted private addresses first, public blocks after the 
   ])
 })
 
+test('of the host an allowlist opens the ports that its rules name; everything else is limited to DNS and replies', () => {
+  const toHost = (egress: string[]) => chain('egress', { egress }).filter((rule) => rule.includes('169.254.1.1'))
+  const limited = 'ip daddr 169.254.1.1 ip dscp set 3 goto passed'
+
+  assert.deepEqual(toHost(['169.254.1.1:8080']), ['ip daddr 169.254.1.1 tcp dport { 8080 } goto passed', limited])
+  assert.deepEqual(toHost(['169.254.1.1']), ['ip daddr 169.254.1.1 goto passed'])
+  assert.deepEqual(toHost(['0.0.0.0/0']), [limited])
+})
+
 test('the budget is checked before the counter, and an unmetered sandbox has no budget', () => {
   const bandwidth = { ...HOST_NETWORK_DEFAULT.bandwidth, quota_bytes: -1 }
 

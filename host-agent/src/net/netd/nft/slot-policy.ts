@@ -61,7 +61,7 @@ function egressRules(policy: Policy): string[] {
     'ip dscp != 0 ip dscp set 0',
     ...(policy.peers.length === 0 ? [] : [`ip daddr ${braces(policy.peers)} goto direct`]),
     `ip daddr ${policy.cidr} return`,
-    `ip daddr ${HOST_ADDRESS} ${policy.reachesHost ? '' : `ip dscp set ${MARK.LIMITED} `}goto passed`,
+    ...hostRules(policy),
     ...blockRules(policy.granted, `ip dscp set ${MARK.GRANTED} goto direct`),
     `${TCP_OR_UDP} th dport 53 ip daddr @closed goto passed`,
     'ip daddr @closed return',
@@ -71,6 +71,16 @@ function egressRules(policy: Policy): string[] {
     ...(policy.open || proxiedPorts.length === 0
       ? []
       : [`tcp dport ${braces(proxiedPorts)} ip dscp set ${MARK.PROXIED} goto passed`]),
+  ]
+}
+
+/** Everything to the host passes, because it also receives replies; the host drops what is marked, except DNS and replies. */
+function hostRules({ hostPorts }: Policy): string[] {
+  const toHost = `ip daddr ${HOST_ADDRESS}`
+  if (hostPorts === 'all') return [`${toHost} goto passed`]
+  return [
+    ...(hostPorts.length === 0 ? [] : [`${toHost} tcp dport ${braces(hostPorts)} goto passed`]),
+    `${toHost} ip dscp set ${MARK.LIMITED} goto passed`,
   ]
 }
 
