@@ -80,7 +80,19 @@ explain() {
     *'npm error'*) die "$what; see the output above." "Fix the cause, $retry" ;;
   esac
   [ -z "$(missing)" ] || die "npm did not install:$(missing)." "A download failed, or an npm setting omits optional packages. Fix that, $retry"
+  ! lacks_libatomic || die 'Node needs the library libatomic.so.1.' "Install it (Debian: apt-get install libatomic1), $retry"
   die 'the Node installed from npm does not run on this machine.' 'Warren needs Linux with glibc 2.28 or newer, such as Debian 12.'
+}
+
+node_runs() { node_modules/.bin/node --version >"$log" 2>&1; }
+
+# The one library that Node's program needs and a minimal Debian lacks.
+lacks_libatomic() { ! node_runs && grep -q libatomic "$log"; }
+
+install_libatomic() {
+  [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null 2>&1 || return 0
+  print 'Installing the Debian package libatomic1 …'
+  { apt-get update && DEBIAN_FRONTEND=noninteractive apt-get install -y --no-install-recommends libatomic1; } >"$log" 2>&1 || :
 }
 
 if ! installed; then
@@ -105,7 +117,8 @@ if ! installed; then
     [ "$(free_mb)" -ge "$needed_mb" ] ||
       die "the disk of $(pwd) has $(free_mb) MB free; the npm packages need about $needed_mb MB." "Free some space, $retry"
     npm_ci || explain
-    if [ -n "$(missing)" ] || ! node_modules/.bin/node --version >/dev/null 2>&1; then explain; fi
+    if [ -z "$(missing)" ] && lacks_libatomic; then install_libatomic; fi
+    if [ -n "$(missing)" ] || ! node_runs; then explain; fi
     printf '%s' "$wanted" >"$stamp"
   fi
   print "Installed npm packages in $(($(date +%s) - started)) s."
