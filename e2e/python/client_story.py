@@ -85,11 +85,13 @@ check("output of a process", b"".join(item.data for item in events) == b"got one
 check_error("input after the end", 409, "process_exited", lambda: one.processes.input(pipe.process_id, "x"))
 pty = one.processes.create(ManagedProcessCreateRequest(pty=PTYSize(30, 100)))
 one.processes.resize(pty.process_id, PTYSize(40, 120))
-one.processes.input(pty.process_id, "stty size\n")
+# The shell prints the end after it has taken the terminal back from stty. Before that, a signal would reach only stty.
+one.processes.input(pty.process_id, "stty size; echo the en''d\n")
 output = b""
 with one.processes.connect(pty.process_id, ManagedProcessConnectOptions(after_sequence=0)) as stream:
-    while b"40 120" not in output:
+    while b"the end" not in output:
         output += next(stream).data
+check("size", b"40 120" in output, output)
 one.processes.signal(pty.process_id, ManagedProcessSignal.KILL)
 ended = one.processes.wait(pty.process_id)
 check("terminal", (ended.signal, ended.exit_code) == ("SIGKILL", None), ended)

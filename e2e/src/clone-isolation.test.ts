@@ -1,7 +1,9 @@
 /** Sandboxes are clones of one booted VM and share its memory pages: their state is separate and complete. */
+
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
 import type { Sandbox } from '@nodeops-createos/sandbox'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import {
   createSandbox,
   destroySandbox,
@@ -20,7 +22,7 @@ import {
 } from './support/vm-instance.ts'
 
 const SHAPE = 's-1vcpu-1gb'
-const LONG = { timeoutMs: 240_000 }
+const LONG = { timeoutMs: scaleLimit(240_000) }
 const DEVBOX = 'devbox:1'
 const noDevbox = await skipWithoutImage(DEVBOX)
 

@@ -74,12 +74,12 @@ describe('on a full host disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     await pauseSandbox(warren, two.id)
     await resumeSandbox(warren, one.id)
     const seen = await checkChain(warren, one.id, 1)
-    const ballast = fill(disk)
+    const ballast = keepFull(disk)
 
     await requestOk(warren, 'POST', `/sandboxes/${one.id}/pause`)
     const after = await waitForStatus(warren, one.id, 'running')
     assert.match(after.status_reason ?? '', /no space/i)
-    rmSync(ballast)
+    ballast.remove()
 
     await checkChainOnDisk(warren, one.id, seen)
     await pauseSandbox(warren, one.id)
@@ -92,12 +92,12 @@ describe('on a full host disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('a guest that writes waits for space instead of losing data', async () => {
     const { id } = await createSandbox(warren)
     await runShell(warren, id, 'head -c 1000000 /dev/urandom > /root/noise; sync')
-    const ballast = fill(disk)
+    const ballast = keepFull(disk)
     const write = 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done > /root/more; sync; sha256sum < /root/more'
     const written = runShell(warren, id, write)
     await until(() => warren.instance.output().includes('the host disk is full or failing'), 'the guest is stopped')
 
-    rmSync(ballast)
+    ballast.remove()
 
     const direct = await runShell(warren, id, 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done | sha256sum')
     assert.equal(await written, direct)
@@ -106,10 +106,24 @@ describe('on a full host disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   })
 })
 
-/** Fills the file system to the last block. */
-function fill(folder: string): string {
+/**
+ * Fills the file system to the last block, and again when space becomes free: files of deleted sandboxes and merged layers
+ * are removed in the background.
+ */
+function keepFull(folder: string): { remove(): void } {
   const file = path.join(folder, 'ballast')
-  const fd = openSync(file, 'w')
+  fill(folder, file)
+  const timer = setInterval(() => fill(folder, file), 20)
+  return {
+    remove() {
+      clearInterval(timer)
+      rmSync(file)
+    },
+  }
+}
+
+function fill(folder: string, file: string): void {
+  const fd = openSync(file, 'a')
   const chunk = Buffer.alloc(MIB)
   try {
     while (statfsSync(folder).bavail > 0) writeSync(fd, chunk)
@@ -118,5 +132,4 @@ function fill(folder: string): string {
   } finally {
     closeSync(fd)
   }
-  return file
 }

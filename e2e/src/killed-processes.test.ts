@@ -78,7 +78,10 @@ test('acknowledged writes survive when everything is killed at once, repeatedly'
     const instance = await startInstance(dataDir)
     assert.deepEqual(await listStored(dataDir, acknowledged), acknowledged)
     const target = acknowledged.length + 50 + Math.random() * 500
-    const writers = [1, 2, 3].map(async () => writeContinuously(await getDatabaseUrl(dataDir), acknowledged))
+    const url = await getDatabaseUrl(dataDir)
+    // Connected before anything is killed: a connect that is cut off would fail the test.
+    const clients = await Promise.all([1, 2, 3].map(() => connect(url)))
+    const writers = clients.map((client) => writeContinuously(client, acknowledged))
     await until(() => acknowledged.length > target, 'enough rows are written')
 
     for (const pid of [instance.pid, await getControlPlanePid(dataDir), getPostmasterPid(dataDir)]) kill(pid)
@@ -167,8 +170,7 @@ async function countTables(dataDir: string): Promise<number> {
 }
 
 /** Writes until the server is killed; a number is added to the list when the server has acknowledged it. */
-async function writeContinuously(url: string, acknowledged: number[]): Promise<void> {
-  const client = await connect(url)
+async function writeContinuously(client: pg.Client, acknowledged: number[]): Promise<void> {
   try {
     await client.query('create table if not exists e2e_writes (n bigint primary key)').catch(() => {})
     for (;;) {

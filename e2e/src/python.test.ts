@@ -1,4 +1,5 @@
 /** The public Python client against real VMs: it uses another HTTP library and validates responses more strictly. */
+
 import assert from 'node:assert/strict'
 import { execFile, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
@@ -7,6 +8,7 @@ import { homedir } from 'node:os'
 import path from 'node:path'
 import { describe, test } from 'node:test'
 import { promisify } from 'node:util'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { ROOT } from './support/instance.ts'
 import { request } from './support/sandboxes.ts'
@@ -21,8 +23,8 @@ import {
 
 const FOLDER = path.join(ROOT, 'e2e/python')
 /** Generous: emulated VMs on a busy machine are slow. */
-const STORY_LIMIT_MS = 10 * 60_000
-const INSTALL_LIMIT_MS = 120_000
+const STORY_LIMIT_MS = scaleLimit(10 * 60_000)
+const INSTALL_LIMIT_MS = scaleLimit(120_000)
 
 const python = cannotRunVms ? undefined : installClient()
 const cannotRun =

@@ -1,4 +1,5 @@
 /** SSH into a real VM with the OpenSSH client, through `warren ssh` and `warren tunnel`. */
+
 import assert from 'node:assert/strict'
 import { spawn, spawnSync } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
@@ -8,6 +9,7 @@ import net from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, describe, test } from 'node:test'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { runWarren } from './support/instance.ts'
 import {
@@ -40,7 +42,7 @@ after(() => rm(folder, { recursive: true }))
 const at = (name: string) => path.join(folder, name)
 
 /** An SSH handshake with an emulated VM on a busy machine is slow. */
-const SSH_LIMIT_MS = 120_000
+const SSH_LIMIT_MS = scaleLimit(120_000)
 
 describe('ssh into a real VM', { skip: cannotSsh, timeout: VM_STORIES_LIMIT_MS }, () => {
   let sandbox: SandboxView

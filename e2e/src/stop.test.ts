@@ -5,6 +5,7 @@ import http from 'node:http'
 import net from 'node:net'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { withTimeout } from '@warren/kit/timeout'
 import {
@@ -48,7 +49,7 @@ test('Ctrl-C stops what npm start started, although npm repeats the signal', asy
   const npm = await startInstance(dataDir, { command: ['npm', 'start'] })
 
   kill(-npm.pid, 'SIGINT') // The whole group, as a terminal does.
-  const { code } = await withTimeout(10_000, npm.exited, 'stopping')
+  const { code } = await withTimeout(scaleLimit(10_000), npm.exited, 'stopping')
 
   assert.equal(code, 0)
   assert.deepEqual(listProcesses(dataDir), [])

@@ -36,6 +36,9 @@ const OPERATIONS: Record<string, { points: string[]; from: 'running' | 'paused';
   delete: { points: ['begun', 'started', 'deleted', 'done'], from: 'running', ends: ['destroyed'] },
 }
 
+/** The start of a process takes most of it. */
+const KILL_LIMIT_MS = 120_000
+
 const rowOf = (id: string) => deps.db.selectFrom('sandboxes').selectAll().where('id', '=', id).executeTakeFirstOrThrow()
 const SETTLED: SandboxStatus[] = ['running', 'paused', 'destroyed', 'failed']
 const allSettled = async () => {
@@ -67,14 +70,16 @@ async function killAt(point: string, operation: string, id: string): Promise<voi
 }
 
 /**
- * A process takes over the job of the previous one and may be killed by it at the same point, before it has handled the
- * request. Then the request is sent to another process.
+ * A process takes over the jobs of the previous ones and may be killed by them at the same point, before it has handled
+ * the request. Then the request is sent to another process; on a busy machine that can happen several times.
  */
 async function killDuring(point: string, operation: string, id: string): Promise<void> {
   const before = await fingerprintOf(id, point)
-  for (let tries = 0; tries < 3 && (await fingerprintOf(id, point)) === before; tries++) {
+  const killAgain = async () => {
     await killAt(point, operation, id)
+    return (await fingerprintOf(id, point)) !== before
   }
+  await until(killAgain, `a process is killed at ${point} during its own request`, KILL_LIMIT_MS)
 }
 
 /** Before these points a child has an owner, and is rolled back when that process dies. */

@@ -1,6 +1,8 @@
 /** A raw client of an upgraded connection, which records what was received byte for byte. */
+
 import { once } from 'node:events'
 import net from 'node:net'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 
 export type UpgradeClient = {
   socket: net.Socket
@@ -29,7 +31,7 @@ export function openUpgrade(
     .join('')}\r\n`
   socket.write(Buffer.concat([Buffer.from(head), Buffer.from(early)]))
   const endOfHead = () => received.indexOf('\r\n\r\n')
-  const more = () => once(socket, 'data', { signal: AbortSignal.timeout(30_000) })
+  const more = () => once(socket, 'data', { signal: AbortSignal.timeout(scaleLimit(30_000)) })
   const body = () => (endOfHead() === -1 ? Buffer.alloc(0) : received.subarray(endOfHead() + 4))
   return {
     socket,

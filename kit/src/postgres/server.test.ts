@@ -4,6 +4,7 @@ import { chmod, mkdir, mkdtemp, readFile, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
+import { scaleLimit } from '../testing/slowness.ts'
 import { startPostgres } from './server.ts'
 
 test('a server whose processes are suspended can be stopped', async (t) => {
@@ -14,7 +15,7 @@ test('a server whose processes are suspended can be stopped', async (t) => {
   await server.stop()
 
   await server.exited
-  assert.ok(Date.now() - startedAt < 5_000)
+  assert.ok(Date.now() - startedAt < scaleLimit(5_000))
 })
 
 test('a server whose directory was removed can be stopped', async (t) => {
