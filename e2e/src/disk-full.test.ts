@@ -7,6 +7,7 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, describe, test } from 'node:test'
 import { startTestPostgres } from '@warren/kit/postgres/testing'
+import { addCleanUp } from '@warren/kit/testing/clean-up'
 import { until } from '@warren/kit/testing/until'
 import { checkChain, checkChainOnDisk, startChain } from './support/hash-chain.ts'
 import {
@@ -55,8 +56,8 @@ async function start() {
   const disk = await mountSmallDisk()
   const env = { DATABASE_URL: postgres.url, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }
   const instance = await startVmInstance(env, path.join(disk, 'data'))
-  // Hooks run in the order of their registration: Warren stops first, then its disk is unmounted.
-  after(async () => {
+  // After Warren has stopped.
+  addCleanUp({ after }, async () => {
     await until(() => spawnSync('umount', [disk]).status === 0, 'the small disk is unmounted')
     await rm(path.dirname(disk), { recursive: true })
     await postgres.stop()

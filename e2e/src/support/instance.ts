@@ -7,6 +7,7 @@ import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { homedir, tmpdir } from 'node:os'
 import path from 'node:path'
+import { addCleanUp, type Scope } from '@warren/kit/testing/clean-up'
 import { instanceOf, recordInstance } from '@warren/kit/testing/ledger'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
@@ -15,8 +16,6 @@ import { withTimeout } from '@warren/kit/timeout'
 export const ROOT = path.resolve(import.meta.dirname, '../../..')
 const MAIN = path.join(ROOT, 'cli/src/main.ts')
 
-/** A test, or the hooks of a whole test file. */
-type Scope = { after(cleanUp: () => Promise<void>): void }
 type Options = {
   env?: NodeJS.ProcessEnv
   /** Instead of `node cli/src/main.ts`. */
@@ -46,15 +45,16 @@ const STOP_LIMIT_MS = 10_000
 
 export async function createDataDir(scope: Scope, name = 'data'): Promise<string> {
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-e2e-'))
-  scope.after(async () => {
+  const dataDir = path.join(folder, name)
+  addCleanUp(scope, async () => {
     await until(() => {
-      const pids = listProcesses(folder)
+      const pids = [...listProcesses(folder), ...listVmms(dataDir)]
       for (const pid of pids) kill(pid, 'SIGKILL')
       return pids.length === 0
     }, `the processes on ${folder} are gone`)
     await rm(folder, { recursive: true, force: true })
   })
-  return path.join(folder, name)
+  return dataDir
 }
 
 export function launch(dataDir: string, options: Options = {}): WarrenProcess {
@@ -186,6 +186,19 @@ function belongsTo(pid: string, dataDir: string): boolean {
     return false // It exited meanwhile.
   }
 }
+
+/** The VMMs of a data directory, by their cgroups: their command lines do not name it. */
+const listVmms = (dataDir: string): number[] =>
+  readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .filter((pid) => {
+      try {
+        return readFileSync(`/proc/${pid}/cgroup`, 'utf8').includes(`/warren-${instanceOf(dataDir)}/`)
+      } catch {
+        return false // It exited meanwhile.
+      }
+    })
+    .map(Number)
 
 export const fetchPath = (
   instance: { baseUrl: string; key: string },

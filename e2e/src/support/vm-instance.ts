@@ -8,6 +8,7 @@ import { homedir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
 import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
+import { addCleanUp } from '@warren/kit/testing/clean-up'
 import { SLOWNESS, scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { createDataDir, type Instance, runWarren, startInstance, stop } from './instance.ts'
@@ -75,11 +76,14 @@ export type VmInstance = {
 /** Called at the top of a test file, for all of its tests. */
 export async function startVmInstance(env: NodeJS.ProcessEnv = {}, existingDataDir?: string): Promise<VmInstance> {
   let started: VmInstance | undefined
-  // Hooks run in the order of their registration: this one before the one of createDataDir, which kills what remains.
-  after(async () => {
+  // Runs before the clean-up of createDataDir, which kills what remains.
+  addCleanUp({ after }, async () => {
     if (!started) return
-    await deleteAllSandboxes(started)
-    await stop(started.instance)
+    try {
+      await deleteAllSandboxes(started)
+    } finally {
+      await stop(started.instance)
+    }
   })
   const dataDir = existingDataDir ?? (await createDataDir({ after }))
   const start = () => startInstance(dataDir, { env: { ...VM_ENV, ...env }, readyLimitMs: VM_READY_LIMIT_MS })
