@@ -25,6 +25,7 @@ want skopeo have skopeo
 want umoci have umoci
 want python3 have python3
 want python3-venv can_make_venv
+want chromium have chromium
 install_packages
 
 # A registry for the tests of imports. Only the program is unpacked: installing the package would start a service.

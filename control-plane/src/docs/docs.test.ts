@@ -1,6 +1,12 @@
 import assert from 'node:assert/strict'
+import { execFileSync } from 'node:child_process'
+import { stripTypeScriptTypes } from 'node:module'
 import { test } from 'node:test'
+import { gunzipSync } from 'node:zlib'
+import { Ajv } from 'ajv'
 import { createTestApp } from '../testing/app.ts'
+import type { Operation } from './complete-document.ts'
+import { EXAMPLE_BODIES } from './example-bodies.ts'
 
 const { app, get } = await createTestApp()
 
@@ -68,15 +74,90 @@ test('every operation has a summary, its credentials and its error responses', a
   assert.equal(body.paths['/v1/whoami'].get.security.length, 3)
 })
 
-test('the reference page shows every operation, loads nothing from elsewhere, and escapes HTML', async () => {
+test('every operation has samples in curl, TypeScript and Python, with its method, path and credential', async () => {
+  const { body } = await get('/openapi.json')
+
+  for (const [path, methods] of Object.entries<Record<string, Operation>>(body.paths)) {
+    for (const [method, operation] of Object.entries(methods)) {
+      const samples = operation['x-codeSamples'] ?? []
+      assert.deepEqual(
+        samples.map(({ label }) => label),
+        ['curl', 'TypeScript', 'Python'],
+      )
+      const [beginning] = path.split('{')
+      for (const { label, source } of samples) {
+        const what = `${label} for ${method} ${path}`
+        assert.ok(source.includes(beginning!), what)
+        assert.ok(source.includes('WARREN_BASE_URL'), what)
+        assert.equal(
+          source.includes('WARREN_API_KEY'),
+          operation.security?.length !== 0 || label === 'TypeScript',
+          what,
+        )
+        assert.doesNotMatch(source, /undefined|\{id\}|\[object/, what)
+      }
+    }
+  }
+})
+
+test('the samples are valid shell, TypeScript and Python', async () => {
+  const { body } = await get('/openapi.json')
+  const samples = Object.values<Record<string, Operation>>(body.paths).flatMap((methods) =>
+    Object.values(methods).flatMap((operation) => operation['x-codeSamples'] ?? []),
+  )
+  const sources = (label: string) => samples.filter((sample) => sample.label === label).map(({ source }) => source)
+
+  for (const source of sources('curl')) execFileSync('sh', ['-n'], { input: source })
+  for (const source of sources('TypeScript')) stripTypeScriptTypes(source)
+  const check = 'import ast, json, sys\nfor source in json.load(sys.stdin): ast.parse(source)'
+  execFileSync('python3', ['-c', check], { input: JSON.stringify(sources('Python')) })
+})
+
+test('every request body has an example, and the route accepts it', async () => {
+  const { body } = await get('/openapi.json')
+  const ajv = new Ajv({ strict: false })
+  const found: string[] = []
+
+  for (const [path, methods] of Object.entries<Record<string, Operation>>(body.paths)) {
+    for (const [method, operation] of Object.entries(methods)) {
+      const json = operation.requestBody?.content['application/json']
+      if (json === undefined) continue
+      const name = `${method.toUpperCase()} ${path}`
+      found.push(name)
+      const isValid = ajv.compile(json.schema!)
+      assert.ok(isValid(json.example), `${name}: ${ajv.errorsText(isValid.errors)}`)
+    }
+  }
+  assert.deepEqual(Object.keys(EXAMPLE_BODIES).sort(), found.sort())
+})
+
+test('the reference page loads scripts from here only, and its policy allows nothing else', async () => {
   const response = await app.inject('/docs')
 
+  const policy = String(response.headers['content-security-policy'])
   assert.match(String(response.headers['content-type']), /^text\/html/)
-  assert.match(String(response.headers['content-security-policy']), /default-src 'none'/)
-  for (const path of ['/v1/whoami', '/v1/sandboxes/{id}', '/readyz']) assert.ok(response.payload.includes(path), path)
-  assert.ok(response.payload.includes('auto_pause_after_seconds'))
-  assert.doesNotMatch(response.payload, /<script|src=|href="http/)
-  assert.ok(response.payload.includes('&#60;ulid&#62;'))
+  assert.match(policy, /^default-src 'none'; script-src 'self'; /)
+  assert.match(policy, /; connect-src 'self'; /)
+  assert.doesNotMatch(policy, /script-src[^;]*unsafe|https?:|\*/)
+  const scripts = [...response.payload.matchAll(/src="([^"]+)"/g)].map(([, file]) => file!)
+  assert.deepEqual(scripts, ['docs/scalar.js', 'docs/start.js'])
+  assert.doesNotMatch(response.payload, /<script>|https?:\/\/| on\w+=/)
+  for (const file of scripts) {
+    const script = await app.inject(`/${file}`)
+    assert.equal(script.statusCode, 200)
+    assert.match(String(script.headers['content-type']), /^text\/javascript/)
+  }
+})
+
+test('the script of the reference page is compressed, and not sent twice', async () => {
+  const first = await app.inject({ url: '/docs/scalar.js', headers: { 'accept-encoding': 'gzip, br' } })
+  const plain = await app.inject('/docs/scalar.js')
+  const again = await app.inject({ url: '/docs/scalar.js', headers: { 'if-none-match': String(first.headers.etag) } })
+
+  assert.equal(first.headers['content-encoding'], 'gzip')
+  assert.equal(gunzipSync(first.rawPayload).toString(), plain.payload)
+  assert.equal(plain.headers['content-encoding'], undefined)
+  assert.deepEqual([again.statusCode, again.payload], [304, ''])
 })
 
 test('the process does not start with a route that lacks config.access', async () => {

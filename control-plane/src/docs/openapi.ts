@@ -3,7 +3,8 @@ import swagger from '@fastify/swagger'
 import { ErrorEnvelope, FailEnvelope } from '@warren/protocol'
 import type { FastifyInstance, RouteOptions } from 'fastify'
 import type { Access } from '../http/caller.ts'
-import { renderPage } from './page.ts'
+import { completeDocument, type OpenApiDocument } from './complete-document.ts'
+import { CONTENT_POLICY, loadBundle, PAGE, START_SCRIPT } from './page.ts'
 
 const SECURITY = {
   apiKey: {
@@ -36,18 +37,34 @@ export async function describeApi(app: FastifyInstance, version: string): Promis
 }
 
 export function docsRoutes(app: FastifyInstance): void {
-  let page: string | undefined
-  app.get('/openapi.json', { config: { access: 'public' }, schema: { hide: true } }, async (_request, reply) =>
-    reply.type('application/json').send(JSON.stringify(app.swagger())),
+  const hidden = { config: { access: 'public' }, schema: { hide: true } } as const
+  let document: string | undefined
+  app.get('/openapi.json', hidden, async (_request, reply) => {
+    document ??= renderDocument(app)
+    return reply.type('application/json').send(document)
+  })
+  app.get('/docs', hidden, async (_request, reply) =>
+    reply.type('text/html; charset=utf-8').header('Content-Security-Policy', CONTENT_POLICY).send(PAGE),
   )
-  app.get('/docs', { config: { access: 'public' }, schema: { hide: true } }, async (_request, reply) => {
-    page ??= renderPage(app.swagger())
-    return reply.type('text/html; charset=utf-8').header('Content-Security-Policy', CONTENT_POLICY).send(page)
+  app.get('/docs/start.js', hidden, async (_request, reply) =>
+    reply.type('text/javascript; charset=utf-8').send(START_SCRIPT),
+  )
+  app.get('/docs/scalar.js', hidden, async (request, reply) => {
+    const { plain, gzipped, etag } = await loadBundle()
+    reply.headers({ ETag: etag, 'Cache-Control': 'no-cache', Vary: 'Accept-Encoding' })
+    if (request.headers['if-none-match'] === etag) return reply.code(304).send()
+    reply.type('text/javascript; charset=utf-8')
+    const acceptsGzip = /\bgzip\b/.test(request.headers['accept-encoding'] ?? '')
+    return acceptsGzip ? reply.header('Content-Encoding', 'gzip').send(gzipped) : reply.send(plain)
   })
 }
 
-/** The page contains its styles and needs nothing else: no script, no font, no further request. */
-const CONTENT_POLICY = "default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'"
+/** All routes are declared before the first request, so the document does not change. */
+function renderDocument(app: FastifyInstance): string {
+  const document = structuredClone(app.swagger()) as unknown as OpenApiDocument
+  completeDocument(document)
+  return JSON.stringify(document)
+}
 
 /** Adds what all routes have in common: the error envelopes and, unless the route is public, the credentials. */
 function describeRoute(route: RouteOptions): void {

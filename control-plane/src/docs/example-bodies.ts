@@ -1,0 +1,18 @@
+/** An example of every request body, shown in the API reference. docs.test.ts checks each against its route's schema. */
+export const EXAMPLE_BODIES: Record<string, object> = {
+  'POST /v1/sandboxes': { shape: 's-1vcpu-1gb', rootfs: 'debian:13', name: 'web' },
+  'PATCH /v1/sandboxes/{id}': { auto_pause_after_seconds: 600, auto_resume: true },
+  'POST /v1/sandboxes/{id}/fork': { count: 2 },
+  'POST /v1/sandboxes/{id}/exec': { cmd: 'sh', args: ['-c', 'uname -a'] },
+  'POST /v1/sandboxes/{id}/ssh-pubkeys': {
+    keys: ['ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIFnO0ClQTR3TcmB7X1Cz1pN2Lq1Jm7cJp0Zt0bqz2vXw ada@laptop'],
+  },
+  'POST /v1/sandboxes/{id}/processes': { cmd: 'python3', args: ['-m', 'http.server', '8000'], cwd: '/root' },
+  'POST /v1/sandboxes/{id}/processes/{process_id}/input': { data_base64: 'bHMgLWwK' },
+  'POST /v1/sandboxes/{id}/processes/{process_id}/resize': { rows: 40, cols: 120 },
+  'POST /v1/sandboxes/{id}/processes/{process_id}/signal': { signal: 'SIGTERM' },
+  'PUT /v1/sandboxes/{id}/egress': { egress: ['api.github.com:443', '*.debian.org'] },
+  'POST /v1/networks': { name: 'backend' },
+  'POST /v1/sandboxes/{id}/networks': { id: 'backend' },
+  'POST /v1/sandboxes/{id}/bandwidth/recharge': { add_bytes: 1_073_741_824 },
+}
