@@ -9,7 +9,7 @@ import path from 'node:path'
 import { after } from 'node:test'
 import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
 import { addCleanUp } from '@warren/kit/testing/clean-up'
-import { SLOWNESS, scaleLimit } from '@warren/kit/testing/slowness'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { createDataDir, type Instance, runWarren, startInstance, stop } from './instance.ts'
 
@@ -48,12 +48,7 @@ export async function startUnlessSkipped<T extends object>(skip: string | false,
   return skip ? ({} as T) : start()
 }
 
-export const VM_ENV = {
-  WARREN_VMS: 'on',
-  WARREN_BACKGROUND_IMAGES: 'none',
-  /** The default, 45 s, suffices on a quiet machine. */
-  WARREN_BOOT_LIMIT_SECONDS: String(Math.ceil(45 * SLOWNESS)),
-}
+export const VM_ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
 /** The first start on a machine builds the image. */
 export const VM_READY_LIMIT_MS = scaleLimit(10 * 60_000)
 
