@@ -4,6 +4,7 @@ import { once } from 'node:events'
 import { writeFile } from 'node:fs/promises'
 import http, { type IncomingMessage } from 'node:http'
 import net from 'node:net'
+import { networkInterfaces } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import tls from 'node:tls'
@@ -290,6 +291,17 @@ test('a client without a server name gets a certificate for the domain and the a
   assert.match(response, /^HTTP\/1\.1 200 [\s\S]*hello/)
 })
 
+test('both loopback addresses are served, because names below localhost resolve to both', {
+  skip: hasIpv6Loopback() ? false : 'this machine has no IPv6',
+}, async () => {
+  const socket = tls.connect({ host: '::1', port: ingress.port, ca })
+  await once(socket, 'secureConnect')
+
+  assert.equal(socket.authorized, true, String(socket.authorizationError))
+  assert.match(String(socket.getPeerCertificate().subjectaltname), /IP Address:0:0:0:0:0:0:0:1/)
+  socket.destroy()
+})
+
 test('names that lead to no sandbox are signed a limited number of times, and names of sandboxes still are', async () => {
   const handshake = async (name: string) => {
     const socket = tls.connect({
@@ -349,3 +361,7 @@ test('a provided certificate is used, and its replacement as soon as the files c
 
   await until(() => provided.contextFor('any', undefined) !== first)
 })
+
+function hasIpv6Loopback(): boolean {
+  return networkInterfaces().lo?.some(({ address }) => address === '::1') ?? false
+}

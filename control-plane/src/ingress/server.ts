@@ -3,6 +3,7 @@
  * handshake record begins with 22). Only HTTP/1.1 is offered: with HTTP/2, a browser could use one connection for several
  * sandboxes.
  */
+import { once } from 'node:events'
 import { createServer as createHttp, type IncomingMessage, type Server, type ServerOptions } from 'node:http'
 import { createServer as createHttps, type Server as HttpsServer } from 'node:https'
 import net, { type AddressInfo, type Socket } from 'node:net'
@@ -56,7 +57,7 @@ export async function startIngressServer(
   const sockets = new Set<Socket>()
   // Half open, because an upgraded connection may end in one direction and continue in the other.
   const settings = { noDelay: true, allowHalfOpen: true, keepAlive: true, keepAliveInitialDelay: TCP_KEEP_ALIVE_MS }
-  const listener = net.createServer(settings, (socket) => {
+  const admit = (socket: Socket) => {
     sockets.add(socket)
     socket.once('close', () => sockets.delete(socket))
     socket.on('error', () => socket.destroy())
@@ -69,23 +70,43 @@ export async function startIngressServer(
       setDefaultCertificate(socket)
       return secure
     })
-  })
-  await new Promise<void>((resolve, reject) => {
-    listener.once('error', reject)
-    listener.listen(deps.config.ingressPort, deps.config.ingressHost || deps.config.host, resolve)
-  })
+  }
+  const listeners = await openListeners(deps, () => net.createServer(settings, admit))
   return {
-    port: (listener.address() as AddressInfo).port,
+    port: (listeners[0].address() as AddressInfo).port,
     async close() {
       metrics.sources.delete(updateMetrics)
       streams.close()
       upstreams.destroy()
       certificates.close()
-      const closed = new Promise((resolve) => listener.close(resolve))
+      const closed = listeners.map((listener) => new Promise((resolve) => listener.close(resolve)))
       for (const socket of sockets) socket.destroy()
-      await closed
+      await Promise.all(closed)
     },
   }
+}
+
+/**
+ * Names below `localhost` resolve to both loopback addresses, ::1 first, so both are served if the ingress is for this
+ * machine only. A machine without IPv6 has one of them, and another program may have the port at ::1.
+ */
+async function openListeners(
+  { config }: Deps,
+  createListener: () => net.Server,
+): Promise<[net.Server, ...net.Server[]]> {
+  const { ingressHost, host: apiHost, ingressPort } = config
+  const host = ingressHost || apiHost
+  const listener = await listen(createListener(), ingressPort, host)
+  if (host !== '127.0.0.1') return [listener]
+  const { port } = listener.address() as AddressInfo
+  const second = await listen(createListener(), port, '::1').catch(() => undefined)
+  return second === undefined ? [listener] : [listener, second]
+}
+
+async function listen(listener: net.Server, port: number, host: string): Promise<net.Server> {
+  listener.listen(port, host)
+  await once(listener, 'listening')
+  return listener
 }
 
 /** Two servers that do not listen: they get their connections from the TCP listener. */
