@@ -10,7 +10,7 @@ export type NpmPackage = { name: string; version: string; integrity: string }
 /** Unpacks the package to `target`. npm downloads it, so the user's settings for registry and proxy apply. */
 export async function unpackNpmPackage(build: Build, wanted: NpmPackage, target: string): Promise<void> {
   const spec = `${wanted.name}@${wanted.version}`
-  const downloads = path.join(build.folder, `npm-${wanted.name}`)
+  const downloads = path.join(build.folder, `npm-${wanted.name.replace('/', '-')}`)
   await mkdir(downloads)
   const args = ['pack', spec, '--ignore-scripts', '--loglevel=error', '--pack-destination', downloads]
   await runInBuild(build, 'npm', args, { what: `downloading ${spec}` })

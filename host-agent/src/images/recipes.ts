@@ -15,7 +15,11 @@ export type Recipe = {
 
 export const RECIPES: Readonly<Record<string, Recipe>> = {
   'debian:13': { source: 'Debian trixie by mmdebstrap', tools: [], make: makeDebian13 },
-  'devbox:1': { source: 'Debian trixie by mmdebstrap, Node by npm', tools: ['npm', 'tar'], make: makeDevbox },
+  'devbox:1': {
+    source: 'Debian trixie by mmdebstrap, Node and bun by npm, uv by pip',
+    tools: ['npm', 'tar'],
+    make: makeDevbox,
+  },
 }
 
 /** The default image. The first start waits for it, so it is minimal. */
