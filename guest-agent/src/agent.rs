@@ -24,6 +24,8 @@ pub struct Agent {
     pub ssh: Ssh,
     /// The sandbox's environment variables, passed to every program. Held only in memory.
     envs: Mutex<Arc<BTreeMap<String, String>>>,
+    /// The operator's variables, which those of the sandbox override.
+    default_envs: Mutex<Arc<BTreeMap<String, String>>>,
 }
 
 impl Agent {
@@ -33,7 +35,6 @@ impl Agent {
 
     /// `root` is where the SSH server and its keys are looked up: `/`, or a temporary directory in tests.
     pub fn with_root(is_init: bool, root: PathBuf) -> Arc<Self> {
-        let envs = Mutex::new(Arc::default());
         Arc::new(Self {
             workers: WorkerPool::start(),
             is_init,
@@ -42,7 +43,8 @@ impl Agent {
             trees: ProcessTrees::new(is_init),
             signals: Signals::default(),
             ssh: Ssh::new(root),
-            envs,
+            envs: Mutex::default(),
+            default_envs: Mutex::default(),
         })
     }
 
@@ -52,5 +54,13 @@ impl Agent {
 
     pub fn set_envs(&self, envs: BTreeMap<String, String>) {
         *self.envs.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(envs);
+    }
+
+    pub fn default_envs(&self) -> Arc<BTreeMap<String, String>> {
+        self.default_envs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn set_default_envs(&self, envs: BTreeMap<String, String>) {
+        *self.default_envs.lock().unwrap_or_else(PoisonError::into_inner) = Arc::new(envs);
     }
 }

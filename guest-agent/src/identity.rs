@@ -1,6 +1,6 @@
-//! POST /identity: sets host name, machine id, environment, SSH keys, MTU and names. Each given field is applied and
-//! then read back from where programs will look for it; the response contains the values that were read back. If one
-//! field cannot be applied the request fails, and the host does not use such a machine.
+//! POST /identity: sets host name, machine id, environment, SSH keys, MTU, names and certificate authorities. Each given
+//! field is applied and then read back from where programs will look for it; the response contains the values that were
+//! read back. If one field cannot be applied the request fails, and the host does not use such a machine.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -17,6 +17,7 @@ use crate::marked_block::{lines_outside, read_file, render, write_file};
 use crate::net;
 use crate::reply::{Failure, HandlerResult};
 use crate::sys::check;
+use crate::trust;
 
 #[derive(Deserialize, Default)]
 pub struct IdentityRequest {
@@ -29,6 +30,8 @@ pub struct IdentityRequest {
     mtu: Option<u32>,
     nameserver: Option<IpAddr>,
     hosts: Option<Vec<HostEntry>>,
+    ca_certificates: Option<Vec<String>>,
+    default_envs: Option<BTreeMap<String, String>>,
 }
 
 impl IdentityRequest {
@@ -62,6 +65,10 @@ pub struct IdentityResponse {
     pub nameserver: Option<IpAddr>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub hosts: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub ca_certificates: Option<usize>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub default_env_names: Option<Vec<String>>,
 }
 
 /// The directory under which files are written: `/`, or a temporary directory in tests.
@@ -108,6 +115,14 @@ impl Identity {
         }
         if request.renew_ssh_host_keys {
             response.ssh_host_keys_left = Some(self.remove_host_keys().map_err(apply_error("ssh host keys"))?);
+        }
+        if let Some(certificates) = &request.ca_certificates {
+            let installed = trust::install(&self.root, certificates);
+            response.ca_certificates = Some(installed.map_err(apply_error("ca_certificates"))?);
+        }
+        if let Some(envs) = request.default_envs {
+            agent.set_default_envs(envs);
+            response.default_env_names = Some(agent.default_envs().keys().cloned().collect());
         }
         if let Some(envs) = request.envs {
             agent.set_envs(envs);

@@ -35,6 +35,7 @@ pub mod ssh;
 pub mod sys;
 pub mod terminal;
 pub mod timestamp;
+pub mod trust;
 pub mod tunnel;
 pub mod unix_session;
 pub mod virtio_ports;

@@ -39,10 +39,11 @@ pub struct Program {
     pub cgroup: Option<OwnedFd>,
 }
 
-/// The default variables, overridden by the sandbox's, overridden by those of the request.
+/// The default variables, overridden by the operator's, by the sandbox's, and by those of the request.
 pub fn environment(agent: &Agent, requested: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let defaults = [("HOME", "/root"), ("LOGNAME", "root"), ("PATH", DEFAULT_PATH), ("USER", "root")];
     let mut env: BTreeMap<String, String> = defaults.map(|(name, value)| (name.into(), value.into())).into();
+    env.extend(agent.default_envs().as_ref().clone());
     env.extend(agent.envs().as_ref().clone());
     env.extend(requested);
     env

@@ -63,6 +63,29 @@ export const SETTINGS = {
     defaultText: 'devbox:1',
     description: 'Images, separated by commas, that are built in the background after the start. `none` builds none.',
   }),
+  guestCaFile: text('WARREN_GUEST_CA_FILE', {
+    default: '',
+    defaultText: 'none',
+    description:
+      'PEM file, or folder of `.crt` and `.pem` files, with certificate authorities that every guest trusts in ' +
+      'addition to those of its image, for networks that intercept TLS.',
+  }),
+  guestHttpProxy: text('WARREN_GUEST_HTTP_PROXY', {
+    default: '',
+    defaultText: 'none',
+    description:
+      'URL of a proxy for http, as `http_proxy` and `HTTP_PROXY` in every guest. A proxy at a private address also ' +
+      'needs WARREN_EGRESS_PRIVATE_CIDRS.',
+  }),
+  guestHttpsProxy: text('WARREN_GUEST_HTTPS_PROXY', {
+    default: '',
+    defaultText: 'none',
+    description: 'The same for https.',
+  }),
+  guestNoProxy: text('WARREN_GUEST_NO_PROXY', {
+    default: 'localhost,127.0.0.1,::1,169.254.1.1,100.64.0.0/10,.fc.local',
+    description: 'Destinations that guests reach without the proxy, as `no_proxy` and `NO_PROXY`.',
+  }),
   // Where guests may reach the API: at GUEST_HOST, and at other addresses of the machine if it listens beyond loopback.
   apiHost: LISTENERS.host,
   apiPort: LISTENERS.port,

@@ -2,6 +2,7 @@
 import type { Log } from '@warren/kit/log'
 import type { Cgroups } from './cgroups/cgroups.ts'
 import type { Config } from './config.ts'
+import type { OperatorSettings } from './guest/operator-settings.ts'
 import type { ImageStore, Initramfs, Kernel } from './images/store.ts'
 import type { Limiter } from './limiter.ts'
 import type { Network } from './net/open.ts'
@@ -23,6 +24,7 @@ export type Deps = {
   kernel: Kernel
   initramfs: Initramfs
   images: ImageStore
+  operatorSettings: OperatorSettings
   network: Network
   launcher: VmmLauncher
   cgroups: Cgroups

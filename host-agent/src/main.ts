@@ -29,6 +29,7 @@ import { findCgroupLayout } from './cgroups/layout.ts'
 import { chooseNetwork, networkStateDir } from './choose-network.ts'
 import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
+import { readOperatorSettings } from './guest/operator-settings.ts'
 import { openImageStore } from './images/store.ts'
 import { createLimiter } from './limiter.ts'
 import type { Network } from './net/open.ts'
@@ -83,6 +84,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   await mkdir(config.runDir, { recursive: true, mode: 0o711 })
   await chmod(config.runDir, 0o711)
   stack.add('run folder', () => rmdir(config.runDir).catch(() => {})) // Not empty while sandboxes run.
+  const operatorSettings = await readOperatorSettings(config)
   const { machine, why } = await detectMachine()
   log.info({ machine, why }, 'detected the machine')
 
@@ -123,6 +125,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     kernel,
     initramfs,
     images,
+    operatorSettings,
     network,
     launcher,
     cgroups,

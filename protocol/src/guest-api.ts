@@ -134,6 +134,16 @@ export const GuestIdentityBody = Type.Object({
       description: 'Replaces the block of Warren in /etc/hosts, which always contains the host name.',
     }),
   ),
+  ca_certificates: Type.Optional(
+    Type.Array(Type.String(), {
+      description: "Replaces the operator's certificates in the trust store. Each is one certificate in PEM format.",
+    }),
+  ),
+  default_envs: Type.Optional(
+    Type.Record(Type.String(), Type.String(), {
+      description: "Replaces the operator's variables. They are held in memory; those of `envs` override them.",
+    }),
+  ),
 })
 export type GuestIdentityBody = Static<typeof GuestIdentityBody>
 
@@ -149,6 +159,8 @@ export const GuestIdentityResponse = Type.Object({
   mtu: Type.Optional(Type.Integer()),
   nameserver: Type.Optional(Type.String()),
   hosts: Type.Optional(Type.Integer({ description: 'Number of lines in the block of Warren in /etc/hosts.' })),
+  ca_certificates: Type.Optional(Type.Integer({ description: "Number of the operator's certificates." })),
+  default_env_names: Type.Optional(Type.Array(Type.String())),
 })
 export type GuestIdentityResponse = Static<typeof GuestIdentityResponse>
 

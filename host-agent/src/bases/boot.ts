@@ -3,10 +3,11 @@ import { chown, mkdir, readFile, rename, rm, truncate, writeFile } from 'node:fs
 import type { ClientHttp2Session } from 'node:http2'
 import path from 'node:path'
 import { errorText } from '@warren/kit/error-text'
-import { GuestGrowResponse, GuestReady } from '@warren/protocol'
+import { GuestGrowResponse, GuestIdentityResponse, GuestReady } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { callGuest } from '../guest/call-guest.ts'
 import { openGuestChannel } from '../guest/channel.ts'
+import { hasOperatorSettings } from '../guest/operator-settings.ts'
 import { runInGuest } from '../guest/run-in-guest.ts'
 import { Undo } from '../undo.ts'
 import { diskFile, inWork, STATE_FILE } from '../vmm/args.ts'
@@ -38,6 +39,7 @@ export async function bootAndSave(deps: Deps, base: Base): Promise<void> {
     })
     const channel = await Promise.race([openGuestChannel(guestSocketsIn(socketFolderOf(deps, id)), signal), exited])
     undo.add('channel', () => channel.close())
+    await Promise.race([applySettings(deps, channel.session, signal), exited])
     await Promise.race([warmUp(channel.session, signal), exited])
     exited.catch(() => {}) // From here on the exit is intended.
     channel.close()
@@ -98,6 +100,16 @@ async function boot(
     signal,
   )
   return qmp
+}
+
+async function applySettings(deps: Deps, session: ClientHttp2Session, signal: AbortSignal): Promise<void> {
+  const settings = deps.operatorSettings
+  if (!hasOperatorSettings(settings)) return
+  const request = { method: 'POST', path: '/identity', body: settings, response: GuestIdentityResponse } as const
+  const applied = await callGuest(session, request, signal)
+  if (applied.ca_certificates !== settings.ca_certificates.length) {
+    throw new Error(`the guest installed ${applied.ca_certificates} of ${settings.ca_certificates.length} certificates`)
+  }
 }
 
 /** Does what every sandbox does first, so that clones find the pages in memory and the code translated. */

@@ -1,4 +1,5 @@
 /** All checks, in the order in which they are printed: from the platform up to the tools. */
+import { authorityChecks } from './authorities.ts'
 import { cgroupChecks } from './cgroups.ts'
 import type { Check, Machine } from './check.ts'
 import { databaseChecks } from './database.ts'
@@ -20,4 +21,5 @@ export const listChecks = (machine: Machine): Check[] => [
   ...cgroupChecks(machine),
   ...kernelChecks(machine),
   ...toolChecks(machine),
+  ...authorityChecks(machine),
 ]

@@ -130,7 +130,8 @@ async function runGuest(
   signal: AbortSignal,
 ): Promise<void> {
   await vmm.resumeCpus()
-  await applyIdentity(vmm, { hostname, envs, ssh_pubkeys }, { isNew: isIdentityPending(record) }, signal)
+  const identity = { hostname, envs, ssh_pubkeys, ...deps.operatorSettings }
+  await applyIdentity(vmm, identity, { isNew: isIdentityPending(record) }, signal)
   await crashPoint('host.resume.awake')
   await deps.cgroups.limitCpu(vmm.record.id, cpu_quota_pct)
 }
