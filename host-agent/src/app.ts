@@ -3,7 +3,13 @@
  * HTTP/2 directly, so that a stream to a guest is two connected streams with nothing in between.
  */
 import http2, { type ServerHttp2Session, type ServerHttp2Stream } from 'node:http2'
-import { createHostRouter, type HostHandlers, HostRequestError, respondFailure } from '@warren/kit/host-router'
+import {
+  createHostRouter,
+  type HostHandlers,
+  HostRequestError,
+  parsePort,
+  respondFailure,
+} from '@warren/kit/host-router'
 import { findRelayedGuestRoute, type HostState, type HostVmCreateBody, type HostVmCreated } from '@warren/protocol'
 import type { Deps } from './deps.ts'
 import { NO_MEMORY_LIMIT_MB } from './guest/channel.ts'
@@ -15,7 +21,6 @@ import type { Vms } from './vms/vms.ts'
 
 /** Longer than any object needs between being written and being named by a manifest. */
 const UNNAMED_OBJECT_MAX_AGE_MS = 60 * 60_000
-const PORT_MAX = 65_535
 
 export type HostApp = { listen(path: string): Promise<void>; close(): Promise<void> }
 
@@ -110,12 +115,6 @@ async function callGuest(
         : new HostError('guest_unreachable', `the guest agent of ${id} does not respond`, { cause: error })
     })
   await relayToGuest(session, stream, route, `${path}${search}`)
-}
-
-function parsePort(text: string): number {
-  const port = /^\d{1,5}$/.test(text) ? Number(text) : 0
-  if (port < 1 || port > PORT_MAX) throw new HostError('invalid', `${text} is not a port`)
-  return port
 }
 
 function fail(deps: Deps, stream: ServerHttp2Stream, error: unknown): void {

@@ -92,6 +92,15 @@ export function respondFailure(stream: ServerHttp2Stream, code: HostFailureCode,
   respondJson(stream, HOST_FAILURE_STATUS[code], { code, message } satisfies HostFailure)
 }
 
+const PORT_MAX = 65_535
+
+/** The `:port` of a path. */
+export function parsePort(text: string): number {
+  const port = /^\d{1,5}$/.test(text) ? Number(text) : 0
+  if (port < 1 || port > PORT_MAX) throw new HostRequestError('invalid', `${text} is not a port`)
+  return port
+}
+
 /** Numbers are the only query parameters that are not strings. */
 function parseQuery(schema: TObject, params: URLSearchParams): object {
   const query: Record<string, unknown> = {}

@@ -12,12 +12,16 @@
  *   connectToPort           200 when the TCP connection is established; then both bodies are its bytes
  *   callGuest               when the guest agent responds (guest-routes.ts); both bodies are streamed
  *
+ * kit/src/testing/host-contract.ts holds this as tests, for the host agent and for the fake host of the control plane's tests.
+ *
  * Every request that changes a VM carries the fence of its operation. A host refuses a fence lower than the highest it
  * has seen for that VM (409 `fence_lost`). Requests to the guest carry none: they change nothing that the control plane
  * stores.
  *
  * Pause, resume and fork can be repeated with the same fence, also while the first request is still running: the work
- * is done once and every request gets the same response. None of the three is cancelled when its caller disconnects.
+ * is done once and every request gets the same response (a fork repeated after its end leaves out `stopped_ms`). A
+ * paused VM answers a pause with a higher fence like one that is repeated. A request that is refused does not raise the
+ * fence of the VM. None of the three is cancelled when its caller disconnects.
  *
  * A pause that fails leaves the VM running, and `pause_failed` says why. A resume that fails leaves the VM paused with
  * all its generations, except that a damaged one is set aside: `snapshot_damaged` names the older generation that the

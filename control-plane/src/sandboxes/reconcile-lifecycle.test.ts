@@ -92,7 +92,7 @@ test('a VM that runs without a reservation makes its host full, not overcommitte
 
 test('a running sandbox whose host has paused it becomes error, and can be resumed', async () => {
   const { id } = (await create(ada)).body.data
-  Object.assign(host.vms.get(id)!, { state: 'paused', generations: [1] })
+  await host.pauseVm(id, { fence: host.vms.get(id)!.fence, limit_ms: 1_000 })
 
   await reconcile.run(deps)
   const lost = await viewOf(id)

@@ -16,7 +16,13 @@ import net from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
-import { createHostRouter, type HostHandlers, HostRequestError, respondFailure } from '@warren/kit/host-router'
+import {
+  createHostRouter,
+  type HostHandlers,
+  HostRequestError,
+  parsePort,
+  respondFailure,
+} from '@warren/kit/host-router'
 import {
   findRelayedGuestRoute,
   type HostImage,
@@ -122,7 +128,7 @@ export class FakeHost extends FakeVms {
       getVmNetwork: ({ params }) => this.getNetwork(params.id),
       listNetworks: () => this.listNetworks(),
       collectSnapshots: () => ({ removed: 0, bytes: 0 }),
-      connectToPort: ({ params, stream }) => this.#connectToPort(params.id, Number(params.port), stream),
+      connectToPort: ({ params, stream }) => this.#connectToPort(params.id, parsePort(params.port), stream),
       callGuest: ({ method, params, search, stream }) =>
         this.#callGuest(params.id, method, new URL(`/guest/${params['*']}${search}`, 'http://host'), stream),
     }

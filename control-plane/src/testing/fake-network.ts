@@ -21,10 +21,11 @@ export class FakeNetwork {
   /** False once the agent that received the policy has died. */
   known = true
 
-  constructor(network: HostVmNetwork) {
+  /** Counts never go back: those of a resume may be older than what this host counted. */
+  constructor(network: HostVmNetwork, previous?: FakeNetwork) {
     this.network = network
-    this.usedBytes = network.bandwidth.used_bytes
-    this.ingressBytes = network.bandwidth.ingress_bytes
+    this.usedBytes = Math.max(network.bandwidth.used_bytes, previous?.usedBytes ?? 0)
+    this.ingressBytes = Math.max(network.bandwidth.ingress_bytes, previous?.ingressBytes ?? 0)
   }
 
   put(network: HostVmNetwork): HostVmNetworkApplied {

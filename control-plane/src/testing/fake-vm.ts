@@ -22,6 +22,8 @@ export type FakeVm = Omit<HostVm, 'generation'> & {
   body: HostVmCreateBody
   guest: FakeGuest
   network: FakeNetwork
+  /** False for a fork that was never resumed: it has counted nothing. */
+  hasRun: boolean
   /** Saved and complete generations, oldest first. */
   generations: number[]
   damaged: Set<number>

@@ -5,7 +5,7 @@
  *
  * Hooks are awaited: an error that a hook throws is the response, and a hook that never resolves hangs the request.
  */
-import { cp, mkdtemp } from 'node:fs/promises'
+import { cp, mkdtemp, readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import {
   HOST_NETWORK_DEFAULT,
@@ -36,7 +36,8 @@ export class FakeVms {
   images: HostImage[]
   memMib: number
   protected readonly folder: string
-  readonly #fences = new Map<string, number>()
+  /** The fences of deleted VMs: a create that arrives late must not bring them back. */
+  readonly #tombstones = new Map<string, number>()
   /** Incremented when the agent dies, which cancels its operations. */
   #incarnation = 0
 
@@ -59,10 +60,10 @@ export class FakeVms {
 
   /** `cancelled` rejects when the caller disconnects or the time is up. Unlike other operations, a create is undone then. */
   async createVm(body: HostVmCreateBody, cancelled: Promise<never>): Promise<{ spawn_ms: number; how: 'clone' }> {
-    this.#checkFence(body.id, body.fence, true)
-    if (!this.images.some((image) => image.name === body.image && image.state === 'ready')) {
-      throw new FakeHostFailure('image_not_ready', body.image)
-    }
+    this.#checkNew(body)
+    const image = this.images.find((one) => one.name === body.image && one.state === 'ready')
+    if (!image) throw new FakeHostFailure('image_not_ready', body.image)
+    if (body.disk_mib < (image.min_disk_mib ?? 0)) throw new FakeHostFailure('disk_too_small', body.image)
     this.#checkRoom(body.id, body)
     const vm = this.#newVm(body, 'creating', await mkdtemp(path.join(this.folder, 'vm-')))
     const unlessCancelled = <T>(work: T) => Promise.race([work, cancelled])
@@ -78,50 +79,59 @@ export class FakeVms {
     }
   }
 
-  pauseVm(id: string, { fence }: HostVmPauseBody): Promise<HostVmPaused> {
-    const vm = this.#enter(id, fence)
+  async pauseVm(id: string, { fence }: HostVmPauseBody): Promise<HostVmPaused> {
+    const vm = this.#get(id, fence)
     return this.#runOnce(vm, `pause ${fence}`, async (alive) => {
+      // The caller of the earlier pause never received the response.
+      if (vm.state === 'paused') {
+        vm.fence = fence
+        return describePaused(vm)
+      }
       if (vm.state !== 'running') throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
+      vm.fence = fence
       vm.state = 'pausing'
+      const generation = (vm.generations.at(-1) ?? 0) + 1
       try {
         await this.hooks.beforePause?.(id)
+        await cp(vm.guest.root, savedFolder(vm, generation), { recursive: true })
         alive()
         if (vm.state !== 'pausing') throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
       } catch (error) {
         if (alive.is() && vm.state === 'pausing') vm.state = 'running'
         throw error
       }
-      const generation = (vm.generations.at(-1) ?? 0) + 1
       // The previous generation is retained until this one is proven.
       vm.generations = [...vm.generations.slice(-1), generation]
       vm.state = 'paused'
       delete vm.signal
       endCommands(vm)
       await this.hooks.afterPause?.(id)
-      const counts = { used_bytes: vm.network.usedBytes, ingress_bytes: vm.network.ingressBytes }
-      return { generation, took_ms: 1, dirty_bytes: 0, written_bytes: 0, counts }
+      return describePaused(vm)
     })
   }
 
-  resumeVm(id: string, body: HostVmResumeBody): Promise<HostVmResumed> {
-    const vm = this.#enter(id, body.fence)
+  async resumeVm(id: string, body: HostVmResumeBody): Promise<HostVmResumed> {
+    const vm = this.#get(id, body.fence)
     return this.#runOnce(vm, `resume ${body.fence}`, async (alive): Promise<HostVmResumed> => {
       if (vm.state !== 'paused' && vm.state !== 'dead') {
         throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
       }
+      vm.fence = body.fence
       const previousState = vm.state
       const generation = this.#pickGeneration(vm)
       this.#checkRoom(id, { ...vm.body, ip: body.ip })
       vm.state = 'resuming'
       try {
         await this.hooks.beforeResume?.(id, body)
+        if (generation !== undefined) await this.#restoreFiles(vm, generation)
         alive()
         if (vm.state !== 'resuming') throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
       } catch (error) {
         if (alive.is() && vm.state === 'resuming') vm.state = previousState
         throw error
       }
-      vm.network = new FakeNetwork(body.network)
+      vm.network = new FakeNetwork(body.network, vm.network)
+      vm.hasRun = true
       vm.state = 'running'
       delete vm.reason
       vm.body = { ...vm.body, ip: body.ip, envs: body.envs, hostname: body.hostname, ssh_pubkeys: body.ssh_pubkeys }
@@ -133,43 +143,48 @@ export class FakeVms {
     })
   }
 
-  forkVm(id: string, body: HostVmForkBody): Promise<HostVmForked> {
-    const vm = this.vms.get(id)
-    if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
-    for (const child of body.children) this.#checkFence(child.id, child.fence, false)
+  async forkVm(id: string, body: HostVmForkBody): Promise<HostVmForked> {
+    const vm = this.#get(id)
     const key = `fork ${body.children.map((child) => `${child.id} ${child.fence}`).join()}`
+    const underWay = vm.done.get(key)
+    if (underWay) return underWay as Promise<HostVmForked>
+    const missing = body.children.filter((child) => !((this.vms.get(child.id)?.fence ?? 0) >= child.fence))
+    if (missing.length === 0) return { generation: 1 }
+    for (const child of missing) this.#checkNew(child)
     const work = async (alive: Alive): Promise<HostVmForked> => {
       if (vm.state !== 'running' && body.live) throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
-      const generation = body.live ? (vm.generations.at(-1) ?? 0) + 1 : (body.generation ?? vm.generations.at(-1))
+      const generation = body.generation ?? vm.generations.at(-1)
       if (!body.live && (generation === undefined || !vm.generations.includes(generation))) {
         throw new FakeHostFailure('snapshot_missing', `VM ${id} has no generation ${generation}`)
       }
       await this.hooks.beforeFork?.(id, body)
       alive()
-      for (const child of body.children) await this.#copy(vm, child)
-      if (body.live) vm.generations = [...vm.generations.slice(-1), generation!]
+      const files = body.live ? vm.guest.root : savedFolder(vm, generation!)
+      for (const child of missing) await this.#addChild(vm, files, child)
       await this.hooks.afterFork?.(id, body)
       return { generation: 1, ...(body.live ? { stopped_ms: 1 } : {}) }
     }
     // A saved generation can be copied in any state; a live fork needs the VM to be stopped.
-    return this.#runOnce(vm, key, work, body.live === true)
+    return this.#runOnce(vm, key, work, body.live === true).finally(() => vm.done.delete(key))
   }
 
   async putNetwork(id: string, body: HostVmNetworkBody): Promise<HostVmNetworkApplied> {
     await this.hooks.beforeNetwork?.(id, body)
-    const vm = this.getRunningVm(id)
-    if (body.fence < vm.fence) throw new FakeHostFailure('fence_lost', `${id}: ${vm.fence}`)
-    return vm.network.put(body.network)
+    this.#get(id, body.fence)
+    return this.getRunningVm(id).network.put(body.network)
   }
 
   getNetwork = (id: string): HostVmNetworkReport => this.getRunningVm(id).network.report()
 
   listNetworks = (): HostNetworks => ({
-    vms: [...this.vms.values()].map((vm) => vm.network.describe(vm.id, vm.state === 'running')),
+    vms: [...this.vms.values()]
+      .filter((vm) => vm.hasRun)
+      .map((vm) => vm.network.describe(vm.id, vm.state === 'running')),
   })
 
   async deleteVm(id: string, fence: number): Promise<object> {
-    this.#checkFence(id, fence, false)
+    if (this.vms.has(id)) this.#get(id, fence).fence = fence
+    this.#tombstones.set(id, Math.max(fence, this.#tombstones.get(id) ?? 0))
     await this.hooks.beforeDelete?.(id)
     const vm = this.vms.get(id)
     if (vm) endGuest(vm)
@@ -210,17 +225,16 @@ export class FakeVms {
   }
 
   protected getRunningVm(id: string): FakeVm {
-    const vm = this.vms.get(id)
-    if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
+    const vm = this.#get(id)
     if (vm.state !== 'running') throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
     return vm
   }
 
-  #enter(id: string, fence: number): FakeVm {
+  /** With a fence, for an operation. It raises the fence of the VM only when the state of the VM allows it. */
+  #get(id: string, fence?: number): FakeVm {
     const vm = this.vms.get(id)
-    this.#checkFence(id, fence, false)
     if (!vm) throw new FakeHostFailure('not_found', `no VM ${id} here`)
-    vm.fence = fence
+    if (fence !== undefined && fence < vm.fence) throw new FakeHostFailure('fence_lost', `${id}: ${vm.fence}`)
     return vm
   }
 
@@ -265,11 +279,18 @@ export class FakeVms {
     )
   }
 
-  async #copy(source: FakeVm, child: { id: string; fence: number }): Promise<void> {
+  async #restoreFiles(vm: FakeVm, generation: number): Promise<void> {
+    const { root } = vm.guest
+    for (const name of await readdir(root)) await rm(path.join(root, name), { recursive: true })
+    await cp(savedFolder(vm, generation), root, { recursive: true })
+  }
+
+  async #addChild(source: FakeVm, files: string, child: { id: string; fence: number }): Promise<void> {
     const root = await mkdtemp(path.join(this.folder, 'vm-'))
-    await cp(source.guest.root, root, { recursive: true })
+    await cp(files, root, { recursive: true })
     // A fork has no address before it is first resumed.
     const vm = this.#newVm({ ...source.body, ...child, ip: '', network: HOST_NETWORK_DEFAULT }, 'paused', root)
+    await cp(files, savedFolder(vm, 1), { recursive: true })
     vm.generations = [1]
   }
 
@@ -284,26 +305,37 @@ export class FakeVms {
     }
     const { id, fence } = body
     const network = new FakeNetwork(body.network)
-    const vm: FakeVm = { id, fence, state, body, guest, network, generations: [], damaged: new Set(), done: new Map() }
+    const vm: FakeVm = {
+      ...{ id, fence, state, body, guest, network, hasRun: state === 'creating' },
+      ...{ generations: [], damaged: new Set(), done: new Map() },
+    }
     this.vms.set(id, vm)
     return vm
   }
 
-  /** A create needs a higher fence than a delete of the same VM, which may have arrived first. */
-  #checkFence(id: string, fence: number, isNew: boolean): void {
-    const seen = this.#fences.get(id) ?? 0
-    if (fence < seen || (isNew && fence === seen)) throw new FakeHostFailure('fence_lost', `${id}: ${seen}`)
-    this.#fences.set(id, fence)
+  #checkNew({ id, fence }: { id: string; fence: number }): void {
+    if (this.vms.has(id)) throw new FakeHostFailure('fence_lost', `${id} exists already`)
+    const seen = this.#tombstones.get(id) ?? 0
+    if (fence <= seen) throw new FakeHostFailure('fence_lost', `${id} was deleted with fence ${seen}`)
   }
 
+  /** A real host does not count memory: that the control plane reserves no more than there is, is checked only here. */
   #checkRoom(id: string, body: Pick<HostVmCreateBody, 'ip' | 'mem_mib'>): void {
     const others = [...this.vms.values()].filter((vm) => vm.id !== id)
     const taken = others.find((vm) => vm.body.ip === body.ip)
-    if (taken) throw new FakeHostFailure('internal', `${body.ip} belongs to ${taken.id}`)
+    if (taken) throw new FakeHostFailure('boot_failed', `${body.ip} belongs to ${taken.id}`)
     const holders = others.filter((vm) => HOLDS_MEMORY.includes(vm.state))
     const used = holders.reduce((sum, vm) => sum + vm.body.mem_mib, 0)
     if (used + body.mem_mib > this.memMib) throw new FakeHostFailure('internal', 'not enough memory on this host')
   }
+}
+
+/** The files of a guest as they were when that generation was saved. */
+const savedFolder = ({ guest }: FakeVm, generation: number): string => `${guest.root}.generation-${generation}`
+
+function describePaused({ generations, network }: FakeVm): HostVmPaused {
+  const counts = { used_bytes: network.usedBytes, ingress_bytes: network.ingressBytes }
+  return { generation: generations.at(-1)!, took_ms: 1, dirty_bytes: 0, written_bytes: 0, counts }
 }
 
 /** Throws if the agent has died since the operation began; `is` returns whether it is alive. */

@@ -1,0 +1,28 @@
+/** The real host agent with real VMs keeps the contract that the control plane's tests rely on with their fake host. */
+import { spawnSync } from 'node:child_process'
+import { readFileSync } from 'node:fs'
+import path from 'node:path'
+import { test } from 'node:test'
+import { testHostContract } from '@warren/kit/testing/host-contract'
+import { startHostAgent } from './testing/host-agent.ts'
+
+const skip =
+  process.getuid?.() !== 0
+    ? 'virtual machines need root'
+    : spawnSync('qemu-system-x86_64', ['--version']).status !== 0 && 'QEMU is not installed'
+
+if (skip) test('the contract of the host API', { skip })
+else {
+  const { socket, dataDir, cidr } = await startHostAgent()
+  let addresses = 10
+
+  testHostContract({
+    socket,
+    image: 'debian:13',
+    newAddress: () => cidr.replace(/\.0\/16$/, `.${++addresses}`),
+    killVm(id) {
+      const record = JSON.parse(readFileSync(path.join(dataDir, 'vms', `${id}.json`), 'utf8'))
+      process.kill(record.vmm.qemu.pid, 'SIGKILL')
+    },
+  })
+}
