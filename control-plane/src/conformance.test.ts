@@ -1,12 +1,17 @@
 /**
  * Sends valid and broken requests, generated from the schemas, to the whole app: no response is a 500, and every
- * response matches what the OpenAPI document declares for its status.
+ * response has a request id and matches what the OpenAPI document declares for its status. Every path parameter gets ids
+ * that exist, ids of another user, and text that is no id. Requests go over HTTP, because `inject` resolves `..`.
  */
 import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { type IncomingMessage, request as sendHttp } from 'node:http'
 import { test } from 'node:test'
 import { guestExecFrame, SHAPES } from '@warren/protocol'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import fc from 'fast-check'
+import { listenOn } from './testing/app.ts'
+import { serveGuest } from './testing/fake-guest.ts'
 import { insertSandbox } from './testing/sandboxes.ts'
 import { createHostedApp } from './testing/with-host.ts'
 
@@ -31,22 +36,34 @@ type Operation = {
   responses: Record<string, { content?: { 'application/json'?: { schema: object } } }>
 }
 
-const { app, deps, user, create, host } = await createHostedApp({ host: { memMib: 10_000_000 } })
+const { app, deps, user, create, send, host } = await createHostedApp({ host: { memMib: 10_000_000 } })
+const { port } = await listenOn(app)
 const ada = await user({ plan: 'local' })
 const operator = await user({ operator: true })
-const live = (await create(ada, { envs: { KEY: 'x' } })).body.data.id
+const { id: live, ip } = (await create(ada, { envs: { KEY: 'x' } })).body.data
 const sandbox = await insertSandbox(deps.db, ada.id)
+const foreign = await insertSandbox(deps.db, operator.id)
+for (let i = 0; i < 5; i++) await insertSandbox(deps.db, ada.id, 'paused')
+const processes = `/v1/sandboxes/${live}/processes`
+// It has ended, so that waiting for it or following its output ends too.
+const { process_id: ended } = (await send('POST', processes, ada, { cmd: 'true' })).body.data
+await send('GET', `${processes}/${ended}/wait`, ada)
+const { id: network } = (await send('POST', '/v1/networks', ada, { name: 'own' })).body.data
+const { id: foreignNetwork } = (await send('POST', '/v1/networks', operator, { name: 'foreign' })).body.data
+
 // Commands are random here: none of them may run on this machine.
 host.hooks = {
-  guest: (stream) => {
+  guest: (stream, url, method) => {
+    const starts = method === 'POST' && url.pathname.endsWith('/processes')
+    if (url.pathname.includes('/processes') && !starts) {
+      return serveGuest(host.vms.get(live)!.guest, method, url, stream)
+    }
     stream.resume()
     stream.respond({ ':status': 200 })
     stream.write(guestExecFrame('started', Buffer.from('{"pid":1}')))
     stream.end(guestExecFrame('exit', Buffer.from('{"code":0,"timed_out":false}')))
   },
 }
-const foreign = await insertSandbox(deps.db, operator.id)
-for (let i = 0; i < 5; i++) await insertSandbox(deps.db, ada.id, 'paused')
 
 const { paths } = (await app.inject('/openapi.json')).json() as { paths: Record<string, Record<string, Operation>> }
 const operations = Object.entries(paths).flatMap(([path, methods]) =>
@@ -66,11 +83,51 @@ function textFor(schema: Schema): fc.Arbitrary<string> {
   return fc.string({ maxLength: 30 })
 }
 
-const pathText = fc.oneof(
-  { weight: 3, arbitrary: fc.constant(live) },
-  fc.constantFrom(sandbox.id, foreign.id, 'sb-01ARZ3NDEKTSV4RRFFQ69G5FAV', '100.64.0.1'),
-  anyText,
-)
+/** By name of the parameter; `id` by the first part of the path as well. The first of each list is used most. */
+const EXISTING: Record<string, string[]> = {
+  'sandboxes id': [live, sandbox.id, foreign.id],
+  'networks id': [network, 'own', foreignNetwork, 'foreign'],
+  net: [network, 'own', foreignNetwork, 'foreign'],
+  process_id: [ended],
+  port: ['1', '22', '65535', '0', '65536', '-1', '1e3', '080'],
+  ip: [ip, '100.64.0.1', '0.0.0.0', '::1', '256.1.1.1'],
+}
+
+/** Sent as they are. All others are percent-encoded. */
+const RAW = ['..', '.', '%2e%2e', '%2F', '%2f..%2f', '%00', '%', '%zz', '%ff', '%c0%af', '+', ';', '*', '@', '%20']
+const NO_ID = [
+  'sb-01ARZ3NDEKTSV4RRFFQ69G5FAV',
+  'sb-',
+  'net-',
+  'a/b',
+  '../..',
+  'ü',
+  '💥',
+  ' ',
+  '\0',
+  'null',
+  'a'.repeat(1000),
+]
+
+function pathParameter(path: string, name: string): fc.Arbitrary<string> {
+  const existing = EXISTING[name === 'id' ? `${path.split('/')[2]} id` : name]
+  assert.ok(existing, `${path}: add values for {${name}} to EXISTING`)
+  const encoded = fc
+    .oneof(
+      fc.constantFrom(...NO_ID),
+      anyText.filter((text) => text !== ''),
+    )
+    .map(encodeURIComponent)
+  return fc.oneof(
+    { weight: 6, arbitrary: fc.constant(encodeURIComponent(existing[0]!)) },
+    { weight: 3, arbitrary: fc.constantFrom(...existing.map(encodeURIComponent)) },
+    { weight: 1, arbitrary: fc.constantFrom(...RAW) },
+    { weight: 2, arbitrary: encoded },
+  )
+}
+
+/** The names in braces. */
+const parametersOf = (path: string): string[] => [...path.matchAll(/\{([^}]+)\}/g)].map((match) => match[1]!)
 
 /** Plausible values, so that some requests pass all checks. */
 const LIKELY: Record<string, fc.Arbitrary<unknown>> = {
@@ -133,8 +190,14 @@ const headers = fc.oneof(
     .map((text) => ({ 'x-api-key': text })),
 )
 
-/** The operations with the most side effects and the strictest input, tried more often than the others. */
-const DEEP = ['POST /v1/sandboxes', 'POST /v1/sandboxes/{id}/exec']
+/** Tried more often than the others: the strictest input, and one for each kind of path parameter. */
+const DEEP = [
+  'POST /v1/sandboxes',
+  'POST /v1/sandboxes/{id}/exec',
+  'GET /v1/sandboxes/{id}/processes/{process_id}',
+  'GET /v1/sandboxes/by-ip/{ip}',
+  'GET /v1/networks/{id}',
+]
 const isDeep = ({ method, path }: { method: string; path: string }) => DEEP.includes(`${method.toUpperCase()} ${path}`)
 const anyOperation = fc.oneof(
   { weight: 4, arbitrary: fc.constantFrom(...operations) },
@@ -151,7 +214,7 @@ const request = anyOperation.chain(({ method, path, operation }) => {
   return fc.record({
     method: fc.constant(method.toUpperCase()),
     path: fc.constant(path),
-    id: pathText,
+    names: fc.record(Object.fromEntries(parametersOf(path).map((name) => [name, pathParameter(path, name)]))),
     query: fc.record(query),
     headers,
     unknown: fc.boolean(),
@@ -165,43 +228,54 @@ function bodyFor(operation: Operation): fc.Arbitrary<unknown> {
   return fc.oneof({ weight: 9, arbitrary: matching(schema) }, { weight: 1, arbitrary: fc.jsonValue({ maxDepth: 2 }) })
 }
 
-function urlOf(path: string, id: string, query: Record<string, string | undefined>, unknown: boolean): string {
+type Names = Record<string, string>
+
+function urlOf(path: string, names: Names, query: Record<string, string | undefined>, unknown: boolean): string {
   const search = new URLSearchParams()
   for (const [name, value] of Object.entries(query)) if (value !== undefined) search.set(name, value)
   if (unknown) search.set('no_such_parameter', 'x')
   const text = search.toString()
-  return path.replace(/\{[^}]+\}/, encodeURIComponent(id) || '%20') + (text === '' ? '' : `?${text}`)
+  return path.replaceAll(/\{([^}]+)\}/g, (_, name) => names[name]!) + (text === '' ? '' : `?${text}`)
+}
+
+type Received = { status: number; headers: IncomingMessage['headers']; text: string }
+
+async function sendRaw(method: string, path: string, headers: Names, body: string | undefined): Promise<Received> {
+  const request = sendHttp({ port, method, path, headers: { ...headers, connection: 'close' } })
+  request.end(body)
+  const [response] = (await once(request, 'response')) as [IncomingMessage]
+  const chunks: Buffer[] = []
+  for await (const chunk of response) chunks.push(chunk as Buffer)
+  return { status: response.statusCode!, headers: response.headers, text: Buffer.concat(chunks).toString() }
 }
 
 test('no request is a 500, and every response matches the schema declared for its status', async () => {
   const statuses = new Map<number, number>()
   const succeeded = new Set<string>()
-  const responsesMatch = fc.asyncProperty(request, async ({ method, path, id, query, headers, unknown, body }) => {
+  const responsesMatch = fc.asyncProperty(request, async ({ method, path, names, query, headers, unknown, body }) => {
     // It must stay running for the requests that follow.
-    fc.pre(!((method === 'DELETE' || path.endsWith('/pause')) && id === live))
-    const url = urlOf(path, id, query, unknown)
-    const response = await app.inject({
-      method: method as 'GET',
-      url,
-      headers: headers as Record<string, string>,
-      ...(body === undefined ? {} : { payload: JSON.stringify(body) }),
-    })
-    const status = response.statusCode
+    const ends = (method === 'DELETE' && path === '/v1/sandboxes/{id}') || path.endsWith('/pause')
+    fc.pre(!(ends && (names as Names).id === live))
+    const url = urlOf(path, names as Names, query, unknown)
+    const payload = body === undefined ? undefined : JSON.stringify(body)
+    const response = await sendRaw(method, url, headers as Names, payload)
+    const { status } = response
     statuses.set(status, (statuses.get(status) ?? 0) + 1)
     succeeded.add(status === 200 ? `${method} ${path}` : '')
 
-    assert.notEqual(status, 500, `${method} ${url} ${JSON.stringify(body)}`)
-    assert.ok(response.headers['x-request-id'])
+    assert.notEqual(status, 500, `${method} ${url} ${payload}`)
+    assert.ok(response.headers['x-request-id'], `${method} ${url}: ${status} without a request id`)
     // A stream or a file is not JSON.
     if (status === 200 && !String(response.headers['content-type']).includes('json')) return
     if (String(response.headers['content-type']).includes('ndjson')) return
-    // An id like `..` or one with a slash may lead to another route, or to none.
-    if (response.json().data?.message === 'route not found') return
+    const json = JSON.parse(response.text)
+    // Only the router itself refuses a path, for example one that is not percent-encoded UTF-8.
+    if (json.data?.message === 'route not found') return
     const declared = paths[path]![method.toLowerCase()]!.responses
     const declaration = declared[status] ?? declared[`${String(status)[0]}XX`]
     const schema = declaration?.content?.['application/json']?.schema
     assert.ok(schema, `${method} ${path} does not declare ${status}`)
-    assert.ok(ajv.validate(schema, response.json()), `${url}: ${ajv.errorsText()}\n${response.payload}`)
+    assert.ok(ajv.validate(schema, json), `${url}: ${ajv.errorsText()}\n${response.text}`)
   })
   // Repeats until every operation of DEEP has succeeded once; otherwise the requests would prove little.
   for (let round = 0; round < ROUNDS_MAX && !DEEP.every((one) => succeeded.has(one)); round++) {
