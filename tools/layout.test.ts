@@ -94,6 +94,14 @@ test('FFI is used only in the ffi folder, and that only by restartable processes
   assert.deepEqual(wrong, [])
 })
 
+test('a test waits for a condition (until), or says why time must pass (passTime)', () => {
+  const wrong = sources
+    .filter((file) => file.endsWith('.test.ts') && file !== 'tools/layout.test.ts')
+    .filter((file) => /(?<![.\w])setTimeout\b/.test(readFileSync(path.join(ROOT, file), 'utf8')))
+
+  assert.deepEqual(wrong, [])
+})
+
 const isTestHelper = (file: string): boolean => /\/testing\/|\/testing\.ts$/.test(file)
 
 const resolveImport = (file: string, specifier: string): string | undefined =>

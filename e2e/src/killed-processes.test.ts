@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { readdir } from 'node:fs/promises'
 import { after, before, describe, test } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
+import { passTime } from '@warren/kit/testing/pass-time'
 import { until } from '@warren/kit/testing/until'
 import pg from 'pg'
 import {
@@ -120,7 +120,7 @@ test('after a start is killed at any moment, the next start works', async (t) =>
   // Only the launcher is killed: the next start must deal with the processes that it had started.
   for (let round = 1; round <= 6; round++) {
     const launched = launch(dataDir)
-    await delay(Math.random() * 2_000) // Not a wait for a condition: the moment is the input of the test.
+    await passTime(Math.random() * 2_000, 'the moment is the input of the test')
     kill(launched.pid)
     await launched.exited
   }

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { describe, test } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
+import { passTime } from '@warren/kit/testing/pass-time'
 import { findInstanceFile } from './support/instance.ts'
 import { type Followed, processClient, readEvents, readOutput } from './support/process-client.ts'
 import { createSandbox, runShell } from './support/sandboxes.ts'
@@ -68,7 +68,7 @@ describe('a flood of output', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
     })
     while (isRunning) {
       for (const [part, mib] of Object.entries(await readRssMib())) peak[part] = Math.max(peak[part] ?? 0, mib)
-      await Promise.race([ended.catch(() => {}), delay(SAMPLE_MS)])
+      await Promise.race([ended.catch(() => {}), passTime(SAMPLE_MS, 'memory is sampled')])
     }
     await ended
     const growth = Object.entries(peak).map(([part, mib]) => [part, mib - (before[part] ?? 0)])
@@ -158,7 +158,7 @@ describe('a flood of output', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
       bytes += next.value.bytes.length
       check ??= createCountChecker(seq === 1)
       check(next.value.bytes)
-      if (pauseMs !== undefined) await delay(pauseMs)
+      if (pauseMs !== undefined) await passTime(pauseMs, 'a slow reader')
     }
   }
 })

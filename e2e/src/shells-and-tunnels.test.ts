@@ -7,7 +7,7 @@ import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { encodeShellFrame } from '@warren/protocol'
 import { processClient } from './support/process-client.ts'
-import { createSandbox, requestOk, runShell } from './support/sandboxes.ts'
+import { createSandbox, requestOk, runShell, untilInGuest } from './support/sandboxes.ts'
 import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
@@ -142,6 +142,6 @@ describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_M
 
   const waitUntilListens = (port: number) => {
     const listening = `grep -qi ":${port.toString(16).padStart(4, '0')} .* 0A " /proc/net/tcp`
-    return runShell(warren, sandbox.id, `for try in $(seq 300); do ${listening} && exit; sleep 0.1; done; exit 1`)
+    return untilInGuest(warren, sandbox.id, listening)
   }
 })

@@ -21,6 +21,7 @@ import {
   resumeSandbox,
   runShell,
   type SandboxView,
+  untilInGuest,
 } from './support/sandboxes.ts'
 import {
   cannotRunVms,
@@ -117,7 +118,7 @@ describe('ssh into a real VM', { skip: cannotSsh, timeout: VM_STORIES_LIMIT_MS }
       cmd: 'python3',
       args: ['-m', 'http.server', '-b', '127.0.0.1', '-d', '/etc', '8077'],
     })
-    await runShell(warren, sandbox.id, 'until curl -s -o /dev/null 127.0.0.1:8077; do sleep 0.1; done')
+    await untilInGuest(warren, sandbox.id, 'curl -s -o /dev/null 127.0.0.1:8077')
     const port = await findFreePort()
     const env = {
       PATH: process.env.PATH,
@@ -164,7 +165,8 @@ describe('ssh into a real VM', { skip: cannotSsh, timeout: VM_STORIES_LIMIT_MS }
 
     await fetch(file, { method: 'PUT', headers: { 'x-api-key': warren.instance.key }, body: await createKey('third') })
     await runShell(warren, own.id, `chmod 700 /root/.ssh && chmod 600 /root/.ssh/authorized_keys && mkdir -p /run/sshd`)
-    await runShell(warren, own.id, `/usr/sbin/sshd && until ${listening}; do sleep 0.1; done`)
+    await runShell(warren, own.id, '/usr/sbin/sshd')
+    await untilInGuest(warren, own.id, listening)
 
     const { code, stdout, stderr } = await ssh(own.name, 'third', 'hostname')
     assert.deepEqual([stdout.trim(), code], [own.name, 0], stderr)

@@ -9,7 +9,7 @@ import path from 'node:path'
 import { buffer } from 'node:stream/consumers'
 import { after, describe, test } from 'node:test'
 import { spawnWarren, waitForExit } from './support/instance.ts'
-import { createSandbox, requestOk, runShell } from './support/sandboxes.ts'
+import { createSandbox, requestOk, untilInGuest } from './support/sandboxes.ts'
 import { startTlsProxy } from './support/tls-proxy.ts'
 import {
   cannotRunVms,
@@ -107,7 +107,7 @@ describe('over HTTPS', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   async function startEcho(): Promise<void> {
     if (echoIsRunning) return
     await requestOk(warren, 'POST', `/sandboxes/${sandbox.id}/processes`, { cmd: 'python3', args: ['-c', ECHO_SERVER] })
-    await runShell(warren, sandbox.id, `until nc -z 127.0.0.1 ${ECHO_PORT}; do sleep 0.1; done`)
+    await untilInGuest(warren, sandbox.id, `nc -z 127.0.0.1 ${ECHO_PORT}`)
     echoIsRunning = true
   }
 })

@@ -2,8 +2,9 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import { test } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
+import { passTime } from '@warren/kit/testing/pass-time'
 import { until } from '@warren/kit/testing/until'
+import { untilStable } from '@warren/kit/testing/until-stable'
 import { EXEC_CHUNK_MAX_BYTES } from '@warren/protocol'
 import { listenOn } from '../testing/app.ts'
 import { createHostedApp } from '../testing/with-host.ts'
@@ -104,9 +105,9 @@ test('the head is sent before any output, output as it arrives, and a heartbeat 
 test('a reader that does not read blocks the command instead of filling memory', async () => {
   const { request, response } = await open({ cmd: 'sh', args: ['-c', 'head -c 300000000 /dev/zero | tr "\\0" x'] })
   response.pause()
-  await delay(1_500)
+  await untilStable(() => response.socket.bytesRead, 'nothing more arrives')
   const before = process.memoryUsage().rss
-  await delay(500)
+  await passTime(500, 'a server that did not block the command would take hundreds of megabytes')
 
   assert.equal(commands.size, 1, 'the command must still be waiting to write')
   assert.ok(process.memoryUsage().rss - before < 50 * 1024 * 1024)

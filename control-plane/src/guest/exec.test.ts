@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import { request as httpRequest, type IncomingMessage } from 'node:http'
 import type { ServerHttp2Stream } from 'node:http2'
 import { test } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
+import { passTime } from '@warren/kit/testing/pass-time'
 import { until } from '@warren/kit/testing/until'
 import { EXEC_OUTPUT_MAX_BYTES, guestExecFrame } from '@warren/protocol'
 import { listenOn } from '../testing/app.ts'
@@ -39,7 +39,7 @@ test('closing the connection after the response to a create does not affect the 
   const [response] = (await once(request, 'response')) as [IncomingMessage]
   const { data } = JSON.parse(Buffer.concat(await response.toArray()).toString())
   request.destroy()
-  await delay(100)
+  await passTime(100, 'nothing may happen to the sandbox')
 
   assert.equal((await send('GET', `/v1/sandboxes/${data.id}`, ada)).body.data.status, 'running')
   await send('DELETE', `/v1/sandboxes/${data.id}`, ada)
@@ -247,7 +247,7 @@ test('the command of a caller that disconnects is killed, buffered or streamed, 
 
 test('processes that a command leaves in the background survive its response', async () => {
   const { result } = (await sh('sleep 30 >/dev/null 2>&1 & echo $!')).body.data
-  await delay(200)
+  await passTime(200, 'it must survive, so nothing may happen')
 
   const pid = Number(result.stdout)
   process.kill(pid, 0)

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
+import { untilStable } from '@warren/kit/testing/until-stable'
 import { encodeShellFrame } from '@warren/protocol'
 import WebSocket from 'ws'
 import { listenOn } from '../testing/app.ts'
@@ -236,13 +237,7 @@ test('output for a WebSocket that is not read waits in the guest', async () => {
   await once(peer, 'open')
   peer.pause()
 
-  let seen = -1
-  await until(async () => {
-    const rests = written === seen
-    seen = written
-    await new Promise((resolve) => setTimeout(resolve, 200))
-    return rests
-  })
+  await untilStable(() => written, 'the sender is blocked')
 
   assert.ok(written < 64 * 1024 * 1024, `${written} bytes were taken`)
   peer.terminate()

@@ -4,6 +4,7 @@ import { once } from 'node:events'
 import net from 'node:net'
 import { after, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
+import { untilStable } from '@warren/kit/testing/until-stable'
 import { createTestApp, listenOn, reconnect, type TestUser } from '../testing/app.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
 import { openUpgrade, type UpgradeClient } from '../testing/upgrade-client.ts'
@@ -122,14 +123,7 @@ test('a reader that does not read blocks the sender instead of filling memory', 
   await peer.head()
   peer.socket.pause()
 
-  // The sender is blocked when nothing new arrives for a while.
-  let seen = -1
-  await until(async () => {
-    const rests = written === seen
-    seen = written
-    await new Promise((resolve) => setTimeout(resolve, 200))
-    return rests
-  })
+  await untilStable(() => written, 'the sender is blocked')
 
   assert.ok(written < 64 * 1024 * 1024, `${written} bytes were taken`)
 })

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { failure } from '@warren/kit/failure'
+import { passTime } from '@warren/kit/testing/pass-time'
 import { until } from '@warren/kit/testing/until'
 import { ok, success } from '@warren/protocol'
 import { sql } from 'kysely'
@@ -135,9 +136,9 @@ test('while the process of a key is alive, a repetition waits for it', async () 
   const first = post('patient')
   await until(() => runs > before)
   const second = post('patient')
-  const third = await Promise.race([second, new Promise((done) => setTimeout(done, 300, 'waiting'))])
+  const first300Ms = passTime(300, 'it must not be answered meanwhile').then(() => 'waiting')
 
-  assert.equal(third, 'waiting')
+  assert.equal(await Promise.race([second, first300Ms]), 'waiting')
   resolve()
   gate = Promise.resolve()
   assert.deepEqual((await second).body, (await first).body)

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import net from 'node:net'
 import { test } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
+import { passTime } from '@warren/kit/testing/pass-time'
 import { ok } from '@warren/protocol'
 import { Type } from 'typebox'
 import WebSocket, { WebSocketServer } from 'ws'
@@ -126,9 +126,9 @@ test('a request with Upgrade: h2c, as the JDK sends it, is an ordinary request w
 
   // Head and body in several packets, then a second request on the same connection.
   peer.socket.write(request.slice(0, 40))
-  await delay(20)
+  await passTime(20, 'so that the parts arrive in separate packets')
   peer.socket.write(request.slice(40) + body.slice(0, 5))
-  await delay(20)
+  await passTime(20, 'so that the parts arrive in separate packets')
   peer.socket.write(body.slice(5))
   await peer.until(/"text":"first"\}\}$/)
   peer.socket.write(request + JSON.stringify({ text: 'again' }))

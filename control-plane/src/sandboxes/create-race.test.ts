@@ -1,14 +1,16 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
+import { passTime } from '@warren/kit/testing/pass-time'
 import { until } from '@warren/kit/testing/until'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { deps, host, user, create, send, assertNothingLeft } = await createHostedApp({ host: { cidr: '100.64.0.0/24' } })
 
+const randomTime = (maxMs: number) => passTime(Math.random() * maxMs, 'the moments are the input of the test')
+
 test('of 20 concurrent creates with a cap of 5, exactly 5 succeed', async () => {
   const ada = await user({ plan: 'beginner' })
-  host.hooks = { beforeCreate: () => delay(50) }
+  host.hooks = { beforeCreate: () => passTime(50, 'so that the creates overlap') }
 
   const responses = await Promise.all(Array.from({ length: 20 }, () => create(ada)))
 
@@ -52,14 +54,14 @@ test('concurrent creates never overcommit the memory of a host', async () => {
 test('50 creates and deletes, randomly interleaved, leak nothing', async () => {
   const users = await Promise.all(Array.from({ length: 5 }, () => user()))
   host.hooks = {
-    beforeCreate: () => delay(Math.random() * 60),
-    afterCreate: () => delay(Math.random() * 20),
-    beforeDelete: () => delay(Math.random() * 40),
+    beforeCreate: () => randomTime(60),
+    afterCreate: () => randomTime(20),
+    beforeDelete: () => randomTime(40),
   }
   const everything = async () => deps.db.selectFrom('sandboxes').select(['id', 'status', 'user_id']).execute()
 
   const creates = Array.from({ length: 50 }, async (_, i) => {
-    await delay(Math.random() * 200)
+    await randomTime(200)
     return (await create(users[i % 5]!)).status
   })
   let going = true
@@ -69,7 +71,7 @@ test('50 creates and deletes, randomly interleaved, leak nothing', async () => {
       const row = rows[Math.floor(Math.random() * rows.length)]
       const owner = users.find((who) => who.id === row?.user_id)
       if (row && owner) await send('DELETE', `/v1/sandboxes/${row.id}`, owner)
-      await delay(Math.random() * 10)
+      await randomTime(10)
     }
   })()
   const statuses = await Promise.all(creates)

@@ -4,7 +4,7 @@
  * difference it writes the error to a file and exits.
  */
 import assert from 'node:assert/strict'
-import { runShell } from './sandboxes.ts'
+import { runShell, untilInGuest } from './sandboxes.ts'
 import type { VmInstance } from './vm-instance.ts'
 
 const STEP = '($h * 1103515245 + $n * 12345 + 7) % 2147483648'
@@ -38,7 +38,8 @@ export async function startChain(warren: VmInstance, id: string): Promise<void> 
   await upload(warren, id, '/root/writer.pl', WRITER)
   await upload(warren, id, '/root/checker.pl', CHECKER)
   const start = 'setsid perl /root/writer.pl >/root/writer.log 2>&1 </dev/null & echo $! > /root/writer.pid'
-  await runShell(warren, id, `${start}; until test -s /root/chain -o -e /root/broken; do sleep 0.05; done`)
+  await runShell(warren, id, start)
+  await untilInGuest(warren, id, 'test -s /root/chain -o -e /root/broken')
 }
 
 /** Returns the number of records. Those that were acknowledged before must exist, and the writer must be running. */

@@ -102,3 +102,8 @@ export async function runShell(warren: VmInstance, id: string, script: string): 
   assert.equal(result.exit_code, 0, `${script}: ${result.stdout}${result.stderr}`)
   return result.stdout.trim()
 }
+
+/** Waits in the guest until a command succeeds, which costs one request. Fails after about a minute. */
+export async function untilInGuest(warren: VmInstance, id: string, condition: string): Promise<void> {
+  await runShell(warren, id, `for try in $(seq 600); do ${condition} && exit; sleep 0.1; done; exit 1`)
+}

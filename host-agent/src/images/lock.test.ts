@@ -2,8 +2,9 @@ import assert from 'node:assert/strict'
 import { existsSync, readFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
-import { setTimeout as delay, setImmediate as nextTurn } from 'node:timers/promises'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { pathToFileURL } from 'node:url'
+import { passTime } from '@warren/kit/testing/pass-time'
 import { until } from '@warren/kit/testing/until'
 import { withTimeout } from '@warren/kit/timeout'
 import { runCommand } from '../run-command.ts'
@@ -51,7 +52,7 @@ test('a stop signal to every process of a service does not release the lock', as
   const holder = Number(readFileSync(`/proc/self/task/${process.pid}/children`, 'utf8'))
 
   for (const signal of ['SIGTERM', 'SIGINT', 'SIGHUP'] as const) process.kill(holder, signal)
-  await delay(100)
+  await passTime(100, 'the signals must have no effect')
 
   assert.equal(await tryLock(file), undefined)
   await held?.release()

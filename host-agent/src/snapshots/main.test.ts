@@ -4,7 +4,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
+import { passTime } from '@warren/kit/testing/pass-time'
 import { readHostConfig } from '../config.ts'
 import { acquireProcessLock } from '../process-lock.ts'
 import { snapshots } from './main.ts'
@@ -72,7 +72,7 @@ test('gc waits for a host agent that is starting', async (t) => {
   const release = await acquireProcessLock('netd', readHostConfig({ WARREN_DATA_DIR: dataDir }).instance)
 
   const collecting = run(dataDir, 'gc')
-  await delay(200)
+  await passTime(200, 'it must keep waiting')
   assert.ok(existsSync(store.fileOf('left-over')))
   release()
 

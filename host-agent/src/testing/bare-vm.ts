@@ -113,7 +113,7 @@ async function startQemu(
   const stop = () => stopQemu(child, folder)
   try {
     const qmp = await Qmp.connect(path.join(folder, SOCKETS.monitor), signal)
-    if (start === 'state') await loadState(qmp)
+    if (start === 'state') await loadState(qmp, signal)
     const sockets = { agent: path.join(folder, SOCKETS.agent), hello: path.join(folder, SOCKETS.hello) }
     const channel = await openGuestChannel(sockets, signal)
     return {
@@ -136,9 +136,10 @@ async function startQemu(
   }
 }
 
-async function loadState(qmp: Qmp): Promise<void> {
+async function loadState(qmp: Qmp, signal: AbortSignal): Promise<void> {
   await qmp.run('migrate-incoming', { uri: INCOMING_STATE })
-  while ((await qmp.run<{ status: string }>('query-status')).status === 'inmigrate') await delay(1)
+  while ((await qmp.run<{ status: string }>('query-status')).status === 'inmigrate')
+    await delay(1, undefined, { signal })
   await qmp.run('cont')
 }
 

@@ -4,6 +4,7 @@ import net from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
+import { passTime } from '@warren/kit/testing/pass-time'
 import { Qmp } from './qmp.ts'
 
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-qmp-'))
@@ -33,7 +34,7 @@ async function startMonitor(answer: (command: Command, socket: net.Socket) => ob
     })
     socket.on('error', () => {})
   })
-  setTimeout(() => server.listen(file), delayMs)
+  void passTime(delayMs, 'QEMU creates its socket some time after it is started').then(() => server.listen(file))
   after(() => server.close())
   return file
 }

@@ -22,6 +22,13 @@ test('a condition that never holds fails by its name after the limit', async () 
   )
 })
 
+test('a condition that never settles fails in the same way', async () => {
+  await assert.rejects(
+    until(() => new Promise(() => {}), 'the server answers', 30),
+    { message: `timed out after ${scaleLimit(30)} ms waiting until the server answers` },
+  )
+})
+
 test('without a name the message quotes the condition', async () => {
   await assert.rejects(
     until(() => 1 > 2, undefined, 0),
