@@ -55,14 +55,16 @@ async function start() {
   const postgres = await startTestPostgres()
   const disk = await mountSmallDisk()
   const env = { DATABASE_URL: postgres.url, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }
-  const instance = await startVmInstance(env, path.join(disk, 'data'))
-  // After Warren has stopped.
-  addCleanUp({ after }, async () => {
-    await until(() => spawnSync('umount', [disk]).status === 0, 'the small disk is unmounted')
-    await rm(path.dirname(disk), { recursive: true })
-    await postgres.stop()
-  })
-  return { disk, instance }
+  try {
+    return { disk, instance: await startVmInstance(env, path.join(disk, 'data')) }
+  } finally {
+    // Added here, it runs after Warren has stopped.
+    addCleanUp({ after }, async () => {
+      await until(() => spawnSync('umount', [disk]).status === 0, 'the small disk is unmounted')
+      await rm(path.dirname(disk), { recursive: true })
+      await postgres.stop()
+    })
+  }
 }
 
 const { disk, instance: warren } = await startUnlessSkipped(skip, () => start())

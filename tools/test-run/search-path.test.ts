@@ -4,7 +4,7 @@ import { closePackages, type Package, parseNames, parseWanted } from './search-p
 
 const packageOf = (name: string, more: Partial<Package> = {}): [string, Package] => [
   name,
-  { name, isBase: false, depends: [], provides: [], ...more },
+  { name, qualified: name, isBase: false, depends: [], provides: [], ...more },
 ]
 
 test('a program is visible only with a package of the base, a wanted one or one that these depend on', () => {

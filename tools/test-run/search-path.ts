@@ -12,7 +12,14 @@ const FOLDERS = ['/usr/local/sbin', '/usr/local/bin', '/usr/sbin', '/usr/bin', '
 const PREREQUISITES = ['node', 'npm', 'npx']
 const SCRIPTS = ['tools/machine.sh', 'tools/test-tools.sh']
 
-export type Package = { name: string; isBase: boolean; depends: string[]; provides: string[] }
+export type Package = {
+  name: string
+  /** With the architecture where dpkg needs it. */
+  qualified: string
+  isBase: boolean
+  depends: string[]
+  provides: string[]
+}
 /** A Debian package and the program that it is wanted for. */
 export type Wanted = { name: string; program?: string }
 
@@ -29,12 +36,11 @@ export function makeSearchPath(
   )
   const installed = readPackages()
   const owners = wanted.map(({ name, program }) => ({ name: installed.has(name) ? name : findOwner(program), program }))
-  const files = listPrograms([
-    ...closePackages(
-      installed,
-      owners.flatMap(({ name }) => name ?? []),
-    ),
-  ])
+  const visible = closePackages(
+    installed,
+    owners.map(({ name }) => name).filter((name) => name !== undefined),
+  )
+  const files = listPrograms([...visible].map((name) => installed.get(name)!.qualified))
 
   mkdirSync(folder)
   const link = (target: string) => {
@@ -85,15 +91,25 @@ export function closePackages(installed: ReadonlyMap<string, Package>, wanted: r
 }
 
 function readPackages(): Map<string, Package> {
-  const fields = ['Package', 'Essential', 'Priority', 'Depends', 'Pre-Depends', 'Provides', 'db:Status-Status']
+  const fields = [
+    'Package',
+    'Essential',
+    'Priority',
+    'Depends',
+    'Pre-Depends',
+    'Provides',
+    'db:Status-Status',
+    'binary:Package',
+  ]
   const format = `${fields.map((field) => `\${${field}}`).join('\\t')}\\n`
   const text = execFileSync('dpkg-query', ['-W', '-f', format], { encoding: 'utf8', maxBuffer: 64 * 1024 ** 2 })
   const packages = text
     .split('\n')
     .map((line) => line.split('\t'))
     .filter((line) => line[6] === 'installed')
-    .map(([name = '', essential, priority, depends = '', preDepends = '', provides = '']) => ({
+    .map(([name = '', essential, priority, depends = '', preDepends = '', provides = '', , qualified = name]) => ({
       name,
+      qualified,
       isBase: essential === 'yes' || priority === 'required',
       depends: [...parseNames(depends), ...parseNames(preDepends)],
       provides: parseNames(provides),

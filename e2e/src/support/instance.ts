@@ -47,14 +47,19 @@ export async function createDataDir(scope: Scope, name = 'data'): Promise<string
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-e2e-'))
   const dataDir = path.join(folder, name)
   addCleanUp(scope, async () => {
-    await until(() => {
-      const pids = [...listProcesses(folder), ...listVmms(dataDir)]
-      for (const pid of pids) kill(pid, 'SIGKILL')
-      return pids.length === 0
-    }, `the processes on ${folder} are gone`)
+    await killProcesses(dataDir, folder)
     await rm(folder, { recursive: true, force: true })
   })
   return dataDir
+}
+
+/** Kills everything that was started for a data directory, or that names the folder, and waits until it is gone. */
+export async function killProcesses(dataDir: string, folder = dataDir): Promise<void> {
+  await until(() => {
+    const pids = [...listProcesses(folder), ...listVmms(dataDir)]
+    for (const pid of pids) kill(pid, 'SIGKILL')
+    return pids.length === 0
+  }, `the processes on ${folder} are gone`)
 }
 
 export function launch(dataDir: string, options: Options = {}): WarrenProcess {

@@ -8,10 +8,10 @@ import { homedir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
 import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
-import { addCleanUp } from '@warren/kit/testing/clean-up'
+import { addCleanUp, cleanUpFile } from '@warren/kit/testing/clean-up'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
-import { createDataDir, type Instance, runWarren, startInstance, stop } from './instance.ts'
+import { createDataDir, type Instance, killProcesses, runWarren, startInstance, stop } from './instance.ts'
 
 /** Building an image downloads hundreds of packages. */
 const IMAGE_LIMIT_MS = 30 * 60_000
@@ -45,7 +45,14 @@ export async function skipWithoutImage(name: string): Promise<string | false> {
  * from the types: its tests, the only readers, do not run.
  */
 export async function startUnlessSkipped<T extends object>(skip: string | false, start: () => Promise<T>): Promise<T> {
-  return skip ? ({} as T) : start()
+  if (skip) return {} as T
+  try {
+    return await start()
+  } catch (error) {
+    // The first error is the cause; those of the clean-up follow from it.
+    await cleanUpFile().catch(() => {})
+    throw error
+  }
 }
 
 export const VM_ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
@@ -81,6 +88,7 @@ export async function startVmInstance(env: NodeJS.ProcessEnv = {}, existingDataD
     }
   })
   const dataDir = existingDataDir ?? (await createDataDir({ after }))
+  if (existingDataDir) addCleanUp({ after }, () => killProcesses(existingDataDir))
   const start = () => startInstance(dataDir, { env: { ...VM_ENV, ...env }, readyLimitMs: VM_READY_LIMIT_MS })
   const warren: VmInstance = {
     instance: await start(),

@@ -18,9 +18,12 @@ export function addCleanUp(scope: Scope, cleanUp: CleanUp): void {
   if (list.length === 1) scope.after(() => runAll(list))
 }
 
+/** For an error outside of tests, at the top of a file: node:test then runs no hooks at all. */
+export const cleanUpFile = (): Promise<void> => runAll(ofFile)
+
 async function runAll(list: CleanUp[]): Promise<void> {
   const errors: unknown[] = []
-  for (const cleanUp of list) {
+  for (const cleanUp of list.splice(0)) {
     try {
       await cleanUp()
     } catch (error) {
