@@ -16,6 +16,12 @@ const START_LIMIT_MS = 60_000
 /** The services stop one after the other, all within 10 s; this leaves time for the rest. */
 const STOP_LIMIT_MS = 4_500
 
+/** It looks for hosts every second as well, but the first create must not have to wait for that. */
+export async function findHosts(controlPlane: ControlPlane): Promise<void> {
+  const isReply = (reply: object): reply is { foundHosts: true } => 'foundHosts' in reply
+  await controlPlane.request({ findHosts: true }, isReply)
+}
+
 export function startControlPlane(
   env: NodeJS.ProcessEnv,
   onSpawn: (pid: number) => Promise<void>,

@@ -1,13 +1,18 @@
 #!/usr/bin/env node
-/** Entry point of the `warren` command. */
+/**
+ * Entry point of the `warren` command. Everything else is imported after the cache of compiled code is enabled, which
+ * halves the time until Warren is ready. Processes that are started here inherit the cache.
+ */
+import { enableCompileCache } from 'node:module'
 import path from 'node:path'
-import { ConfigError } from '@warren/kit/config'
-import { errorText } from '@warren/kit/error-text'
-import { createCli } from './cli.ts'
 import { CACHE_DIR } from './config.ts'
 
-// Inherited by every process that is started here. Cached compiled code halves the time until Warren is ready.
 process.env.NODE_COMPILE_CACHE ??= path.join(CACHE_DIR, 'compiled')
+enableCompileCache(process.env.NODE_COMPILE_CACHE)
+
+const { ConfigError } = await import('@warren/kit/config')
+const { errorText } = await import('@warren/kit/error-text')
+const { createCli } = await import('./cli.ts')
 
 try {
   await createCli().parseAsync()

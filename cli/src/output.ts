@@ -1,43 +1,57 @@
-/** What `warren start` prints on the terminal. */
+/** What `warren start` prints. */
 import { errorText } from '@warren/kit/error-text'
+import { Board, type Task } from './board.ts'
+
+const board = new Board(process.stdout)
 
 export function print(text: string): void {
-  process.stdout.write(`${text}\n`)
+  board.print(text)
 }
 
 /** `text` says what failed; empty when the error says it already. */
 export function printError(text: string, error: unknown): void {
-  process.stderr.write(`warren: ${text === '' ? '' : `${text}: `}${errorText(error)}\n`)
+  const message = `warren: ${text === '' ? '' : `${text}: `}${errorText(error)}`
+  board.print(message, (chunk) => process.stderr.write(chunk))
 }
 
-/** Prints the name of a step before it runs, its progress while it runs, and the time it took. */
+/** Shows a step while it runs, with its progress, and then the time it took. */
 export async function printStep<T>(name: string, work: (progress: (text: string) => void) => Promise<T>): Promise<T> {
-  const startedAt = performance.now()
-  const seconds = () => ((performance.now() - startedAt) / 1000).toFixed(1)
-  process.stdout.write(`  ${name} …`)
-  let hasProgress = false
-  let phase = ''
+  const task = board.start(name)
   try {
-    const result = await work((text) => {
-      hasProgress = true
-      // "installing: libc6" is the phase "installing"; a log file gets one line per phase, not one per package.
-      const [next = ''] = text.split(': ')
-      if (process.stdout.isTTY || next !== phase) process.stdout.write(renderProgress(name, text, seconds()))
-      phase = next
-    })
-    const overwrite = hasProgress && process.stdout.isTTY
-    process.stdout.write(overwrite ? `\r\x1b[K  ${name} … ${seconds()} s\n` : ` ${seconds()} s\n`)
+    const result = await work(task.progress)
+    task.end(`  ${name} … ${task.seconds()} s`)
     return result
   } catch (error) {
-    // An abort means that Warren is stopping, which has been printed already.
-    if ((error as Error).name !== 'AbortError') process.stdout.write(' failed\n')
+    task.end(`  ${name} … ${(error as Error).name === 'AbortError' ? 'aborted' : 'failed'}`)
     throw error
   }
 }
 
-/** On a terminal the line is overwritten; a file gets a new line. */
-function renderProgress(name: string, text: string, seconds: string): string {
-  if (!process.stdout.isTTY) return `\n    ${text}`
-  const line = `  ${name} … ${seconds} s: ${text}`
-  return `\r\x1b[K${line.slice(0, (process.stdout.columns || 80) - 1)}`
+const background = new Map<string, Task>()
+
+/**
+ * Progress of work after the start: `devbox:1: installing Debian trixie: 42 %`. Each build has one line until it reports
+ * `ready` or a failure.
+ */
+export function printBackgroundProgress(text: string): void {
+  const failed = /^failed to build (\S+): /.exec(text)?.[1]
+  const [, name, progress] = /^(\S+): (.+)$/s.exec(text) ?? []
+  if (failed !== undefined) endBackground(failed, `  ${text}`)
+  else if (name === undefined || progress === undefined) print(`  ${text}`)
+  else if (progress === 'ready') {
+    const seconds = background.get(name)?.seconds()
+    const rest = background.size > 1 ? '' : '; background work is done'
+    endBackground(name, `  ${name} is ready after ${seconds} s${rest}`)
+  } else {
+    const task = background.get(name) ?? board.start(name)
+    background.set(name, task)
+    task.progress(progress)
+  }
+}
+
+function endBackground(name: string, text: string): void {
+  const task = background.get(name)
+  background.delete(name)
+  if (task) task.end(text)
+  else print(text)
 }

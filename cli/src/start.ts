@@ -2,9 +2,9 @@
  * `warren start`: runs everything on this machine, in the foreground.
  *
  * Order of events: lock the data directory, or fail if another Warren runs on it; stop services that a killed
- * predecessor left running; check ports and user namespaces; start the database, then the host agent (as root), then
- * the control plane; write the instance file, by which other commands find this instance; print the base URL and the
- * API key. From then on a service that ends is restarted. A signal, at any of these moments, stops everything that was
+ * predecessor left running; check ports and user namespaces; start the database and the host agent (as root) at the same
+ * time, and the control plane as soon as the database is ready; when all are, let the control plane find the host; write
+ * the instance file, by which other commands find this instance; print the base URL and the API key. From then on a service that ends is restarted. A signal, at any of these moments, stops everything that was
  * started, in reverse order.
  */
 
@@ -14,12 +14,12 @@ import { checkUserNamespaces } from '@warren/kit/unprivileged'
 import { VERSION } from '@warren/kit/version'
 import { checkPorts } from './check-ports.ts'
 import { type InstanceConfig, type Listeners, readInstanceConfig, readListeners } from './config.ts'
-import { type ControlPlane, startControlPlane } from './control-plane.ts'
+import { type ControlPlane, findHosts, startControlPlane } from './control-plane.ts'
 import { checkDatabase, describeDatabase, type EmbeddedDatabase, startDatabase } from './database.ts'
 import { canRunVms, type HostAgent, hostSocket, openApiPort, startHostAgent } from './host-agent.ts'
 import { findProcess, type Instance, removeInstanceFile, writeInstanceFile } from './instance-file.ts'
 import { lockDataDir } from './lock-data-dir.ts'
-import { print, printError, printStep } from './output.ts'
+import { print, printBackgroundProgress, printError, printStep } from './output.ts'
 import { Supervisor } from './supervisor.ts'
 
 const STOP_LIMIT_MS = 9_500
@@ -59,7 +59,7 @@ export async function startInstance(): Promise<void> {
     await printReady(config, controlPlane, performance.now() - startedAt)
   } catch (error) {
     if (stopping) return
-    process.stdout.write('\n')
+    print('')
     printError('', error)
     await printIfDiskIsFull(config)
     await stop(1)
@@ -69,11 +69,9 @@ export async function startInstance(): Promise<void> {
 async function startServices(config: InstanceConfig, listeners: Listeners, stack: StopStack): Promise<ControlPlane> {
   const instance = await lockDataDir(config)
   stack.add('instance file', () => removeInstanceFile(config))
-  await checkPorts(listeners, canRunVms(process.env))
-  await checkUserNamespaces()
+  await Promise.all([checkPorts(listeners, canRunVms(process.env)), checkUserNamespaces()])
+  if (config.databaseUrl !== undefined) await checkExternalDatabase(config.databaseUrl)
 
-  const databaseUrl = await startOrCheckDatabase(config, stack)
-  const env = controlPlaneEnv(config, databaseUrl)
   const publish = async (changes: Partial<Instance>) => writeInstanceFile(config, Object.assign(instance, changes))
   const children = new Map<string, number>()
   const publishChild = (name: string) => (pid: number) => {
@@ -81,17 +79,22 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
     return publish({ children: [...children.values()].map(findProcess).filter((child) => child !== undefined) })
   }
   const api = { port: listeners.port }
-  const findHostAgent = canRunVms(process.env)
-    ? await superviseHostAgent(config, api, stack, publishChild('host agent'))
-    : () => undefined
+  // All are added to the stack before any of them starts, so that a failure of one stops the others, in this order.
+  const startTheDatabase = superviseDatabase(config, stack)
+  const hostAgents = canRunVms(process.env)
+    ? superviseHostAgent(config, api, stack, publishChild('host agent'))
+    : undefined
+  let databaseUrl = ''
   const controlPlane = new Supervisor<ControlPlane>('the control plane', async (previous, signal) => {
-    const ports = samePorts(listeners, previous)
-    const started = await startControlPlane({ ...env, ...ports }, publishChild('control plane'), signal)
+    const env = { ...controlPlaneEnv(config, databaseUrl), ...samePorts(listeners, previous) }
+    const started = await startControlPlane(env, publishChild('control plane'), signal)
     try {
-      const hostAgent = findHostAgent()
+      const hostAgent = await hostAgents?.started
+      if (hostAgent) await findHosts(started)
       if (api.port === 0) {
         api.port = started.port
-        if (hostAgent) await openApiPort(hostAgent, api.port)
+        const current = hostAgents?.current()
+        if (current) await openApiPort(current, api.port)
       }
       await publish({ baseUrl: started.baseUrl, databaseUrl })
       return started
@@ -101,44 +104,52 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
     }
   })
   stack.add('control plane', () => controlPlane.stop())
-  return printStep('control plane', () => controlPlane.start())
+  const startControlPlaneOnDatabase = async () => {
+    databaseUrl = await startTheDatabase()
+    return printStep('control plane', () => controlPlane.start())
+  }
+  const [started] = await Promise.all([startControlPlaneOnDatabase(), hostAgents?.started])
+  return started
 }
 
 /**
  * While it starts, its progress is shown in the step's line; later (an image is ready) on separate lines. `api.port` is read
- * at each start, because the system may choose the port. Returns a function that finds the current host agent.
+ * at each start, because the system may choose the port.
  */
-async function superviseHostAgent(
+function superviseHostAgent(
   config: InstanceConfig,
   api: { port: number },
   stack: StopStack,
   onSpawn: (pid: number) => Promise<void>,
-): Promise<() => HostAgent | undefined> {
-  const printLine = (text: string) => print(`  ${text}`)
-  let onProgress = printLine
+): { started: Promise<HostAgent>; current: () => HostAgent | undefined } {
+  let onProgress = printBackgroundProgress
   const callbacks = { onSpawn, onProgress: (text: string) => onProgress(text) }
   const hostAgent = new Supervisor<HostAgent>('the host agent', (_previous, signal) =>
     startHostAgent(config, api.port, callbacks, signal),
   )
   stack.add('host agent', () => hostAgent.stop())
-  await printStep('host agent', (progress) => {
+  const started = printStep('host agent', async (progress) => {
     onProgress = progress
-    return hostAgent.start()
+    try {
+      return await hostAgent.start()
+    } finally {
+      onProgress = printBackgroundProgress
+    }
   })
-  onProgress = printLine
-  return () => hostAgent.current
+  started.catch(() => {}) // The caller awaits it; the control plane may fail before.
+  return { started, current: () => hostAgent.current }
 }
 
-async function startOrCheckDatabase(config: InstanceConfig, stack: StopStack): Promise<string> {
+const checkExternalDatabase = (databaseUrl: string): Promise<void> =>
+  printStep('PostgreSQL of DATABASE_URL', () => checkDatabase(databaseUrl))
+
+/** Returns a function that starts the embedded database, unless the operator runs one, and returns its URL. */
+function superviseDatabase(config: InstanceConfig, stack: StopStack): () => Promise<string> {
   const { databaseUrl } = config
-  if (databaseUrl !== undefined) {
-    await printStep('PostgreSQL of DATABASE_URL', () => checkDatabase(databaseUrl))
-    return databaseUrl
-  }
+  if (databaseUrl !== undefined) return async () => databaseUrl
   const database = new Supervisor<EmbeddedDatabase>('PostgreSQL', (_previous, signal) => startDatabase(config, signal))
   stack.add('PostgreSQL', () => database.stop())
-  const started = await printStep('PostgreSQL', () => database.start())
-  return started.databaseUrl
+  return async () => (await printStep('PostgreSQL', () => database.start())).databaseUrl
 }
 
 const controlPlaneEnv = (config: InstanceConfig, databaseUrl: string): NodeJS.ProcessEnv => ({

@@ -69,6 +69,7 @@ export class Supervisor<S extends Service> {
   }
 
   async #startOnce(): Promise<S> {
+    this.#stopping.signal.throwIfAborted()
     const service = await this.#start(this.#current, this.#stopping.signal)
     this.#current = service
     if (this.#stopping.signal.aborted) {

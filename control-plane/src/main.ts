@@ -18,6 +18,7 @@ import { type Config, readControlPlaneConfig } from './config.ts'
 import { createDeps } from './create-deps.ts'
 import { connectDatabase } from './db/connect.ts'
 import { migrate } from './db/migrate.ts'
+import type { Deps } from './deps.ts'
 import { watchHosts } from './hosts/heartbeat.ts'
 import { CredentialCache } from './http/credential-cache.ts'
 import { listenForRequests } from './http/listen.ts'
@@ -27,7 +28,6 @@ import { JOBS, SWEEPS } from './jobs/registry.ts'
 import { startWorker } from './jobs/worker.ts'
 import { createMetrics } from './observe/metrics.ts'
 import { startOperatorServer } from './observe/server.ts'
-import { startTracing } from './observe/tracing.ts'
 import { ensureLocalUser } from './users/local.ts'
 
 type Urls = { baseUrl: string; port: number; metricsUrl: string; ingressUrl?: string; ingressPort?: number }
@@ -75,12 +75,13 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
   stack.add('token streams', () => deps.tokenStreams.close())
   if (config.localUser) await ensureLocalUser(deps.db, config.localKeyFile)
 
-  const tracing = startTracing(config.otlpEndpoint)
+  // Loaded only where it is used, because its packages take a fifth of the time of a start.
+  const tracing = config.otlpEndpoint && (await import('./observe/tracing.ts')).startTracing(config.otlpEndpoint)
   if (tracing) stack.add('tracing', () => tracing.stop())
   const operator = await startOperatorServer(deps, { host: config.metricsHost, port: config.metricsPort })
   stack.add('operator port', () => operator.close())
 
-  const app = await buildApp(deps, tracing)
+  const app = await buildApp(deps, tracing || undefined)
   const credentialChanges = watchCredentialChanges(deps)
   stack.add('credential changes', () => credentialChanges.close())
   const worker = await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
@@ -91,6 +92,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
 
   // Before the API listens: a create right after the start must find the host.
   await watchHosts.run(deps)
+  findHostsOnRequest(deps)
   const listening = await listenForRequests(app, config)
   stack.add('http', () => listening.close())
   return {
@@ -101,6 +103,15 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
       ? { ingressUrl: `https://<id>-<port>.${deps.ingressAddress.urlDomain}`, ingressPort: ingress.port }
       : {}),
   }
+}
+
+/** Under `warren start` the host agent starts at the same time and may be ready later. */
+function findHostsOnRequest(deps: Deps): void {
+  process.on('message', async (message: { findHosts?: true }) => {
+    if (!message.findHosts) return
+    await watchHosts.run(deps)
+    if (process.connected) process.send?.({ foundHosts: true })
+  })
 }
 
 /** On separate connections, without the query timeouts of requests: a migration may take long. */

@@ -13,7 +13,13 @@ export async function prepareAll(deps: Deps, reportProgress: (text: string) => v
   for (const name of deps.config.backgroundImages) {
     if (deps.stopping.aborted) return
     try {
-      await deps.images.ensure(name, (text) => reportProgress(`${name}: ${text}`), deps.stopping)
+      let isBuilt = false
+      const onProgress = (text: string) => {
+        isBuilt = true
+        reportProgress(`${name}: ${text}`)
+      }
+      await deps.images.ensure(name, onProgress, deps.stopping)
+      if (isBuilt) reportProgress(`${name}: ready`)
     } catch (error) {
       if (deps.stopping.aborted) return
       reportProgress(`failed to build ${name}: ${errorText(error)}`)

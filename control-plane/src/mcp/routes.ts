@@ -8,11 +8,12 @@ import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Deps } from '../deps.ts'
 import { callerDisconnected } from '../http/caller-disconnected.ts'
 import type { App } from '../http/server.ts'
-import { serveMcp } from './server.ts'
 
 export function mcpRoutes(app: App, deps: Deps, version: string): void {
   const serve = async (request: FastifyRequest, reply: FastifyReply) => {
     const body = request.method === 'POST' ? request.body : undefined
+    // Loaded by the first request, because its packages take long and many instances serve no model.
+    const { serveMcp } = await import('./server.ts')
     const response = await serveMcp(deps, version, request.caller, toRequest(request, callerDisconnected(reply)), body)
     reply.code(response.status)
     for (const [name, value] of response.headers) reply.header(name, value)

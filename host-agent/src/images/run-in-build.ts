@@ -5,7 +5,7 @@
  * reason. With it end all processes and mounts of the namespace, so a build never continues without its parent. The
  * output is written to a file: its last line is shown as progress, its end as the error.
  */
-import { open } from 'node:fs/promises'
+import { open, readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { stripVTControlCharacters } from 'node:util'
 import { runCommand } from '../run-command.ts'
@@ -32,7 +32,7 @@ export async function runInBuild(
 ): Promise<void> {
   const log = path.join(build.folder, '.log')
   build.progress(what)
-  const stopWatching = watchLastLine(log, (line) => build.progress(`${what}: ${line}`))
+  const stopWatching = watchLog(log, (text) => build.progress(`${what}: ${text}`))
   try {
     const { exitCode, stderr } = await runCommand(
       'setpriv',
@@ -47,19 +47,32 @@ export async function runInBuild(
   }
 }
 
-function watchLastLine(log: string, onLine: (line: string) => void): () => void {
+function watchLog(log: string, onProgress: (text: string) => void): () => void {
   let last = ''
   let stopped = false
   const timer = setInterval(async () => {
     const line = (await readLastLines(log, 1)).slice(0, PROGRESS_MAX_CHARS)
     if (stopped || line === '' || line === last) return
     last = line
-    onLine(line)
+    const percent = countPackages(await readFile(log, 'utf8').catch(() => ''))
+    onProgress(percent === undefined ? line : `${percent} %: ${line}`)
   }, POLL_MS)
   return () => {
     stopped = true
     clearInterval(timer)
   }
+}
+
+/**
+ * Percent of the work of apt, from what it has printed: it announces the number of packages, then prints a line when it
+ * unpacks and when it sets up each of them. Undefined while that number is unknown. mmdebstrap runs apt several times;
+ * the numbers are added up.
+ */
+export function countPackages(log: string): number | undefined {
+  const total = log.matchAll(/, (\d+) newly installed/g).reduce((sum, [, count]) => sum + Number(count), 0)
+  if (total === 0) return undefined
+  const steps = [...log.matchAll(/^(?:Unpacking|Setting up) /gm)].length
+  return Math.min(Math.round((steps / (2 * total)) * 100), 100)
 }
 
 /** A carriage return counts as a line end, because progress bars use it. Empty if the file cannot be read. */
