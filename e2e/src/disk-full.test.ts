@@ -77,12 +77,12 @@ describe('on a full host disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     await pauseSandbox(warren, two.id)
     await resumeSandbox(warren, one.id)
     const seen = await checkChain(warren, one.id, 1)
-    const ballast = keepFull(disk)
+    const ballast = fill(disk)
 
     await requestOk(warren, 'POST', `/sandboxes/${one.id}/pause`)
     const after = await waitForStatus(warren, one.id, 'running')
     assert.match(after.status_reason ?? '', /no space/i)
-    ballast.remove()
+    rmSync(ballast)
 
     await checkChainOnDisk(warren, one.id, seen)
     await pauseSandbox(warren, one.id)
@@ -95,12 +95,17 @@ describe('on a full host disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('a guest that writes waits for space instead of losing data', async () => {
     const { id } = await createSandbox(warren)
     await runShell(warren, id, 'head -c 1000000 /dev/urandom > /root/noise; sync')
-    const ballast = keepFull(disk)
+    const ballast = fill(disk)
     const write = 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done > /root/more; sync; sha256sum < /root/more'
     const written = runShell(warren, id, write)
-    await until(() => warren.instance.output().includes('the host disk is full or failing'), 'the guest is stopped')
+    // Files of the sandboxes deleted above are removed in the background, so space may become free meanwhile.
+    const isStopped = () => {
+      fill(disk)
+      return warren.instance.output().includes('the host disk is full or failing')
+    }
+    await until(isStopped, 'the guest is stopped')
 
-    ballast.remove()
+    rmSync(ballast)
 
     const direct = await runShell(warren, id, 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done | sha256sum')
     assert.equal(await written, direct)
@@ -109,23 +114,9 @@ describe('on a full host disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   })
 })
 
-/**
- * Fills the file system to the last block, and again when space becomes free: files of deleted sandboxes and merged layers
- * are removed in the background.
- */
-function keepFull(folder: string): { remove(): void } {
+/** Fills the file system to the last block. Can be repeated. */
+function fill(folder: string): string {
   const file = path.join(folder, 'ballast')
-  fill(folder, file)
-  const timer = setInterval(() => fill(folder, file), 20)
-  return {
-    remove() {
-      clearInterval(timer)
-      rmSync(file)
-    },
-  }
-}
-
-function fill(folder: string, file: string): void {
   const fd = openSync(file, 'a')
   const chunk = Buffer.alloc(MIB)
   try {
@@ -135,4 +126,5 @@ function fill(folder: string, file: string): void {
   } finally {
     closeSync(fd)
   }
+  return file
 }

@@ -11,7 +11,7 @@ export const DEVBOX = 'devbox:1'
 /** Names the file in which the outcome is written: `ready`, or the reason of a failure. e2e/src/support reads it. */
 export const DEVBOX_VARIABLE = 'WARREN_TEST_DEVBOX'
 
-const RECIPE = ['apt-sources.ts', 'debian.ts', 'devbox.ts', 'npm-package.ts']
+const RECIPE = ['debian.ts', 'devbox.ts', 'npm-package.ts', 'run-in-root.ts']
 const OUTPUT_SHOWN = 2_000
 
 export function buildDevbox(root: string, cacheDir: string, outcomeFile: string): { stop(): void } {
