@@ -97,11 +97,12 @@ describe('on a full host disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     await runShell(warren, id, 'head -c 1000000 /dev/urandom > /root/noise; sync')
     const ballast = fill(disk)
     const write = 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done > /root/more; sync; sha256sum < /root/more'
+    const printedBefore = warren.instance.output().length // The story above may have stopped a guest as well.
     const written = runShell(warren, id, write)
     // Files of the sandboxes deleted above are removed in the background, so space may become free meanwhile.
     const isStopped = () => {
       fill(disk)
-      return warren.instance.output().includes('the host disk is full or failing')
+      return warren.instance.output().slice(printedBefore).includes('the host disk is full or failing')
     }
     await until(isStopped, 'the guest is stopped')
 
