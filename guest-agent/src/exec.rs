@@ -34,6 +34,7 @@ use tokio::time::{Instant, sleep_until};
 use crate::agent::Agent;
 use crate::reaper::{self, ExitStatus};
 use crate::reply::{Failure, HandlerError, HandlerResult, JSON_MAX_BYTES, parse_json, send_all, start};
+use crate::spans::step;
 use crate::spawn::{Program, SpawnError, check_strings, describe, environment, spawn};
 use crate::sys;
 
@@ -88,12 +89,12 @@ struct Pipes {
 
 pub async fn exec(agent: &Arc<Agent>, body: RecvStream, respond: &mut SendResponse<Bytes>) -> HandlerResult {
     let mut frames = FrameReader::new(body);
-    let command: Command = parse_json(&frames.read_whole(COMMAND, JSON_MAX_BYTES).await?)?;
+    let command: Command = parse_json(&step("read command", frames.read_whole(COMMAND, JSON_MAX_BYTES)).await?)?;
     check_strings([&command.cmd].into_iter().chain(&command.args).chain(&command.cwd), &command.env)?;
     let timeout = command.timeout_ms.map_or(FOREVER, |ms| Duration::from_millis(ms).min(FOREVER));
     let (program, pipes) = prepare(agent, command).map_err(|error| Failure::internal("pipes", &error))?;
 
-    let outcome = start_program(agent, program).await?;
+    let outcome = step("start program", start_program(agent, program)).await?;
 
     let head = Response::builder().status(StatusCode::OK).header("content-type", "application/x-warren-frames");
     let mut send = start(respond, head)?;

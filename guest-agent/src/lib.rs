@@ -30,6 +30,7 @@ pub mod serve;
 pub mod session_io;
 pub mod shell;
 pub mod shutdown;
+pub mod spans;
 pub mod spawn;
 pub mod ssh;
 pub mod sys;

@@ -7,6 +7,8 @@ use http::{Response, StatusCode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
+use crate::spans;
+
 /// Far above the size of any identity, and small enough for a small guest.
 pub const JSON_MAX_BYTES: usize = 1024 * 1024;
 
@@ -87,6 +89,10 @@ pub fn send_failure(respond: &mut SendResponse<Bytes>, failure: &Failure) {
 
 /// Sends the head of a response whose body follows.
 pub fn start(respond: &mut SendResponse<Bytes>, head: http::response::Builder) -> HandlerResult<SendStream<Bytes>> {
+    let head = match spans::header() {
+        Some(measured) => head.header(spans::HEADER, measured),
+        None => head,
+    };
     let response = head.body(()).map_err(|_| HandlerError::Disconnected)?;
     Ok(respond.send_response(response, false)?)
 }

@@ -10,6 +10,7 @@ use crate::clock::{ClockRequest, ClockResponse, set_clock};
 use crate::entropy::{EntropyResponse, add_entropy, parse_hex};
 use crate::identity::{IdentityRequest, IdentityResponse, apply_on_worker};
 use crate::reply::{Failure, HandlerResult};
+use crate::spans::step;
 
 #[derive(Deserialize)]
 pub struct RestoreRequest {
@@ -35,16 +36,17 @@ pub struct RestoreResponse {
 /// The order matters: files written for the identity then have the right time, and their random names differ between
 /// clones.
 pub async fn finish_restore(agent: &Arc<Agent>, request: RestoreRequest) -> HandlerResult<RestoreResponse> {
-    let clock = request.clock.as_ref().map(set_clock).transpose()?;
-    let entropy = match &request.entropy {
-        Some(hex) => Some(add_entropy(&parse_hex(hex).ok_or_else(|| Failure::invalid("entropy: must be hex"))?)?),
-        None => None,
-    };
+    let clock = step("clock", async { request.clock.as_ref().map(set_clock).transpose() }).await?;
+    let entropy = step("entropy", async { request.entropy.as_deref().map(add_entropy_hex).transpose() }).await?;
     let is_new_machine = request.identity.as_ref().is_some_and(IdentityRequest::is_new_machine);
     agent.signals.clear_after_restore(is_new_machine);
     let identity = match request.identity {
-        Some(identity) => Some(apply_on_worker(agent, identity).await?),
+        Some(identity) => Some(step("identity", apply_on_worker(agent, identity)).await?),
         None => None,
     };
     Ok(RestoreResponse { clock, entropy, identity })
+}
+
+fn add_entropy_hex(hex: &str) -> HandlerResult<EntropyResponse> {
+    add_entropy(&parse_hex(hex).ok_or_else(|| Failure::invalid("entropy: must be hex"))?)
 }

@@ -18,7 +18,7 @@ use crate::reply::{Failure, HandlerError, HandlerResult, read_body, read_json, s
 use crate::session_io::SessionIo;
 use crate::{
     clock, entropy, exec, files, grow, identity, metrics, processes, ready, restore, self_signal, shell, shutdown,
-    tunnel,
+    spans, tunnel,
 };
 
 /// Exec, files, process output readers and tunnels together: idle tunnels must not prevent an exec.
@@ -57,9 +57,17 @@ pub async fn serve(io: SessionIo<'_>, agent: &Arc<Agent>, requests: &mut JoinSet
 }
 
 async fn handle(agent: Arc<Agent>, request: Request<RecvStream>, mut respond: SendResponse<Bytes>) {
+    if spans::is_requested(request.headers()) {
+        spans::measure(answer(&agent, request, &mut respond)).await;
+    } else {
+        answer(&agent, request, &mut respond).await;
+    }
+}
+
+async fn answer(agent: &Arc<Agent>, request: Request<RecvStream>, respond: &mut SendResponse<Bytes>) {
     // `respond` outlives the request's parts here: if the body is dropped early, the stream is reset.
-    if let Err(HandlerError::Failed(failure)) = dispatch(&agent, request, &mut respond).await {
-        send_failure(&mut respond, &failure);
+    if let Err(HandlerError::Failed(failure)) = dispatch(agent, request, respond).await {
+        send_failure(respond, &failure);
     }
 }
 

@@ -58,6 +58,8 @@
  *   POST /grow      GuestGrowBody → GuestGrowResponse      grows the root filesystem to the size of its disk, online
  *   POST /sync      → {}                                 responds when all written data is on the disk
  *   POST /poweroff  → 202 {}                             the VM then ends within about 0.3 s
+ *
+ * A request with the header `traceparent` is answered with the time that it took in the guest: guest-spans.ts.
  */
 import { type Static, Type } from 'typebox'
 
