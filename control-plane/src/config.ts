@@ -7,6 +7,7 @@ import {
   INGRESS_CA_DIR,
   LISTENERS,
   LOGGING,
+  OTLP_ENDPOINT,
   REGION,
 } from '@warren/kit/shared-settings'
 import {
@@ -134,10 +135,7 @@ export const SETTINGS = {
     internal: true,
   }),
   ...LOGGING,
-  otlpEndpoint: url('OTEL_EXPORTER_OTLP_ENDPOINT', {
-    defaultText: 'none',
-    description: 'OpenTelemetry collector that receives traces.',
-  }),
+  otlpEndpoint: OTLP_ENDPOINT,
 }
 
 export type Config = ReturnType<typeof readControlPlaneConfig>

@@ -28,6 +28,7 @@ import { JOBS, SWEEPS } from './jobs/registry.ts'
 import { startWorker } from './jobs/worker.ts'
 import { createMetrics } from './observe/metrics.ts'
 import { startOperatorServer } from './observe/server.ts'
+import { startTracing } from './observe/tracing.ts'
 import { ensureLocalUser } from './users/local.ts'
 
 type Urls = { baseUrl: string; port: number; metricsUrl: string; ingressUrl?: string; ingressPort?: number }
@@ -75,13 +76,12 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
   stack.add('token streams', () => deps.tokenStreams.close())
   if (config.localUser) await ensureLocalUser(deps.db, config.localKeyFile)
 
-  // Loaded only where it is used, because its packages take a fifth of the time of a start.
-  const tracing = config.otlpEndpoint && (await import('./observe/tracing.ts')).startTracing(config.otlpEndpoint)
+  const tracing = await startTracing(config.otlpEndpoint, log)
   if (tracing) stack.add('tracing', () => tracing.stop())
   const operator = await startOperatorServer(deps, { host: config.metricsHost, port: config.metricsPort })
   stack.add('operator port', () => operator.close())
 
-  const app = await buildApp(deps, tracing || undefined)
+  const app = await buildApp(deps, tracing)
   const credentialChanges = watchCredentialChanges(deps)
   stack.add('credential changes', () => credentialChanges.close())
   const worker = await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })

@@ -1,12 +1,69 @@
-/** What an operator sees of the operations of a sandbox: the metrics of its host. */
+/** What an operator sees of the operations of a sandbox: the metrics of its host, and traces through all processes. */
 import assert from 'node:assert/strict'
-import { describe, test } from 'node:test'
+import { randomBytes } from 'node:crypto'
+import { after, describe, test } from 'node:test'
+import { type ReceivedSpan, startCollector } from '@warren/kit/testing/collector'
 import { until } from '@warren/kit/testing/until'
 import { getHostAgentPid, kill } from './support/instance.ts'
-import { createSandbox, forkSandbox, pauseSandbox, resumeSandbox, runShell } from './support/sandboxes.ts'
+import {
+  createSandbox,
+  forkSandbox,
+  pauseSandbox,
+  resumeSandbox,
+  runShell,
+  waitForStatus,
+} from './support/sandboxes.ts'
 import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
+/** Spans are sent in batches; by default every 5 s. */
+const BATCH_MS = '100'
+/** Host and control plane read the clock in different processes. */
+const CLOCK_TOLERANCE_MS = 5
+
+const collector = await startCollector()
+after(() => collector.close())
+const warren = await startUnlessSkipped(cannotRunVms, () =>
+  startVmInstance({ OTEL_EXPORTER_OTLP_ENDPOINT: collector.url, OTEL_BSP_SCHEDULE_DELAY: BATCH_MS }),
+)
+
+type TracedResponse = { traceId: string; spanId: string; data: Record<string, unknown> }
+
+/** A request as a span of a client's trace. */
+async function requestTraced(method: string, path: string, body: object = {}): Promise<TracedResponse> {
+  const [traceId, spanId] = [randomBytes(16).toString('hex'), randomBytes(8).toString('hex')]
+  const { baseUrl, key } = warren.instance
+  const response = await fetch(`${baseUrl}/v1${path}`, {
+    method,
+    headers: {
+      'x-api-key': key,
+      'content-type': 'application/json',
+      traceparent: `00-${traceId}-${spanId}-01`,
+    },
+    body: JSON.stringify(body),
+  })
+  const { data } = (await response.json()) as { data: Record<string, unknown> }
+  assert.ok(response.ok, `${method} ${path}: ${response.status}`)
+  return { traceId, spanId, data }
+}
+
+/** The span with this name, and its ancestors up to the client's own span, outermost first. */
+async function waitForPath(traceId: string, name: string): Promise<ReceivedSpan[]> {
+  const inTrace = (match: (span: ReceivedSpan) => boolean) =>
+    collector.spans.find((span) => span.traceId === traceId && match(span))
+  return until(() => {
+    const path: ReceivedSpan[] = []
+    let current = inTrace((span) => span.name === name)
+    while (current) {
+      path.unshift(current)
+      const { parentSpanId } = current
+      current = inTrace((span) => span.spanId === parentSpanId)
+    }
+    // A parent ends, and is sent, after its children.
+    return path[0]?.service === 'warren-control-plane' && /^[A-Z]+ \//.test(path[0].name) ? path : undefined
+  }, `the collector has ${name} and its ancestors`)
+}
+
+const namesOf = (path: ReceivedSpan[]): string[] => path.map((span) => span.name)
 
 /** The samples of a scrape by their names with labels, without the label `host`. */
 async function scrape(): Promise<Map<string, number>> {
@@ -56,6 +113,79 @@ describe('operations of a sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LI
     assert.ok(samples.get('warren_host_dns_queries_total{answer="forwarded"}')! > 0)
   })
 
+  test('a create is one trace, from the client through the control plane and the host agent into the guest', async () => {
+    const { traceId, spanId } = await requestTraced('POST', '/sandboxes', { shape: 's-1vcpu-256mb' })
+
+    const path = await waitForPath(traceId, 'identity')
+
+    assert.deepEqual(
+      path.map(({ service, name }) => `${service} ${name}`),
+      [
+        'warren-control-plane POST /v1/sandboxes',
+        'warren-control-plane host: create VM',
+        'warren-host-agent createVm',
+        'warren-host-agent ask guest: /wake',
+        'warren-guest-agent guest: /wake',
+        'warren-guest-agent identity',
+      ],
+    )
+    assert.equal(path[0]!.parentSpanId, spanId)
+    for (const [i, inner] of path.entries()) {
+      const outer = path[i - 1]
+      if (!outer) continue
+      assert.ok(inner.startMs >= outer.startMs - CLOCK_TOLERANCE_MS, `${inner.name} starts before ${outer.name}`)
+      assert.ok(inner.endMs <= outer.endMs + CLOCK_TOLERANCE_MS, `${inner.name} ends after ${outer.name}`)
+    }
+    for (const step of ['reserve', 'find base', 'assign network', 'resume CPUs', 'clock', 'entropy', 'commit']) {
+      await waitForPath(traceId, step)
+    }
+  })
+
+  test('exec, pause, resume and fork are traced in the same way, also where a job does the work', async () => {
+    const { id } = await createSandbox(warren)
+
+    const exec = await requestTraced('POST', `/sandboxes/${id}/exec`, { cmd: 'true' })
+    const pause = await requestTraced('POST', `/sandboxes/${id}/pause`)
+    await waitForStatus(warren, id, 'paused')
+    const resume = await requestTraced('POST', `/sandboxes/${id}/resume`)
+    await waitForStatus(warren, id, 'running')
+    const fork = await requestTraced('POST', `/sandboxes/${id}/fork`, { live: true })
+    await waitForStatus(warren, fork.data.id as string, 'running')
+
+    assert.deepEqual(namesOf(await waitForPath(exec.traceId, 'start program')), [
+      'POST /v1/sandboxes/:id/exec',
+      'callGuest',
+      'guest: /exec',
+      'start program',
+    ])
+    assert.deepEqual(namesOf(await waitForPath(pause.traceId, 'save memory')), [
+      'POST /v1/sandboxes/:id/pause',
+      'pause-sandbox',
+      'host: pause VM',
+      'pauseVm',
+      'save VM',
+      'save memory',
+    ])
+    assert.deepEqual(namesOf(await waitForPath(resume.traceId, 'clock')), [
+      'POST /v1/sandboxes/:id/resume',
+      'resume-sandbox',
+      'host: resume VM',
+      'resumeVm',
+      'ask guest: /wake',
+      'guest: /wake',
+      'clock',
+    ])
+    assert.deepEqual(namesOf(await waitForPath(fork.traceId, 'add child')).slice(-2), ['forkVm', 'add child'])
+    assert.deepEqual(namesOf(await waitForPath(fork.traceId, 'load memory')).slice(1), [
+      'commit', // The transaction that adds the job.
+      'start-fork',
+      'host: resume VM',
+      'resumeVm',
+      'start VMM',
+      'load memory',
+    ])
+  })
+
   test('are not reported while the host agent is down', async () => {
     kill(await getHostAgentPid(warren.instance.dataDir))
 
@@ -63,6 +193,6 @@ describe('operations of a sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LI
     assert.ok((await scrape()).has('warren_database_connections{state="open"}'))
 
     await until(async () => (await scrape()).get('warren_host_up') === 1, 'the host is reported as up again', 120_000)
-    assert.equal((await scrape()).get('warren_host_vms{state="running"}'), 2)
+    assert.equal((await scrape()).get('warren_host_vms{state="running"}'), 5)
   })
 })

@@ -10,6 +10,7 @@ import {
   HOST_SOCKET,
   LISTENERS,
   LOGGING,
+  OTLP_ENDPOINT,
   REGION,
 } from '@warren/kit/shared-settings'
 
@@ -91,6 +92,7 @@ export const SETTINGS = {
   apiPort: LISTENERS.port,
   guestHost: LISTENERS.guestHost,
   ...LOGGING,
+  otlpEndpoint: OTLP_ENDPOINT,
 }
 
 /** Memory for the kernel, the page cache, PostgreSQL and Warren itself. */

@@ -2,6 +2,8 @@
  * Limits how much work runs at once; the rest waits in the order it came. More restores at once than there are cores make
  * all of them slower. Work that is aborted while it waits fails at once.
  */
+import { span } from '@warren/kit/span'
+
 export type Limiter = <T>(work: () => Promise<T>, signal?: AbortSignal) => Promise<T>
 
 export function createLimiter(limit: number): Limiter {
@@ -11,7 +13,7 @@ export function createLimiter(limit: number): Limiter {
   const enter = async (signal?: AbortSignal): Promise<void> => {
     signal?.throwIfAborted()
     if (running < limit) running++
-    else await waitForTurn(waiting, signal)
+    else await span('wait for a turn', () => waitForTurn(waiting, signal))
   }
 
   /** Hands the turn to the first in line, if there is one, so that new work cannot take it. */

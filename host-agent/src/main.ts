@@ -81,6 +81,7 @@ try {
 async function start(config: Config, log: Log, stack: StopStack): Promise<void> {
   if (process.getuid?.() !== 0)
     throw new Error('the host agent must run as root: it creates networks and virtual machines')
+  await startTracing(config, log, stack)
   await mkdir(config.runDir, { recursive: true, mode: 0o711 })
   await chmod(config.runDir, 0o711)
   stack.add('run folder', () => rmdir(config.runDir).catch(() => {})) // Not empty while sandboxes run.
@@ -179,6 +180,14 @@ function openApiPortOnRequest(network: Network): void {
     )
     if (process.connected) process.send?.({ openedApiPort: port, failed })
   })
+}
+
+/** Loads OpenTelemetry only if the operator has set an endpoint. */
+async function startTracing({ otlpEndpoint }: Config, log: Log, stack: StopStack): Promise<void> {
+  if (otlpEndpoint === undefined) return
+  const { startTracing: start } = await import('@warren/kit/tracing')
+  const tracing = start('warren-host-agent', otlpEndpoint, log)
+  stack.add('tracing', () => tracing.stop())
 }
 
 function listVmms(vms: Vms): VmmRecord[] {

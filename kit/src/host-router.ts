@@ -1,7 +1,7 @@
 /**
  * The router of the host API (HOST_ROUTES in protocol): finds the route of an HTTP/2 stream, parses its query and body,
  * calls the handler and sends what it returns as JSON. The host agent and the fake host of the control plane's tests
- * both use it, so they accept exactly the same requests.
+ * both use it, so they accept exactly the same requests. A request with `traceparent` becomes a span of the caller's trace.
  */
 import type { IncomingHttpHeaders, ServerHttp2Stream } from 'node:http2'
 import {
@@ -15,6 +15,7 @@ import {
 } from '@warren/protocol'
 import type { Static, TObject, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
+import { continueTrace } from './span.ts'
 
 const BODY_MAX_BYTES = 1024 * 1024
 
@@ -77,10 +78,17 @@ export function createHostRouter(handlers: HostHandlers) {
     }
     // TypeScript cannot relate the types of the request and of the handler by a name that is a union.
     const handle = handlers[found.name] as (request: object) => Promise<object> | object
-    const response = await handle(request)
+    const operation = {
+      name: found.name,
+      sandbox: found.params.id ?? (request.body as { id?: string } | undefined)?.id,
+    }
+    const response = await continueTrace(findTraceparent(headers), operation, async () => handle(request))
     if (route.response) respondJson(stream, 200, response)
   }
 }
+
+const findTraceparent = ({ traceparent }: IncomingHttpHeaders): string | undefined =>
+  typeof traceparent === 'string' ? traceparent : undefined
 
 export function respondJson(stream: ServerHttp2Stream, status: number, body: unknown): void {
   if (stream.destroyed || stream.headersSent) return

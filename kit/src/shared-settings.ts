@@ -1,5 +1,5 @@
 /** Settings that more than one program reads, declared once so that their defaults agree. */
-import { choice, flag, integer, linkLocalAddress, text } from './config.ts'
+import { choice, flag, integer, linkLocalAddress, text, url } from './config.ts'
 
 const PORT = { min: 0, max: 65_535 }
 
@@ -98,3 +98,8 @@ export const LOGGING = {
     description: '`json`, `pretty`, or `auto`: pretty on a terminal, JSON elsewhere.',
   }),
 }
+
+export const OTLP_ENDPOINT = url('OTEL_EXPORTER_OTLP_ENDPOINT', {
+  defaultText: 'none',
+  description: 'OpenTelemetry collector that receives traces, such as `http://127.0.0.1:4318`.',
+})

@@ -9,6 +9,7 @@ import {
   type OutgoingHttpHeaders as Headers,
 } from 'node:http2'
 import { connect as connectSocket } from 'node:net'
+import { traceHeader } from '@warren/kit/span'
 import { HostError } from './host-error.ts'
 
 /** What one stream may receive before it is read: enough for hundreds of MB/s, and little for a reader that stalls. */
@@ -60,7 +61,7 @@ export function createHostSession(address: string): HostSession {
   return {
     open(headers, signal, { endStream = false } = {}) {
       signal.throwIfAborted()
-      const stream = bytesOnly(session().request(headers, { endStream }))
+      const stream = bytesOnly(session().request({ ...headers, ...traceHeader() }, { endStream }))
       const abort = () => resetStream(stream, signal.reason)
       signal.addEventListener('abort', abort)
       stream.once('close', () => signal.removeEventListener('abort', abort))

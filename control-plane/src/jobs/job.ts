@@ -1,7 +1,9 @@
 /**
  * A job is background work that must happen. It is added in the transaction of its cause, runs at least once, and is
- * retried when it fails. Its effects are therefore fenced (sandboxes/move.ts) or harmless to repeat.
+ * retried when it fails. Its effects are therefore fenced (sandboxes/move.ts) or harmless to repeat. It belongs to the trace
+ * of the request that added it.
  */
+import { continueTrace, traceHeader } from '@warren/kit/span'
 import { sql } from 'kysely'
 import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
@@ -31,11 +33,17 @@ export async function addJob<Payload extends TSchema>(
   payload: Static<Payload>,
 ): Promise<void> {
   await sql`select graphile_worker.add_job(
-    ${job.name}, ${JSON.stringify(payload)}::json,
+    ${job.name}, ${JSON.stringify({ ...(payload as object), ...traceHeader() })}::json,
     max_attempts => ${job.maxAttempts}, job_key => ${job.key?.(payload) ?? null})`.execute(tx)
 }
 
-export function parsePayload<Payload extends TSchema>(job: Job<Payload>, payload: unknown): Static<Payload> {
+export function runJob(deps: Deps, job: Job, payload: unknown, context: JobContext): Promise<void> {
+  const { traceparent } = payload as { traceparent?: unknown }
+  const from = typeof traceparent === 'string' ? traceparent : undefined
+  return continueTrace(from, { name: job.name }, async () => job.run(deps, parsePayload(job, payload), context))
+}
+
+function parsePayload<Payload extends TSchema>(job: Job<Payload>, payload: unknown): Static<Payload> {
   if (!Value.Check(job.payload, payload)) throw new Error(`payload of job ${job.name} does not match its schema`)
   return payload as Static<Payload>
 }

@@ -11,7 +11,7 @@ import { type Runner, run, type WorkerEvents, Logger as WorkerLogger } from 'gra
 import pg from 'pg'
 import { watchPool } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
-import { type Job, parsePayload } from './job.ts'
+import { type Job, runJob } from './job.ts'
 import { HEARTBEAT_MS, removeProcess, writeHeartbeat } from './processes.ts'
 import { type Sweep, startSweeps } from './sweep.ts'
 
@@ -121,7 +121,7 @@ const task = (deps: Deps, job: Job) => async (payload: unknown, helpers: TaskHel
     attempt: helpers.job.attempts,
     signal: helpers.abortSignal ?? new AbortController().signal,
   }
-  await job.run(deps, parsePayload(job, payload), context)
+  await runJob(deps, job, payload, context)
 }
 
 type TaskHelpers = { job: { id: string; attempts: number }; abortSignal?: AbortSignal }

@@ -82,7 +82,8 @@ test('traces are sent to the configured endpoint, and nowhere without one', asyn
   collector.listen(0, '127.0.0.1')
   await new Promise((resolve) => collector.once('listening', resolve))
   after(() => collector.close())
-  const tracing = startTracing(`http://127.0.0.1:${(collector.address() as AddressInfo).port}`)!
+  const url = `http://127.0.0.1:${(collector.address() as AddressInfo).port}`
+  const tracing = (await startTracing(url, createLog({ name: 't', level: 'fatal', format: 'json' })))!
   const app = await buildApp(createTestDeps(await createTestDatabase()), tracing)
 
   assert.equal((await app.inject('/healthz')).statusCode, 200)
@@ -91,5 +92,5 @@ test('traces are sent to the configured endpoint, and nowhere without one', asyn
 
   await until(() => received.length > 0)
   assert.deepEqual(new Set(received), new Set(['POST /v1/traces']))
-  assert.equal(startTracing(undefined), undefined)
+  assert.equal(await startTracing(undefined, createLog({ name: 't', level: 'fatal', format: 'json' })), undefined)
 })

@@ -13,6 +13,7 @@
  * the fence, so step 4 cannot commit, and the destroy job removes the VM.
  */
 import { badField, Failure, unavailable, upstreamUnavailable } from '@warren/kit/failure'
+import { span } from '@warren/kit/span'
 import { type HostVmNetwork, newId, type SandboxCreateBody } from '@warren/protocol'
 import type { Tx } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
@@ -45,15 +46,17 @@ export async function createSandbox(
   { signal, commit }: CreateOptions,
 ): Promise<SandboxRow> {
   const request = await parseCreate(deps, user.plan, body)
-  const row = await admitWithOrphanCleanup(deps, user.id, request)
+  const row = await span('reserve', () => admitWithOrphanCleanup(deps, user.id, request))
   try {
     const host = await deps.hosts.get(row.host_id)
     const network = await getHostNetwork(deps, row.id)
-    const { spawn_ms } = await host.createVm(createVmBody(deps, row, request, network), signal)
+    const { spawn_ms } = await span('host: create VM', () =>
+      host.createVm(createVmBody(deps, row, request, network), signal),
+    )
     signal.throwIfAborted()
     await pushNetworkIfChanged(deps, row, network.revision)
     if (request.networks.length > 0) await pushPeerNetworks(deps, row.id)
-    return await finish(deps, row, spawn_ms, commit)
+    return await span('commit', () => finish(deps, row, spawn_ms, commit))
   } catch (error) {
     deps.log.warn({ err: error, sandbox: row.id }, 'failed to create sandbox')
     const { response, reason } = explain(error, row, request, signal)

@@ -18,6 +18,7 @@
  */
 import { crashPoint } from '@warren/kit/crash-point'
 import { Failure, unavailable, wrongState } from '@warren/kit/failure'
+import { span } from '@warren/kit/span'
 import { type HostVmForked, newId, type SandboxForkBody } from '@warren/protocol'
 import type { Tx } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
@@ -64,12 +65,12 @@ export async function forkSandbox(
   commit?: Commit,
 ): Promise<SandboxRow[]> {
   const request = parseFork(body)
-  const { children, lockedSource } = await admit(deps, source, request)
+  const { children, lockedSource } = await span('reserve', () => admit(deps, source, request))
   try {
     await crashPoint('fork.admitted')
-    const copied = await copy(deps, lockedSource, children, request)
+    const copied = await span('host: fork VM', () => copy(deps, lockedSource, children, request))
     await crashPoint('fork.copied')
-    await commitChildren(deps, children, copied, request, commit)
+    await span('commit', () => commitChildren(deps, children, copied, request, commit))
   } catch (error) {
     deps.log.warn({ err: error, sandbox: source.id }, 'failed to fork sandbox')
     await Promise.all(children.map((child) => rollBackOrRetry(deps, child, 'forkAbandoned', 'the copy was not made')))

@@ -12,6 +12,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { crashPoint } from '@warren/kit/crash-point'
+import { span } from '@warren/kit/span'
 import type { EventActor, HostVmPaused } from '@warren/protocol'
 import { recordCounts } from '../bandwidth/record-counts.ts'
 import type { Tx } from '../db/connect.ts'
@@ -39,9 +40,9 @@ export const pauseJob = defineJob({
     if (!row) return
     await crashPoint('pause.started')
     try {
-      const saved = await pauseVm(deps, row, signal)
+      const saved = await span('host: pause VM', () => pauseVm(deps, row, signal))
       await crashPoint('pause.saved')
-      await finishPause(deps, row, saved)
+      await span('commit', () => finishPause(deps, row, saved))
     } catch (error) {
       if (!(error instanceof HostError) || UNDECIDED.has(error.code)) throw error
       await failPause(deps, row, error)

@@ -10,6 +10,7 @@
  * pauses it.
  */
 import { setTimeout as delay } from 'node:timers/promises'
+import { span } from '@warren/kit/span'
 import { findShape, type HostVm, type HostVmNetwork, type HostVmResumed } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
@@ -41,7 +42,7 @@ export type RestoreResult =
 /** Throws when the outcome is not known yet; the caller's job then runs again. */
 export async function restoreVm(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<RestoreResult> {
   try {
-    const resumed = await resumeWithRetries(deps, row, signal)
+    const resumed = await span('host: resume VM', () => resumeWithRetries(deps, row, signal))
     return { outcome: 'restored', generation: resumed.generation ?? row.generation, note: describeOlder(row, resumed) }
   } catch (error) {
     if (!(error instanceof HostError) || error.code === 'fence_lost') throw error

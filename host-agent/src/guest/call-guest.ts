@@ -1,8 +1,10 @@
 /** Short requests to a guest agent with JSON bodies. The guest is not trusted: its responses are limited and checked. */
 import type { ClientHttp2Session, ClientHttp2Stream, IncomingHttpHeaders } from 'node:http2'
+import { span, traceHeader } from '@warren/kit/span'
 import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { openGuestStream } from './channel.ts'
+import { addGuestSpans } from './guest-spans.ts'
 
 /** More than any valid response, so that a hostile guest cannot fill the memory of the host. */
 const RESPONSE_MAX_BYTES = 1024 * 1024
@@ -11,18 +13,28 @@ export class GuestError extends Error {
   override name = 'GuestError'
 }
 
-export async function callGuest<Response extends TSchema>(
+type GuestRequest<Response> = { method: 'GET' | 'POST'; path: string; body?: object; response: Response }
+
+export const callGuest = <Response extends TSchema>(
   session: ClientHttp2Session,
-  request: { method: 'GET' | 'POST'; path: string; body?: object; response: Response },
+  request: GuestRequest<Response>,
+  signal: AbortSignal,
+): Promise<Static<Response>> => span(`ask guest: ${request.path}`, () => sendAndRead(session, request, signal))
+
+async function sendAndRead<Response extends TSchema>(
+  session: ClientHttp2Session,
+  request: GuestRequest<Response>,
   signal: AbortSignal,
 ): Promise<Static<Response>> {
+  const sentAt = performance.now()
   const stream = openGuestStream(
     session,
-    { ':method': request.method, ':path': request.path },
+    { ':method': request.method, ':path': request.path, ...traceHeader() },
     { signal, endStream: !request.body },
   )
   if (request.body) stream.end(JSON.stringify(request.body))
-  const { status, text } = await readResponse(stream)
+  const { status, headers, text } = await readResponse(stream)
+  addGuestSpans(`guest: ${request.path}`, headers, { from: sentAt, to: performance.now() })
   if (status !== 200) throw new GuestError(`the guest refused ${request.path}: ${status} ${text.slice(0, 500)}`)
   const response = parse(text)
   if (!Value.Check(request.response, response)) {
@@ -31,13 +43,17 @@ export async function callGuest<Response extends TSchema>(
   return response as Static<Response>
 }
 
-function readResponse(stream: ClientHttp2Stream): Promise<{ status: number; text: string }> {
+type GuestResponse = { status: number; headers: IncomingHttpHeaders; text: string }
+
+function readResponse(stream: ClientHttp2Stream): Promise<GuestResponse> {
   return new Promise((resolve, reject) => {
     let status = 0
+    let headers: IncomingHttpHeaders = {}
     const chunks: Buffer[] = []
     let bytes = 0
-    stream.once('response', (headers: IncomingHttpHeaders & { ':status'?: number }) => {
-      status = headers[':status'] ?? 0
+    stream.once('response', (received: IncomingHttpHeaders & { ':status'?: number }) => {
+      status = received[':status'] ?? 0
+      headers = received
     })
     stream.on('data', (chunk: Buffer) => {
       bytes += chunk.length
@@ -45,7 +61,7 @@ function readResponse(stream: ClientHttp2Stream): Promise<{ status: number; text
         stream.destroy(new GuestError(`the response of the guest exceeds ${RESPONSE_MAX_BYTES} bytes`))
       } else chunks.push(chunk)
     })
-    stream.once('end', () => resolve({ status, text: Buffer.concat(chunks).toString('utf8') }))
+    stream.once('end', () => resolve({ status, headers, text: Buffer.concat(chunks).toString('utf8') }))
     stream.once('error', reject)
     stream.once('close', () => reject(new GuestError('the guest closed the stream before the end of its response')))
   })

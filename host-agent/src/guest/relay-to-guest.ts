@@ -6,9 +6,11 @@
  * The guest is not trusted. Of its response headers only those that the caller needs are forwarded.
  */
 import http2, { type ClientHttp2Session, type IncomingHttpHeaders, type ServerHttp2Stream } from 'node:http2'
+import { traceHeader } from '@warren/kit/span'
 import type { GuestRoute } from '@warren/protocol'
 import { HostError } from '../host-error.ts'
 import { openGuestStream } from './channel.ts'
+import { addGuestSpans } from './guest-spans.ts'
 
 /** A guest that has not sent response headers by then is unreachable. Routes marked `slowToAnswer` have no limit. */
 const RESPONSE_LIMIT_MS = 15_000
@@ -36,9 +38,10 @@ export async function relayToGuest(
   if (open >= (route.staysOpen ? STAYING_OPEN_MAX : STREAMS_MAX)) {
     throw new HostError('too_many_streams', `${open} streams to this guest are open`)
   }
+  const sentAt = performance.now()
   const guest = openGuestStream(
     session,
-    { ':method': route.method, ':path': path },
+    { ':method': route.method, ':path': path, ...traceHeader() },
     { endStream: start.ended && !start.bytes },
   )
   openStreams.set(session, open + 1)
@@ -54,6 +57,7 @@ export async function relayToGuest(
     caller.once('end', () => (isReset(caller) ? abort(guest, 'the caller disconnected') : guest.end()))
   }
   const headers = await readResponseHeaders(guest, route)
+  addGuestSpans(`guest: ${route.path}`, headers, { from: sentAt, to: performance.now() })
   if (caller.destroyed) return
   caller.respond({
     ':status': headers[':status'] ?? 502,

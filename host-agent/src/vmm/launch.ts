@@ -4,6 +4,7 @@
  */
 import { chown, lstat, mkdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
+import { span } from '@warren/kit/span'
 import type { Deps } from '../deps.ts'
 import type { Undo } from '../undo.ts'
 import { FDS, renderArgs, type Shape, SOCKETS, type Start } from './args.ts'
@@ -43,10 +44,10 @@ export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal:
   await mkdir(socketFolder, { mode: 0o700 })
   await chown(socketFolder, launch.uid, launch.uid)
 
-  const qemu = findProcess(await spawnQemu(deps, launch, socketFolder))
+  const qemu = findProcess(await span('start QEMU', () => spawnQemu(deps, launch, socketFolder)))
   if (!qemu) throw new Error(`QEMU exited immediately: ${await readLogTail(launch.logFile)}`)
   undo.add('QEMU', () => killProcess(qemu))
-  const qmp = await connectMonitor(socketFolder, qemu, signal).catch(async (error) => {
+  const qmp = await span('wait for monitor', () => connectMonitor(socketFolder, qemu, signal)).catch(async (error) => {
     throw new Error(`failed to connect to QEMU's monitor: ${await readLogTail(launch.logFile)}`, { cause: error })
   })
   undo.add('monitor', () => qmp.close())

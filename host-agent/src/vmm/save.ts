@@ -8,6 +8,7 @@
  */
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
+import { span } from '@warren/kit/span'
 import type { Deps } from '../deps.ts'
 import type { Manifest, StoredObject } from '../snapshots/manifest.ts'
 import type { Expected, Reservation } from '../snapshots/objects.ts'
@@ -51,12 +52,17 @@ export async function saveVmm(
   ])
   const expected = { uid, maxBytes: (vm.diskMib + DISK_OVERHEAD_MIB) * MIB }
   const sealDisks = () =>
-    settleAll([
-      ...layers.map((layer) => sealObject(deps, deps.snapshots.fileOf(layer), layer, expected)),
-      ...disks.map((disk) => sealObject(deps, path.join(work, diskFile(disk)), diskObject(id, disk), expected)),
-    ])
+    span('seal disks', () =>
+      settleAll([
+        ...layers.map((layer) => sealObject(deps, deps.snapshots.fileOf(layer), layer, expected)),
+        ...disks.map((disk) => sealObject(deps, path.join(work, diskFile(disk)), diskObject(id, disk), expected)),
+      ]),
+    )
   try {
-    const captured = settleAll([saveMemory(deps, vmm, memoryId, { sync: !onCaptured }), saveState(vmm, work)])
+    const captured = settleAll([
+      span('save memory', () => saveMemory(deps, vmm, memoryId, { sync: !onCaptured })),
+      span('save devices', () => saveState(vmm, work)),
+    ])
     const disk = await (onCaptured
       ? captured.then(onCaptured).then(sealDisks)
       : settleAll([sealDisks(), captured]).then(([sealed]) => sealed))

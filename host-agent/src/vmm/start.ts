@@ -9,6 +9,7 @@
  */
 import { chown, mkdir, rm, truncate, writeFile } from 'node:fs/promises'
 import path from 'node:path'
+import { span } from '@warren/kit/span'
 import type { Base } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import type { Manifest } from '../snapshots/manifest.ts'
@@ -42,9 +43,12 @@ export type VmmPlan = {
 const QEMU_OVERHEAD_MIB = 512
 const MIB = 1024 * 1024
 
-export async function startVmm(deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSignal): Promise<Vmm> {
+export const startVmm = (deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSignal): Promise<Vmm> =>
+  span('start VMM', () => runSteps(deps, plan, undo, signal))
+
+async function runSteps(deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSignal): Promise<Vmm> {
   const { id, folder, base, layers, start } = plan
-  const slot = await deps.network.slots.take()
+  const slot = await span('take slot', () => deps.network.slots.take())
   undo.add('slot', () => deps.network.slots.release(slot))
   const uid = deps.uidOf(slot)
   undo.add('folder', () => rm(folder, { recursive: true, force: true }))
@@ -59,10 +63,12 @@ export async function startVmm(deps: Deps, plan: VmmPlan, undo: Undo, signal: Ab
     file: newest === undefined ? base.files.disk : deps.snapshots.fileOf(newest),
     format: 'qcow2' as const,
   }
-  const [cgroups] = await waitForAll([
-    plan.outlivesHostAgent ? createCgroup(deps, id, base.shape.mem_mib, undo) : [],
-    createOverlay(path.join(work, diskFile(0)), { sizeMib: plan.diskMib, backing, owner: uid }),
-  ])
+  const [cgroups] = await span('create cgroup and disk', () =>
+    waitForAll([
+      plan.outlivesHostAgent ? createCgroup(deps, id, base.shape.mem_mib, undo) : [],
+      createOverlay(path.join(work, diskFile(0)), { sizeMib: plan.diskMib, backing, owner: uid }),
+    ]),
+  )
 
   const saved = start.from === 'generation' ? start.generation : undefined
   const memoryOver = start.from === 'disk' ? 'zeros' : (saved?.memory.over ?? 'base')
@@ -93,8 +99,8 @@ export async function startVmm(deps: Deps, plan: VmmPlan, undo: Undo, signal: Ab
   }
   const vmm = new Vmm(deps, record, qmp)
   undo.add('connections', () => vmm.close())
-  if (saved) await loadMemory(deps, saved.memory, qemu.pid)
-  if (start.from !== 'disk') await vmm.loadDevices(INCOMING_STATE, signal)
+  if (saved) await span('load memory', () => loadMemory(deps, saved.memory, qemu.pid))
+  if (start.from !== 'disk') await span('load devices', () => vmm.loadDevices(INCOMING_STATE, signal))
   return vmm
 }
 

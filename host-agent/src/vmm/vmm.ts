@@ -8,6 +8,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
+import { span } from '@warren/kit/span'
 import type { Deps } from '../deps.ts'
 import { type GuestChannel, openGuestChannel } from '../guest/channel.ts'
 import { inWork, STATE_FILE } from './args.ts'
@@ -70,7 +71,7 @@ export class Vmm {
 
   async #openChannel(signal: AbortSignal): Promise<GuestChannel> {
     try {
-      const channel = await openGuestChannel(this.#sockets, signal)
+      const channel = await span('open guest channel', () => openGuestChannel(this.#sockets, signal))
       const opened = this.#channel
       void channel.closed.then(() => {
         if (this.#channel === opened) this.#channel = undefined
@@ -93,11 +94,11 @@ export class Vmm {
 
   /** Afterwards memory, CPUs and disk no longer change, and the disk's metadata is in its file. */
   async pauseCpus(): Promise<void> {
-    await this.qmp.run('stop')
+    await span('pause CPUs', () => this.qmp.run('stop'))
   }
 
   async resumeCpus(): Promise<void> {
-    await this.qmp.run('cont')
+    await span('resume CPUs', () => this.qmp.run('cont'))
     this.#channelClosed = false
   }
 

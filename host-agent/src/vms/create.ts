@@ -5,6 +5,7 @@
  * If the caller disconnects, the create is aborted and undone. A repeated create with the same fence is refused.
  */
 import { errorText } from '@warren/kit/error-text'
+import { span } from '@warren/kit/span'
 import type { HostVmCreateBody, HostVmCreated } from '@warren/protocol'
 import type { Base } from '../bases/base.ts'
 import { ensureBase } from '../bases/ensure.ts'
@@ -44,7 +45,9 @@ export async function createVm(
       // Written early so that the write overlaps the guest's start. Safe: nothing is acknowledged yet, and the control
       // plane deletes a sandbox whose create was never answered.
       const record: Record = (vmm) =>
-        deps.registry.write(nextRecord(entry.record, 'createDone', { ip, diskMib, vmm: vmm.record }))
+        span('write record', () =>
+          deps.registry.write(nextRecord(entry.record, 'createDone', { ip, diskMib, vmm: vmm.record })),
+        )
       const { vmm, response } = await startVm(deps, request, record, undo, signal)
       moveVm(entry, 'createDone', { ip, diskMib, vmm: vmm.record })
       watchVm(deps, entry, vmm, request.network.revision)
@@ -67,7 +70,7 @@ async function startVm(
   signal: AbortSignal,
 ): Promise<CreatedVm> {
   const startedAt = performance.now()
-  const base = await getBase(deps, request, signal)
+  const base = await span('find base', () => getBase(deps, request, signal))
   const remainingMs = request.limit_ms - (performance.now() - startedAt)
   if (remainingMs < CLONE_NEEDS_MS) throw baseNotReady(request)
 
@@ -127,12 +130,12 @@ async function setUp(
   { ip, network, hostname, envs, ssh_pubkeys, disk_mib, cpu_quota_pct }: HostVmCreateBody,
   signal: AbortSignal,
 ): Promise<void> {
-  await deps.network.slots.assign(vmm.record.slot, ip, network, INITIAL_GUEST_ADDRESS)
+  await span('assign network', () => deps.network.slots.assign(vmm.record.slot, ip, network, INITIAL_GUEST_ADDRESS))
   await vmm.resumeCpus()
-  if (disk_mib > base.diskMib) await growDisk(vmm, disk_mib, signal)
+  if (disk_mib > base.diskMib) await span('grow disk', () => growDisk(vmm, disk_mib, signal))
   await applyIdentity(vmm, { hostname, envs, ssh_pubkeys }, { isNew: true }, signal)
   // Last: under a quota of a quarter of a core the start would take four times as long.
-  await deps.cgroups.limitCpu(vmm.record.id, cpu_quota_pct)
+  await span('limit CPU', () => deps.cgroups.limitCpu(vmm.record.id, cpu_quota_pct))
 }
 
 async function describeImage(deps: Deps, name: string): Promise<string> {

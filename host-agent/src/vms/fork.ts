@@ -9,6 +9,7 @@
  * Children exist from the moment they are requested, in state `creating`: a repeated request or a delete finds them.
  */
 import { crashPoint } from '@warren/kit/crash-point'
+import { span } from '@warren/kit/span'
 import type { HostVmForkBody, HostVmForked } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
@@ -63,7 +64,8 @@ async function addChildren(deps: Deps, entries: Entries, children: Child[], open
     added.map((entry) =>
       runOperation(entry, 'fork', entry.record.fence, async () => {
         try {
-          await addChild(deps, entry, (await source).saved)
+          const { saved } = await source
+          await span('add child', () => addChild(deps, entry, saved))
           return { generation: FIRST_GENERATION }
         } catch (error) {
           entries.delete(entry.id)
@@ -103,13 +105,13 @@ async function captureLive(
   vm: { id: string; diskMib: number },
   vmm: Vmm,
 ): Promise<Draft & { stopped_ms: number }> {
-  await prepareNextDisk(deps, vmm, vm.diskMib)
+  await span('prepare next disk', () => prepareNextDisk(deps, vmm, vm.diskMib))
 
   let stoppedAt = 0
   let stopped_ms = 0
   let paused = true
   const resume = async () => {
-    await freezeForFork(vmm)
+    await span('freeze disk', () => freezeForFork(vmm))
     await vmm.resumeCpus()
     paused = false
     stopped_ms = Math.round((performance.now() - stoppedAt) * 10) / 10
@@ -118,7 +120,7 @@ async function captureLive(
     stoppedAt = performance.now()
     await vmm.pauseCpus()
     await crashPoint('host.fork.stopped')
-    return { ...(await saveVmm(deps, vm, vmm, resume)), stopped_ms }
+    return { ...(await span('save VM', () => saveVmm(deps, vm, vmm, resume))), stopped_ms }
   } finally {
     if (paused) await vmm.resumeCpus()
   }

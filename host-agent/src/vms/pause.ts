@@ -13,6 +13,7 @@
  */
 import { crashPoint } from '@warren/kit/crash-point'
 import { errorText } from '@warren/kit/error-text'
+import { span } from '@warren/kit/span'
 import type { HostVmPauseBody, HostVmPaused } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
@@ -35,7 +36,7 @@ export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: Hos
     try {
       for (const connection of entry.connections) connection.destroy()
       const { saved, response } = await commitGeneration(deps, { id: entry.id, diskMib }, vmm, limit_ms)
-      await saveCounts(deps, entry, vmm.record)
+      await span('read counters', () => saveCounts(deps, entry, vmm.record))
       const counts = toStored(entry.record)?.counts
       if (counts) response.counts = counts
       vmm.stopping = true
@@ -43,11 +44,9 @@ export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: Hos
       signals.abort()
       const paused = moveVm(entry, 'pauseDone', { fence, response })
       // It is paused even if this fails: the next start recognises it by its generation.
-      await deps.registry
-        .write(paused)
-        .catch((error) =>
-          deps.log.error({ err: error, sandbox: entry.id }, 'failed to write the record of a paused sandbox'),
-        )
+      await span('write record', () => deps.registry.write(paused)).catch((error) =>
+        deps.log.error({ err: error, sandbox: entry.id }, 'failed to write the record of a paused sandbox'),
+      )
       await crashPoint('host.pause.recorded')
       // In the background: only a resume or a delete waits for it.
       entry.standbyReady = moveToStandby(deps, entry, paused, vmm, saved)
@@ -70,16 +69,16 @@ async function commitGeneration(
   const generation = deps.snapshots.nextGeneration(vm.id)
   let saved: SavedVm
   try {
-    await vmm.closeChannel()
+    await span('close guest channel', () => vmm.closeChannel())
     await crashPoint('host.pause.closed')
     await vmm.pauseCpus()
     await crashPoint('host.pause.stopped')
-    const draft = await saveVmm(deps, vm, vmm)
+    const draft = await span('save VM', () => saveVmm(deps, vm, vmm))
     saved = draft.saved
     try {
       await crashPoint('host.pause.saved')
       if (performance.now() - startedAt > limitMs) throw new Error(`it took longer than ${limitMs} ms`)
-      await deps.snapshots.add({ ...saved, sandbox: vm.id, generation })
+      await span('write manifest', () => deps.snapshots.add({ ...saved, sandbox: vm.id, generation }))
     } finally {
       await draft.reservation.release()
     }
@@ -92,9 +91,9 @@ async function commitGeneration(
   }
   await crashPoint('host.pause.committed')
   // A failure here changes nothing: the new generation is committed.
-  await deps.snapshots
-    .deleteOld(vm.id)
-    .catch((error) => deps.log.error({ err: error, sandbox: vm.id }, 'failed to delete an old generation'))
+  await span('delete old generations', () => deps.snapshots.deleteOld(vm.id)).catch((error) =>
+    deps.log.error({ err: error, sandbox: vm.id }, 'failed to delete an old generation'),
+  )
   deps.compactor.add(vm.id)
   const written_bytes = saved.memory.bytes + saved.state.bytes + (saved.disk.at(-1)?.bytes ?? 0)
   const took_ms = Math.round((performance.now() - startedAt) * 10) / 10

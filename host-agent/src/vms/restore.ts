@@ -5,6 +5,7 @@
 import { existsSync } from 'node:fs'
 import { crashPoint } from '@warren/kit/crash-point'
 import { errorText } from '@warren/kit/error-text'
+import { span } from '@warren/kit/span'
 import type { HostVmResumeBody } from '@warren/protocol'
 import { getBase } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
@@ -58,7 +59,7 @@ export async function restoreVmm(
   signal.throwIfAborted()
   const id = newVmmId()
   if (manifest) checkPresence(deps, manifest)
-  const checked = manifest ? checkObjects(deps, manifest) : Promise.resolve()
+  const checked = manifest ? span('check files', () => checkObjects(deps, manifest)) : Promise.resolve()
   checked.catch(() => {}) // Awaited below, unless the start fails first.
   const complete = { id, folder: vmmFolderOf(deps, id), ...plan, outlivesHostAgent: true }
   const vmm = await startVmm(deps, complete, undo, signal).catch(async (error) => {
@@ -68,7 +69,9 @@ export async function restoreVmm(
   await checked
   await crashPoint('host.resume.loaded')
   const network = withCounts(request.network, record.counts)
-  await deps.network.slots.assign(vmm.record.slot, request.ip, network, INITIAL_GUEST_ADDRESS)
+  await span('assign network', () =>
+    deps.network.slots.assign(vmm.record.slot, request.ip, network, INITIAL_GUEST_ADDRESS),
+  )
   return vmm
 }
 

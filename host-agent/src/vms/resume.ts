@@ -15,6 +15,7 @@
  * being saved still has its disk and is booted from it, as after a power failure.
  */
 import { crashPoint } from '@warren/kit/crash-point'
+import { span } from '@warren/kit/span'
 import type { HostVmResumeBody, HostVmResumed } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { Undo } from '../undo.ts'
@@ -37,12 +38,12 @@ export async function resumeVm(deps: Deps, entry: Entry, request: HostVmResumeBo
   const { from } = moveVm(entry, 'resume', { fence })
   return runOperation(entry, 'resume', fence, async (aborted) => {
     try {
-      await entry.standbyReady
+      await span('wait for standby', async () => entry.standbyReady)
       const signal = AbortSignal.any([aborted, AbortSignal.timeout(request.limit_ms)])
       const { vmm, response } = await startVm(deps, from, request, signal)
       const change = { fence, ip, vmm: vmm.record, response }
       try {
-        await deps.registry.write(nextRecord(entry.record, 'resumeDone', change))
+        await span('write record', () => deps.registry.write(nextRecord(entry.record, 'resumeDone', change)))
       } catch (error) {
         await stopVmm(deps, vmm.record, vmm)
         throw error
@@ -65,7 +66,7 @@ async function startVm(
   signal: AbortSignal,
 ): Promise<ResumedVm> {
   const startedAt = performance.now()
-  const source = await chooseSource(deps, record)
+  const source = await span('choose generation', () => chooseSource(deps, record))
   try {
     const standby = await resumeStandby(deps, record, source, request, signal)
     const vmm = standby ?? (await resumeFromDisk(deps, record, source, request, signal))
@@ -91,7 +92,7 @@ async function resumeStandby(
   if (!vmm) return undefined
   try {
     // It still has its slot, and with it the kernel's counters. The rules may have changed while it was paused.
-    await deps.network.slots.change(vmm.record.slot, request.network)
+    await span('change network', () => deps.network.slots.change(vmm.record.slot, request.network))
     await runGuest(deps, record, vmm, request, signal)
     return vmm
   } catch (error) {
@@ -133,7 +134,7 @@ async function runGuest(
   const identity = { hostname, envs, ssh_pubkeys, ...deps.operatorSettings }
   await applyIdentity(vmm, identity, { isNew: isIdentityPending(record) }, signal)
   await crashPoint('host.resume.awake')
-  await deps.cgroups.limitCpu(vmm.record.id, cpu_quota_pct)
+  await span('limit CPU', () => deps.cgroups.limitCpu(vmm.record.id, cpu_quota_pct))
 }
 
 const isIdentityPending = (record: PausedVm | DeadVm): boolean => record.state === 'paused' && record.identityPending
