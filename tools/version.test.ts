@@ -37,6 +37,10 @@ test('no source file repeats the version', () => {
   assert.deepEqual(copies, [])
 })
 
-test('the lock file has this version', () => {
+test('the lock file and the newest release of the changelog have this version', () => {
+  const changelog = readFileSync(path.join(ROOT, 'CHANGELOG.md'), 'utf8')
+  const releases = [...changelog.matchAll(/^## (\d+\.\d+\.\d+) \(\d{4}-\d\d-\d\d\)$/gm)].map(([, release]) => release)
+
   assert.equal(readJson('package-lock.json').version, version)
+  assert.equal(releases[0], version)
 })
