@@ -85,6 +85,14 @@ export function testHostContract(host: ContractHost): void {
       assert.equal((await call('collectSnapshots')).status, 200)
     })
 
+    test('reports metrics, with the number of VMs by state', async () => {
+      const { status, body } = await call('getMetrics')
+
+      assert.equal(status, 200)
+      const { samples } = body.families.find((family: { name: string }) => family.name === 'warren_host_vms')
+      assert.ok(samples.some(({ labels }: { labels: { state: string } }) => labels.state === 'running'))
+    })
+
     test('refuses requests that match no route, or whose query or body is not valid', async () => {
       const { id, ...withoutId } = createBody()
       const requests: [string, string, string | undefined, string][] = [
