@@ -249,6 +249,7 @@ test('refused attempts are reported with their reason', { skip: skipReason }, as
     `packet ${PUBLIC_HOST} 7777 not_allowed`,
     `packet ${SHOP} 443 not_allowed`,
     'packet 169.254.169.254 80 private_address',
+    'packet 169.254.1.1 8080 not_allowed',
     'packet 100.64.0.11 80 not_a_peer',
   ]) {
     assert.ok(reported.includes(expected), `${expected} is not in\n${reported.join('\n')}`)

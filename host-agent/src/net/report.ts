@@ -3,6 +3,7 @@ import type { EgressDecision, EgressRefusal, HostBandwidth, HostVmNetworkReport 
 import { contains, parseCidr } from './cidr.ts'
 import { isClosedAddress } from './closed-ranges.ts'
 import type { EgressProxyReport } from './egress-proxy-protocol.ts'
+import { HOST_ADDRESS } from './names.ts'
 import type { RefusedDestination, SlotReport, Usage } from './netd-protocol.ts'
 
 const DECISIONS_MAX = 200
@@ -58,5 +59,7 @@ function renderDecision(
 /** The kernel records only the destination. The reason follows from it: the slot's table checks in this order. */
 function findReason(address: string, cidr: string): EgressRefusal {
   if (contains(parseCidr(cidr), { address, prefix: 32 })) return 'not_a_peer'
+  // Link-local, but open to a rule that names it.
+  if (address === HOST_ADDRESS) return 'not_allowed'
   return isClosedAddress(address) ? 'private_address' : 'not_allowed'
 }

@@ -37,6 +37,7 @@ test('an allowlist has granted private addresses first, public blocks after the 
 
   assert.deepEqual(chain('egress', { egress }).slice(1), [
     'ip daddr 100.64.0.0/16 return',
+    'ip daddr 169.254.1.1 tcp flags & (syn | ack) == syn tcp dport != 53 return',
     'ip daddr 169.254.1.1 ip dscp set 3 goto passed',
     'ip daddr { 10.20.0.9/32 } ip dscp set 2 goto direct',
     'meta l4proto { tcp, udp } ip daddr . th dport { 10.20.0.8/32 . 22 } ip dscp set 2 goto direct',
@@ -51,11 +52,14 @@ test('an allowlist has granted private addresses first, public blocks after the 
 
 test('of the host an allowlist opens the ports that its rules name; everything else is limited to DNS and replies', () => {
   const toHost = (egress: string[]) => chain('egress', { egress }).filter((rule) => rule.includes('169.254.1.1'))
-  const limited = 'ip daddr 169.254.1.1 ip dscp set 3 goto passed'
+  const limited = [
+    'ip daddr 169.254.1.1 tcp flags & (syn | ack) == syn tcp dport != 53 return',
+    'ip daddr 169.254.1.1 ip dscp set 3 goto passed',
+  ]
 
-  assert.deepEqual(toHost(['169.254.1.1:8080']), ['ip daddr 169.254.1.1 tcp dport { 8080 } goto passed', limited])
+  assert.deepEqual(toHost(['169.254.1.1:8080']), ['ip daddr 169.254.1.1 tcp dport { 8080 } goto passed', ...limited])
   assert.deepEqual(toHost(['169.254.1.1']), ['ip daddr 169.254.1.1 goto passed'])
-  assert.deepEqual(toHost(['0.0.0.0/0']), [limited])
+  assert.deepEqual(toHost(['0.0.0.0/0']), limited)
 })
 
 test('the budget is checked before the counter, and an unmetered sandbox has no budget', () => {

@@ -74,12 +74,16 @@ function egressRules(policy: Policy): string[] {
   ]
 }
 
-/** Everything to the host passes, because it also receives replies; the host drops what is marked, except DNS and replies. */
+/**
+ * The host also receives replies, so with rules everything to it passes except new connections, which are refused here and
+ * thereby recorded. What is marked the host drops, except DNS and replies.
+ */
 function hostRules({ hostPorts }: Policy): string[] {
   const toHost = `ip daddr ${HOST_ADDRESS}`
   if (hostPorts === 'all') return [`${toHost} goto passed`]
   return [
     ...(hostPorts.length === 0 ? [] : [`${toHost} tcp dport ${braces(hostPorts)} goto passed`]),
+    `${toHost} tcp flags & (syn | ack) == syn tcp dport != 53 return`,
     `${toHost} ip dscp set ${MARK.LIMITED} goto passed`,
   ]
 }
