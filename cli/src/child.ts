@@ -33,6 +33,8 @@ export type ChildSettings = {
   /** Called as soon as the process exists, long before it is ready. */
   onSpawn: (pid: number) => Promise<void>
   onProgress?: (text: string) => void
+  /** Called when the process has ended, also when it was never ready. */
+  onExit?: (exit: { isClean: boolean }) => void
 }
 
 export async function startChild<Ready extends object>(
@@ -43,7 +45,10 @@ export async function startChild<Ready extends object>(
   const child = spawn(command, args, { stdio: ['ignore', 'inherit', 'pipe', 'ipc'], detached: true, env })
   const exited = new Promise<string>((resolve) => {
     child.once('error', (error) => resolve(error.message))
-    child.once('close', (code, name) => resolve(name ? `ended by ${name}` : `exit status ${code}`))
+    child.once('close', (code, name) => {
+      settings.onExit?.({ isClean: code === 0 })
+      resolve(name ? `ended by ${name}` : `exit status ${code}`)
+    })
   })
   const stop = () => stopChild(child, exited, settings.stopLimitMs)
   const stderr = bufferStream(child.stderr!) // Not null: stdio asks for a pipe.

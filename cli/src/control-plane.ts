@@ -13,8 +13,8 @@ export type ControlPlane = Child<{
 }>
 
 const START_LIMIT_MS = 60_000
-/** The services stop one after the other, all within 10 s; this leaves time for the rest. */
-const STOP_LIMIT_MS = 4_500
+/** The control plane limits its own stop to 3 s (STOP_LIMIT_MS in control-plane/src/main.ts). */
+const STOP_LIMIT_MS = 3_500
 
 /** It looks for hosts every second as well, but the first create must not have to wait for that. */
 export async function findHosts(controlPlane: ControlPlane): Promise<void> {

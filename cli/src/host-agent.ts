@@ -2,16 +2,20 @@
  * Starts the host agent, which runs the virtual machines. It needs root; without it Warren serves everything else. The
  * first start builds the default image, which takes minutes and reports its progress.
  */
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import path from 'node:path'
-import { type Child, startChild } from './child.ts'
+import { type Child, type ChildSettings, startChild } from './child.ts'
 import { areVmsEnabled, CACHE_DIR, type InstanceConfig, ROOT } from './config.ts'
 
 export type HostAgent = Child<{ socket: string }>
 
 /** Long enough to build an image over a slow network; a start with all images present takes a second. */
 const START_LIMIT_MS = 30 * 60_000
-/** The host agent limits its own stop to 2 s (STOP_LIMIT_MS in host-agent/src/main.ts). */
-const STOP_LIMIT_MS = 2_500
+/** The host agent limits its own stop to 5 s (STOP_LIMIT_MS in host-agent/src/main.ts). */
+const STOP_LIMIT_MS = 5_500
+/** What it does takes less than a second; it first waits for child processes of the killed host agent to exit. */
+const CLEAN_UP_LIMIT_MS = 4_000
 
 export const canRunVms = (env: NodeJS.ProcessEnv): boolean =>
   process.getuid?.() === 0 && process.arch === 'x64' && areVmsEnabled(env)
@@ -28,7 +32,7 @@ export async function openApiPort(hostAgent: HostAgent, port: number): Promise<v
 export function startHostAgent(
   config: InstanceConfig,
   apiPort: number,
-  callbacks: { onSpawn: (pid: number) => Promise<void>; onProgress: (text: string) => void },
+  callbacks: Required<Pick<ChildSettings, 'onSpawn' | 'onProgress' | 'onExit'>>,
   signal: AbortSignal,
 ): Promise<HostAgent> {
   return startChild<{ socket: string }>(
@@ -36,14 +40,7 @@ export function startHostAgent(
       name: 'the host agent',
       command: process.execPath,
       args: [path.join(ROOT, 'host-agent/src/main.ts')],
-      env: {
-        ...process.env,
-        WARREN_DATA_DIR: config.dataDir,
-        WARREN_CACHE_DIR: CACHE_DIR,
-        WARREN_HOST_SOCKET: hostSocket(config),
-        WARREN_PORT: String(apiPort),
-        WARREN_LOG_LEVEL: process.env.WARREN_LOG_LEVEL || 'warn',
-      },
+      env: { ...renderEnv(config), WARREN_PORT: String(apiPort) },
       startLimitMs: START_LIMIT_MS,
       stopLimitMs: STOP_LIMIT_MS,
       ...callbacks,
@@ -51,3 +48,30 @@ export function startHostAgent(
     signal,
   )
 }
+
+/**
+ * Removes what a host agent left on the machine that was killed or did not stop in time. Sandboxes keep running. The next
+ * start would do the same, but there may be none.
+ */
+export async function cleanUpAfterHostAgent(config: InstanceConfig): Promise<void> {
+  const child = spawn(process.execPath, [path.join(ROOT, 'host-agent/src/clean-up/main.ts')], {
+    stdio: ['ignore', 'inherit', 'inherit'],
+    detached: true, // Ctrl-C is meant for this process, which waits.
+    env: renderEnv(config),
+    timeout: CLEAN_UP_LIMIT_MS,
+    killSignal: 'SIGKILL',
+  })
+  const [code, name] = (await once(child, 'exit')) as [number | null, NodeJS.Signals | null]
+  if (code === 0) return
+  throw new Error(
+    `failed to clean up after the host agent (${name ?? `exit status ${code}`}); the next start on ${config.dataDir} does`,
+  )
+}
+
+const renderEnv = (config: InstanceConfig): NodeJS.ProcessEnv => ({
+  ...process.env,
+  WARREN_DATA_DIR: config.dataDir,
+  WARREN_CACHE_DIR: CACHE_DIR,
+  WARREN_HOST_SOCKET: hostSocket(config),
+  WARREN_LOG_LEVEL: process.env.WARREN_LOG_LEVEL || 'warn',
+})

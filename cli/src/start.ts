@@ -16,13 +16,26 @@ import { checkPorts } from './check-ports.ts'
 import { type InstanceConfig, type Listeners, readInstanceConfig, readListeners } from './config.ts'
 import { type ControlPlane, findHosts, startControlPlane } from './control-plane.ts'
 import { checkDatabase, describeDatabase, type EmbeddedDatabase, startDatabase } from './database.ts'
-import { canRunVms, type HostAgent, hostSocket, openApiPort, startHostAgent } from './host-agent.ts'
+import {
+  canRunVms,
+  cleanUpAfterHostAgent,
+  type HostAgent,
+  hostSocket,
+  openApiPort,
+  startHostAgent,
+} from './host-agent.ts'
 import { findProcess, type Instance, removeInstanceFile, writeInstanceFile } from './instance-file.ts'
 import { lockDataDir } from './lock-data-dir.ts'
 import { print, printBackgroundProgress, printError, printStep } from './output.ts'
 import { Supervisor } from './supervisor.ts'
 
-const STOP_LIMIT_MS = 9_500
+/**
+ * The services limit their own stops so that all of them together end within 10 s. The rest is for cleaning up after a
+ * host agent that hung or was killed.
+ */
+const STOP_LIMIT_MS = 14_000
+/** Of it, so that a service that hangs cannot use up the time of the next one. */
+const RESERVED_MS = { hostAgent: 5_500, cleanUp: 4_000, database: 1_000 }
 /** PostgreSQL does not start with less free space than this. */
 const DISK_MIN_MIB = 100
 
@@ -37,7 +50,8 @@ export async function startInstance(): Promise<void> {
     let code = exitCode
     const error = (detail: unknown) => {
       code = 1
-      printError('failed to stop cleanly', (detail as { err: unknown }).err)
+      const { err, step } = detail as { err: unknown; step: string }
+      printError(`failed to stop ${step}`, err)
     }
     await stack.run({ error, debug: () => {} }, STOP_LIMIT_MS)
     process.exit(code)
@@ -68,7 +82,7 @@ export async function startInstance(): Promise<void> {
 
 async function startServices(config: InstanceConfig, listeners: Listeners, stack: StopStack): Promise<ControlPlane> {
   const instance = await lockDataDir(config)
-  stack.add('instance file', () => removeInstanceFile(config))
+  stack.add('the instance file', () => removeInstanceFile(config))
   await Promise.all([checkPorts(listeners, canRunVms(process.env)), checkUserNamespaces()])
   if (config.databaseUrl !== undefined) await checkExternalDatabase(config.databaseUrl)
 
@@ -103,7 +117,7 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
       throw error
     }
   })
-  stack.add('control plane', () => controlPlane.stop())
+  stack.add('the control plane', () => controlPlane.stop())
   const startControlPlaneOnDatabase = async () => {
     databaseUrl = await startTheDatabase()
     return printStep('control plane', () => controlPlane.start())
@@ -123,11 +137,21 @@ function superviseHostAgent(
   onSpawn: (pid: number) => Promise<void>,
 ): { started: Promise<HostAgent>; current: () => HostAgent | undefined } {
   let onProgress = printBackgroundProgress
-  const callbacks = { onSpawn, onProgress: (text: string) => onProgress(text) }
+  // Whether a host agent has run and did not stop properly: it was killed, or some part did not stop in time.
+  let isClean = true
+  const onStart = (pid: number) => {
+    isClean = false
+    return onSpawn(pid)
+  }
+  const onExit = (exit: { isClean: boolean }) => {
+    isClean = exit.isClean
+  }
+  const callbacks = { onSpawn: onStart, onProgress: (text: string) => onProgress(text), onExit }
   const hostAgent = new Supervisor<HostAgent>('the host agent', (_previous, signal) =>
     startHostAgent(config, api.port, callbacks, signal),
   )
-  stack.add('host agent', () => hostAgent.stop())
+  stack.add('what the host agent left', async () => isClean || cleanUpAfterHostAgent(config), RESERVED_MS.cleanUp)
+  stack.add('the host agent', () => hostAgent.stop(), RESERVED_MS.hostAgent)
   const started = printStep('host agent', async (progress) => {
     onProgress = progress
     try {
@@ -148,7 +172,7 @@ function superviseDatabase(config: InstanceConfig, stack: StopStack): () => Prom
   const { databaseUrl } = config
   if (databaseUrl !== undefined) return async () => databaseUrl
   const database = new Supervisor<EmbeddedDatabase>('PostgreSQL', (_previous, signal) => startDatabase(config, signal))
-  stack.add('PostgreSQL', () => database.stop())
+  stack.add('PostgreSQL', () => database.stop(), RESERVED_MS.database)
   return async () => (await printStep('PostgreSQL', () => database.start())).databaseUrl
 }
 

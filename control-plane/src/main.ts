@@ -33,8 +33,8 @@ import { ensureLocalUser } from './users/local.ts'
 
 type Urls = { baseUrl: string; port: number; metricsUrl: string; ingressUrl?: string; ingressPort?: number }
 
-/** Less than the 10 s that `warren start` allows for stopping all processes. */
-const STOP_LIMIT_MS = 4_000
+/** `warren start` stops all processes within 10 s, of which the host agent may need more than half. */
+const STOP_LIMIT_MS = 3_000
 
 const config = readConfigOrExit()
 const log = createLog({

@@ -1,11 +1,9 @@
 /** Stopping a Warren that has run VMs: without sandboxes the machine is as it was before. */
 import assert from 'node:assert/strict'
-import { spawnSync } from 'node:child_process'
-import { createHash } from 'node:crypto'
-import { globSync } from 'node:fs'
 import { test } from 'node:test'
 import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
 import { createDataDir, listProcesses, startInstance, stop } from './support/instance.ts'
+import { listLeftovers } from './support/leftovers.ts'
 import { cannotRunVms, deleteAllSandboxes, VM_ENV, VM_READY_LIMIT_MS } from './support/vm-instance.ts'
 
 test('a stop without sandboxes leaves nothing on the machine', { skip: cannotRunVms }, async (t) => {
@@ -20,27 +18,12 @@ test('a stop without sandboxes leaves nothing on the machine', { skip: cannotRun
     body,
   })
   assert.equal(first.status, 200, await first.text())
-  const kinds = new Set(listResources(dataDir).map(({ kind }) => kind))
+  const kinds = new Set(listLeftovers(dataDir).map(({ kind }) => kind))
   await deleteAllSandboxes({ instance, client })
 
   assert.equal(await stop(instance), 0)
 
-  assert.deepEqual(kinds, new Set(['folder', 'cgroup', 'namespace', 'interface', 'table']))
-  assert.deepEqual(listResources(dataDir), [])
+  assert.deepEqual(kinds, new Set(['process', 'folder', 'cgroup', 'namespace', 'interface', 'table', 'route']))
+  assert.deepEqual(listLeftovers(dataDir), [])
   assert.deepEqual(listProcesses(dataDir), [])
 })
-
-/** Everything outside the data directory that has the name of the instance (host-agent/src/config.ts). */
-function listResources(dataDir: string): { kind: string; name: string }[] {
-  const instance = createHash('sha256').update(dataDir).digest('hex').slice(0, 8)
-  const files = (kind: string, pattern: string) => globSync(pattern).map((name) => ({ kind, name }))
-  const tables = spawnSync('nft', ['list', 'tables'], { encoding: 'utf8' }).stdout.split('\n')
-  return [
-    ...files('folder', `/run/warren-${instance}`),
-    // cgroup v2 has one tree, v1 one for each controller.
-    ...files('cgroup', `/sys/fs/cgroup/{,*/}warren-${instance}`),
-    ...files('namespace', `/run/netns/warren-${instance}*`),
-    ...files('interface', `/sys/class/net/w${instance}*`),
-    ...tables.filter((line) => line.includes(`warren_${instance}`)).map((name) => ({ kind: 'table', name })),
-  ]
-}

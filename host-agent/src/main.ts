@@ -9,11 +9,17 @@
  *   4. Adopt the VMs that a previous host agent left running; remove its other leftovers and superseded images.
  *   5. Listen for requests. Build the other images and boot bases in the background.
  *
- * Stopping closes the listener and leaves every VM running, so a restart of Warren pauses no sandbox. If there is no VM,
- * the network is torn down as well and nothing is left on the machine.
+ * Stopping leaves every sandbox running, so a restart of Warren pauses none of them. Order of events:
+ *
+ *   1. Everything that builds, boots or warms something is aborted, the start itself included.
+ *   2. The listener closes, which aborts creates. Other operations may end.
+ *   3. VMMs in the pool and on standby are stopped. The launcher exits, so that no further program is started.
+ *   4. Whatever no sandbox needs is removed, also what the earlier steps did not stop in time. If there is no sandbox,
+ *      that includes the network, and nothing is left on the machine.
+ *
+ * The exit code is 0 only if all of that was done. Otherwise `warren start` cleans up (clean-up/main.ts).
  */
-
-import { chmod, mkdir, rm, rmdir } from 'node:fs/promises'
+import { chmod, mkdir, rm } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import path from 'node:path'
 import { ConfigError } from '@warren/kit/config'
@@ -24,9 +30,9 @@ import { VERSION } from '@warren/kit/version'
 import { warrenCommand } from '@warren/kit/warren-command'
 import { createHostApp } from './app.ts'
 import { pruneBases } from './bases/prune.ts'
-import { openCgroups } from './cgroups/cgroups.ts'
+import { type Cgroups, openCgroups } from './cgroups/cgroups.ts'
 import { findCgroupLayout } from './cgroups/layout.ts'
-import { chooseNetwork, networkStateDir } from './choose-network.ts'
+import { chooseNetwork } from './choose-network.ts'
 import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
 import { readOperatorSettings } from './guest/operator-settings.ts'
@@ -37,6 +43,7 @@ import { createMetrics, measureProcess } from './observe/metrics.ts'
 import { createPool } from './pool/pool.ts'
 import { prepareAll } from './prepare.ts'
 import { pruneImages } from './prune-images.ts'
+import { removeLeftovers } from './remove-leftovers.ts'
 import { openSnapshotStore } from './snapshots/store.ts'
 import { startWorkerPool } from './snapshots/worker-pool.ts'
 import { createStandby } from './standby/standby.ts'
@@ -47,8 +54,14 @@ import type { VmmRecord } from './vmm/record.ts'
 import { findVmmRecord } from './vms/record.ts'
 import { openRegistry } from './vms/registry.ts'
 import { Vms } from './vms/vms.ts'
+import { waitForAll } from './wait-for-all.ts'
 
-const STOP_LIMIT_MS = 2_000
+/** `warren start` kills a host agent that needs longer than this plus half a second (cli/src/host-agent.ts). */
+const STOP_LIMIT_MS = 5_000
+/** Of it, so that nothing before it can use it up. Killing a handful of VMMs takes about 200 ms, the network as long. */
+const RESERVED_MS = { vmms: 800, launcher: 700, leftovers: 1_500 }
+/** The launcher stores nothing, so one that is busy is killed. */
+const LAUNCHER_CLOSE_LIMIT_MS = 500
 /** Built by tools/machine.sh. */
 const GUEST_AGENT = path.resolve(import.meta.dirname, '../../guest-agent/target/warren/guest-agent')
 /** Above real accounts and above the ranges that container runtimes use. */
@@ -67,15 +80,18 @@ process.on('disconnect', () => void stop(0))
 process.on('uncaughtException', (error) => die(error))
 process.on('unhandledRejection', (error) => die(error))
 
+const started = start(config, log, stack)
 try {
-  await start(config, log, stack)
-  process.send?.({ ready: true, socket: config.socket })
+  await started
+  if (process.connected) process.send?.({ ready: true, socket: config.socket })
   log.info({ version: VERSION, socket: config.socket }, 'host agent is ready')
 } catch (error) {
-  // The launcher shows the error to the user. Without a launcher, it is written to the log.
-  if (process.send) process.send({ failed: errorText(error) })
-  else log.fatal({ err: error }, 'host agent failed to start')
-  await stop(1)
+  if (!stopping.signal.aborted) {
+    // The parent shows the error to the user. Without a parent, it is written to the log.
+    if (process.connected) process.send?.({ failed: errorText(error) })
+    else log.fatal({ err: error }, 'host agent failed to start')
+    await stop(1)
+  }
 }
 
 async function start(config: Config, log: Log, stack: StopStack): Promise<void> {
@@ -84,36 +100,36 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   await startTracing(config, log, stack)
   await mkdir(config.runDir, { recursive: true, mode: 0o711 })
   await chmod(config.runDir, 0o711)
-  stack.add('run folder', () => rmdir(config.runDir).catch(() => {})) // Not empty while sandboxes run.
+  const opened: { network?: Network; cgroups?: Cgroups } = {}
+  stack.add('the network and leftover VMMs', () => stopNetwork(opened), RESERVED_MS.leftovers)
+  const { signal } = stopping
   const operatorSettings = await readOperatorSettings(config)
   const { machine, why } = await detectMachine()
   log.info({ machine, why }, 'detected the machine')
 
   const images = await openImageStore({ cacheDir: config.cacheDir, log })
-  const kernel = await withProgress('guest kernel', () => images.ensureKernel())
+  const kernel = await withProgress('guest kernel', () => images.ensureKernel(undefined, signal))
   const initramfs = await images.ensureInitramfs(kernel, GUEST_AGENT)
-  await withProgress(`image ${config.defaultRootfs}`, () => images.ensure(config.defaultRootfs, reportProgress))
+  await withProgress(`image ${config.defaultRootfs}`, () => images.ensure(config.defaultRootfs, reportProgress, signal))
+  signal.throwIfAborted()
 
   const layout = await findCgroupLayout()
   if (!layout) throw new Error(`no cgroups with cpu and memory controllers are mounted; see ${warrenCommand()} doctor`)
   const cgroups = await openCgroups(layout, config.instance)
   const launcher = new VmmLauncher(config.instance)
   launcher.on('died', (exit) => log.warn(exit, 'the VMM launcher died; the next request starts another one'))
-  stack.add('VMM launcher', () => launcher.close())
+  opened.cgroups = cgroups
+  stack.add('the VMM launcher', () => launcher.close(LAUNCHER_CLOSE_LIMIT_MS), RESERVED_MS.launcher)
   // In parallel, because each starts processes. Both wait for their predecessors of a killed host agent to exit, which must
   // happen before adoption: a VMM that a predecessor started later would never be found.
-  const [{ network, cidr }] = await Promise.all([chooseNetwork(config, log), launcher.request('ready')])
-  let adopted: Vms | undefined
-  stack.add('network', async () => {
-    // Torn down only if no VM needs it, so that no rules, routes or cgroups are left behind. If the start failed before
-    // the VMs were adopted, some may still run.
-    const isEmpty = adopted !== undefined && listVmms(adopted).length === 0 && !adopted.hasUnreadable
-    if (isEmpty) await network.netd.request('tearDownHost')
-    await network.close()
-    if (!isEmpty) return
-    await cgroups.close()
-    await rm(networkStateDir(config), { recursive: true, force: true })
-  })
+  const [{ network, cidr }] = await waitForAll([
+    chooseNetwork(config, log).then((chosen) => {
+      opened.network = chosen.network
+      return chosen
+    }),
+    launcher.request('ready'),
+  ])
+  signal.throwIfAborted()
   const metrics = createMetrics()
   measureProcess(metrics, 'netd', network.netd)
   measureProcess(metrics, 'vmm_launcher', launcher)
@@ -137,13 +153,12 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     standby: createStandby(() => deps, config.standbyMib),
     compactor: createCompactor(() => deps),
     uidOf: (slot) => FIRST_UID + (Number.parseInt(config.instance.slice(0, 3), 16) << 16) + (slot & 0xffff),
-    stopping: stopping.signal,
+    stopping: signal,
     restoreLimiter: createLimiter(availableParallelism()),
     buildLimiter: createLimiter(1),
   }
   const vms = new Vms(deps)
   const found = await vms.adoptAll()
-  adopted = vms
   await network.reap()
   network.slots.start()
   log.info(found, 'adopted the sandboxes of this host')
@@ -155,16 +170,17 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     )
   }
   await pruneImages(deps)
+  signal.throwIfAborted()
 
   deps.pool.start()
-  stack.add('pool', () => deps.pool.close())
-  stack.add('standby', () => deps.standby.close())
-  stack.add('merging', () => deps.compactor.close())
+  stack.add('VMMs in the pool and on standby', () => stopSpareVmms(deps), RESERVED_MS.vmms)
+  stack.add('records', () => deps.registry.close())
+  stack.add('operations', () => vms.untilIdle())
   const app = createHostApp(deps, vms)
   await rm(config.socket, { force: true })
   await app.listen(config.socket)
   await chmod(config.socket, 0o600)
-  stack.add('listener', () => app.close())
+  stack.add('the listener', () => app.close())
   const background = prepareAll(deps, reportProgress)
   stack.add('background work', () => background)
 }
@@ -190,6 +206,20 @@ async function startTracing({ otlpEndpoint }: Config, log: Log, stack: StopStack
   stack.add('tracing', () => tracing.stop())
 }
 
+async function stopSpareVmms({ pool, standby, compactor }: Deps): Promise<void> {
+  await waitForAll([pool.close(), standby.close(), compactor.close()])
+}
+
+async function stopNetwork({ network, cgroups }: { network?: Network; cgroups?: Cgroups }): Promise<void> {
+  // First: it could create another slot while the others are removed.
+  await network?.slots.close()
+  try {
+    await removeLeftovers(config, log, { netd: network?.netd, cgroups })
+  } finally {
+    await network?.close()
+  }
+}
+
 function listVmms(vms: Vms): VmmRecord[] {
   return vms.records().flatMap((record) => findVmmRecord(record) ?? [])
 }
@@ -207,8 +237,9 @@ async function withProgress<T>(what: string, work: () => Promise<T>): Promise<T>
 
 async function stop(exitCode: number): Promise<never> {
   stopping.abort(new Error('the host agent is stopping'))
-  await stack.run(log, STOP_LIMIT_MS)
-  process.exit(exitCode)
+  stack.add('the start', () => started.catch(() => {})) // Its error is reported where it is awaited.
+  const failed = await stack.run(log, STOP_LIMIT_MS)
+  process.exit(failed.length > 0 ? 1 : exitCode)
 }
 
 /** After an unexpected error the state in memory cannot be trusted. The next start adopts what runs. */

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { setTimeout as delay } from 'node:timers/promises'
 import { StopStack } from './stop.ts'
 
 function recorder() {
@@ -30,6 +31,39 @@ test('a step that fails or hangs is logged and the others still run', async () =
   await stack.run(log, 50)
 
   assert.deepEqual([errors, order], [['fails', 'hangs'], ['database']])
+})
+
+test('a step that hangs leaves the steps after it the time that is reserved for them', async () => {
+  const { log, errors } = recorder()
+  const stack = new StopStack()
+  let stopped = false
+  stack.add(
+    'network',
+    async () => {
+      await delay(60)
+      stopped = true
+    },
+    200,
+  )
+  stack.add('hangs', () => new Promise(() => {}), 10)
+
+  const failed = await stack.run(log, 250)
+
+  assert.deepEqual([failed, errors, stopped], [['hangs'], ['hangs'], true])
+})
+
+test('a step that is added while others run is run too', async () => {
+  const order: string[] = []
+  const stack = new StopStack()
+  stack.add('folder', () => order.push('folder'))
+  stack.add('start', async () => {
+    await delay(1)
+    stack.add('network', () => order.push('network'))
+  })
+
+  await stack.run(recorder().log, 1_000)
+
+  assert.deepEqual(order, ['network', 'folder'])
 })
 
 test('stopping twice runs each step once', async () => {

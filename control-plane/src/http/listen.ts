@@ -16,7 +16,7 @@ export type Listening = { port: number; baseUrl: string; close(): Promise<void> 
 /** With port 0: a free port of one address may be taken on the other. */
 const ATTEMPTS_MAX = 20
 /** Streams may last for hours and must not delay the stop. */
-const CLOSE_LIMIT_MS = 2_000
+const CLOSE_LIMIT_MS = 1_500
 
 export type ListenConfig = Pick<Config, 'host' | 'port' | 'guestHost' | 'serveGuests' | 'baseUrl'>
 

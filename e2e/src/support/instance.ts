@@ -1,6 +1,7 @@
 /**
  * A Warren for one test: the real launcher and everything it starts, on a temporary data directory and free ports.
- * Processes that the test leaves running, or whose parent it kills, are killed when the test is over.
+ * Processes that the test leaves running, or whose parent it kills, are killed when the test is over, and what they had
+ * on the machine is removed.
  */
 import { type ChildProcess, type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
@@ -12,6 +13,7 @@ import { instanceOf, recordInstance } from '@warren/kit/testing/ledger'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { withTimeout } from '@warren/kit/timeout'
+import { removeLeftovers } from './leftovers.ts'
 
 export const ROOT = path.resolve(import.meta.dirname, '../../..')
 const MAIN = path.join(ROOT, 'cli/src/main.ts')
@@ -48,6 +50,7 @@ export async function createDataDir(scope: Scope, name = 'data'): Promise<string
   const dataDir = path.join(folder, name)
   addCleanUp(scope, async () => {
     await killProcesses(dataDir, folder)
+    await removeLeftovers(dataDir)
     await rm(folder, { recursive: true, force: true })
   })
   return dataDir

@@ -34,6 +34,7 @@ export async function bootAndSave(deps: Deps, base: Base): Promise<void> {
   const disk = path.join(work, diskFile(0))
   try {
     const qmp = await boot(deps, base, { id, consoleFile, work, disk }, undo, signal)
+    undo.add('abort listener', qmp.closeOnAbort(deps.stopping))
     const exited = qmp.closed.then(() => {
       throw new Error('the guest panicked or powered off')
     })
@@ -47,6 +48,7 @@ export async function bootAndSave(deps: Deps, base: Base): Promise<void> {
     await qmp.run('xen-save-devices-state', { filename: inWork(STATE_FILE), live: false })
     await qmp.run('quit').catch(() => {}) // It may exit before it responds.
     await qmp.closed
+    deps.stopping.throwIfAborted() // Otherwise the connection may have been closed before QEMU had saved everything.
     await rename(disk, base.files.disk)
     await rename(path.join(work, STATE_FILE), base.files.state)
     await rm(work, { recursive: true })

@@ -17,6 +17,7 @@ import path from 'node:path'
 import { crashPoint } from '@warren/kit/crash-point'
 import { errorText } from '@warren/kit/error-text'
 import { syncFolder } from '@warren/kit/files'
+import { abortable } from '../abortable.ts'
 import type { Deps } from '../deps.ts'
 import { hasOperatorSettings } from '../guest/operator-settings.ts'
 import type { Image } from '../images/store.ts'
@@ -77,7 +78,7 @@ async function build(deps: Deps, base: Base, image: Image, inputs: object): Prom
   let last: unknown
   for (let attempt = 1; attempt <= ATTEMPTS; attempt++) {
     try {
-      await deps.buildLimiter(() => buildOnce(deps, base, image, inputs))
+      await deps.buildLimiter(() => buildOnce(deps, base, image, inputs), deps.stopping)
       const ms = Date.now() - startedAt
       deps.log.info({ base: base.key, image: image.name, shape: base.shape, ms }, 'built a base')
       return base
@@ -103,10 +104,11 @@ async function buildOnce(deps: Deps, base: Base, image: Image, inputs: object): 
     await crashPoint('host.base.saved')
     await verifyBase(deps, fresh)
     await makeReadOnly(folder)
-    await writeChecksums(deps, fresh)
+    // Both read or write all of the base, which may take seconds.
+    await abortable(writeChecksums(deps, fresh), deps.stopping)
     const manifest = { key: base.key, id: base.id, ...inputs }
     await writeFile(path.join(folder, 'manifest.json'), `${JSON.stringify(manifest, null, 2)}\n`)
-    await syncFiles(folder)
+    await abortable(syncFiles(folder), deps.stopping)
     await rename(folder, base.folder)
     await syncFolder(path.dirname(folder))
   } catch (error) {

@@ -23,6 +23,7 @@ export async function verifyBase(deps: Deps, base: Base): Promise<void> {
       outlivesHostAgent: false,
     }
     const vmm = await startVmm(deps, plan, undo, signal)
+    undo.add('abort listener', vmm.qmp.closeOnAbort(deps.stopping))
     await vmm.resumeCpus()
     await applyIdentity(vmm, { hostname: 'verify' }, { isNew: true }, signal)
     const { session } = await vmm.channel(signal)

@@ -52,7 +52,7 @@ export function createPool(getDeps: () => Deps, budgetMib: number) {
 
   async function work(): Promise<void> {
     const deps = getDeps()
-    const { signal } = stopped
+    const signal = AbortSignal.any([stopped.signal, deps.stopping])
     while (!signal.aborted) {
       if (isMemoryShort()) await stopAll()
       await trim()
@@ -81,7 +81,7 @@ export function createPool(getDeps: () => Deps, budgetMib: number) {
   }
 
   async function stopAll(): Promise<void> {
-    for (const pool of basePools.values()) while (pool.vmms.length > 0) await stop(pool.vmms.pop()!)
+    await Promise.all([...basePools.values()].flatMap((pool) => pool.vmms.splice(0).map(stop)))
   }
 
   const stop = (vmm: Vmm) => stopPooled(getDeps(), vmm)
@@ -168,6 +168,9 @@ async function warmOne(deps: Deps, base: Base, signal: AbortSignal): Promise<Vmm
       outlivesHostAgent: true,
     }
     const vmm = await startVmm(deps, plan, undo, signal)
+    // At the lowest CPU weight, QEMU may take long to answer.
+    const stopListening = vmm.qmp.closeOnAbort(signal)
+    undo.add('abort listener', stopListening)
     await deps.cgroups.setBackground(id, true)
     await vmm.resumeCpus()
     await applyIdentity(vmm, identity, { isNew: true }, signal)
@@ -176,6 +179,7 @@ async function warmOne(deps: Deps, base: Base, signal: AbortSignal): Promise<Vmm
     await applyIdentity(vmm, identity, { isNew: true }, signal)
     await vmm.pauseCpus()
     await deps.cgroups.setBackground(id, false)
+    stopListening()
     vmm.pooled = true
     void vmm.qmp.closed.then(() => stopExited(deps, vmm))
     return vmm

@@ -8,12 +8,12 @@ export const forkChild = (program: string, args: string[]): ChildProcess =>
   fork(program, args, { detached: true, stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
 
 /** Settles when the process has exited. One that does not exit in time is killed. */
-export async function closeChild(child: ChildProcess): Promise<void> {
+export async function closeChild(child: ChildProcess, limitMs = CLOSE_LIMIT_MS): Promise<void> {
   if (child.exitCode !== null || child.signalCode !== null) return
   const { promise: exited, resolve } = Promise.withResolvers<void>()
   child.once('exit', () => resolve())
   if (child.connected) child.disconnect()
-  const timer = setTimeout(() => child.kill('SIGKILL'), CLOSE_LIMIT_MS)
+  const timer = setTimeout(() => child.kill('SIGKILL'), limitMs)
   await exited
   clearTimeout(timer)
 }

@@ -72,10 +72,10 @@ export class OnDemandProcess<C, Notice extends object = never> extends EventEmit
     }
   }
 
-  /** What the process created, and the programs it started, remain. */
-  async close(): Promise<void> {
+  /** What the process created, and the programs it started, remain. It is killed if it has not exited after `limitMs`. */
+  async close(limitMs?: number): Promise<void> {
     this.#closed = true
-    if (this.#child !== undefined) await closeChild(this.#child)
+    if (this.#child !== undefined) await closeChild(this.#child, limitMs)
   }
 
   async #send<M extends Method<C>>(method: M, params: Params<C, M>): Promise<Result<C, M>> {

@@ -47,7 +47,7 @@ export function createStandby(getDeps: () => Deps, budgetMib: number) {
   }
 
   async function dropAll(): Promise<void> {
-    for (const memory of [...vmms.keys()]) await drop(memory)
+    await Promise.all([...vmms.keys()].map(drop))
   }
 
   const stop = (vmm: Vmm) =>

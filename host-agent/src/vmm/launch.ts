@@ -5,6 +5,7 @@
 import { chown, lstat, mkdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { span } from '@warren/kit/span'
+import { abortable } from '../abortable.ts'
 import type { Deps } from '../deps.ts'
 import type { Undo } from '../undo.ts'
 import { FDS, renderArgs, type Shape, SOCKETS, type Start } from './args.ts'
@@ -44,9 +45,16 @@ export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal:
   await mkdir(socketFolder, { mode: 0o700 })
   await chown(socketFolder, launch.uid, launch.uid)
 
-  const qemu = findProcess(await span('start QEMU', () => spawnQemu(deps, launch, socketFolder)))
+  signal.throwIfAborted()
+  const spawned = span('start QEMU', () => spawnQemu(deps, launch, socketFolder)).then((pid) => {
+    const qemu = findProcess(pid)
+    if (qemu) undo.add('QEMU', () => killProcess(qemu))
+    return qemu
+  })
+  // Not by `signal`: the slot is released after QEMU has exited. A stop cannot wait for the launcher, which may be
+  // copying the memory of a base, and removes what is left in the end (remove-leftovers.ts).
+  const qemu = await abortable(spawned, deps.stopping)
   if (!qemu) throw new Error(`QEMU exited immediately: ${await readLogTail(launch.logFile)}`)
-  undo.add('QEMU', () => killProcess(qemu))
   const qmp = await span('wait for monitor', () => connectMonitor(socketFolder, qemu, signal)).catch(async (error) => {
     throw new Error(`failed to connect to QEMU's monitor: ${await readLogTail(launch.logFile)}`, { cause: error })
   })

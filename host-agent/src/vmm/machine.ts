@@ -3,17 +3,17 @@ import { runCommandOrThrow } from '../run-command.ts'
 import type { Machine } from './args.ts'
 import { type ProbeOptions, probeKvm } from './kvm-probe/probe.ts'
 
-const BINARY = 'qemu-system-x86_64'
+export const QEMU_BINARY = 'qemu-system-x86_64'
 
 export async function detectMachine(probe: ProbeOptions = {}): Promise<{ machine: Machine; why: string }> {
   const [{ stdout: versionText }, { stdout: machines }, kvm] = await Promise.all([
-    runCommandOrThrow(BINARY, ['--version']),
-    runCommandOrThrow(BINARY, ['-machine', 'help']),
+    runCommandOrThrow(QEMU_BINARY, ['--version']),
+    runCommandOrThrow(QEMU_BINARY, ['-machine', 'help']),
     probeKvm(probe),
   ])
   const version = parseQemuVersion(versionText)
   const machine: Machine = {
-    binary: BINARY,
+    binary: QEMU_BINARY,
     version,
     type: findNewestQ35(machines),
     accel: kvm.usable ? 'kvm' : 'tcg',

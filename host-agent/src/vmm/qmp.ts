@@ -68,6 +68,14 @@ export class Qmp {
     this.#socket.destroy()
   }
 
+  /** Fails the commands under way when the signal is aborted, until the returned function is called. */
+  closeOnAbort(signal: AbortSignal): () => void {
+    const close = () => this.close()
+    if (signal.aborted) close()
+    signal.addEventListener('abort', close, { once: true })
+    return () => signal.removeEventListener('abort', close)
+  }
+
   #read(text: string): void {
     const lines = (this.#buffered + text).split('\n')
     this.#buffered = lines.pop() ?? ''

@@ -16,16 +16,17 @@
  * newer one names what its text contains, a damaged one may name anything. Processes stay only for sandboxes that are
  * reported as dead; disks also for those that are paused now, until the next start.
  */
-import { mkdir, readdir, readFile, rm } from 'node:fs/promises'
+import { mkdir, readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { errorText } from '@warren/kit/error-text'
 import type { Deps } from '../deps.ts'
 import { SOCKETS } from '../vmm/args.ts'
 import { refreshActiveDisk } from '../vmm/disk/live.ts'
 import { socketFolderOf, vmmFolderOf, vmmFoldersOf } from '../vmm/folders.ts'
-import { findProcess, isAlive, killProcess, type ProcessHandle } from '../vmm/process.ts'
+import { isAlive, type ProcessHandle } from '../vmm/process.ts'
 import { Qmp } from '../vmm/qmp.ts'
 import { releaseVmm, stopVmm } from '../vmm/release.ts'
+import { findQemus, removeStrays } from '../vmm/strays.ts'
 import { Vmm } from '../vmm/vmm.ts'
 import type { Entries, Entry } from './entries.ts'
 import { moveVm, nextRecord } from './move.ts'
@@ -37,11 +38,6 @@ import { watchVm } from './watch.ts'
 const MONITOR_LIMIT_MS = 60_000
 const MONITOR_TRY_MS = 5_000
 const VMM_ID = /^[0-9a-f]{16}$/
-/**
- * Sockets of sandboxes are in folders named by VMM id, those of base builds in folders with these prefixes. Versions
- * before the rename to `verify` used `proof`.
- */
-const SOCKET_FOLDER = /^([0-9a-f]{16}|(base|verify|proof)-.*)$/
 
 type Found = 'running' | 'paused' | 'dead'
 
@@ -80,7 +76,7 @@ export async function adoptAll(deps: Deps, entries: Entries): Promise<Record<Fou
   }
   // Before anything is removed: the disk of a VMM that stays is layered on objects that only its record names.
   if (unreadable.length > 0) await deps.snapshots.retainExisting()
-  await removeStrays(deps, entries, { unreadable, spared: spared.map(({ id }) => id) })
+  await removeUnnamed(deps, entries, { unreadable, spared: spared.map(({ id }) => id) })
   return found
 }
 
@@ -191,7 +187,7 @@ async function findSpared(
 const mayBeNamed = (vmmId: string, unreadable: readonly UnreadableRecord[]): boolean =>
   unreadable.some(({ isNewer, text }) => !isNewer || text.includes(vmmId))
 
-async function removeStrays(
+async function removeUnnamed(
   deps: Deps,
   entries: Entries,
   { unreadable, spared }: { unreadable: readonly UnreadableRecord[]; spared: readonly string[] },
@@ -200,15 +196,7 @@ async function removeStrays(
   const known = new Set(vmms.map(({ id }) => id))
   const alive = new Set(vmms.flatMap(({ id, resources }) => (resources === 'released' ? [] : id)))
   for (const id of spared) alive.add(id)
-  for (const { pid, id } of await findQemus(deps)) {
-    const handle = findProcess(pid)
-    if (handle && !alive.has(id)) await killProcess(handle)
-  }
-  for (const id of await readdir(deps.config.runDir)) {
-    if (!SOCKET_FOLDER.test(id) || alive.has(id)) continue
-    await rm(path.join(deps.config.runDir, id), { recursive: true, force: true })
-  }
-  for (const name of await deps.cgroups.list()) if (!alive.has(name)) await deps.cgroups.remove(name)
+  await removeStrays(deps, (id) => alive.has(id))
   await mkdir(vmmFoldersOf(deps), { recursive: true, mode: 0o700 })
   for (const id of await readdir(vmmFoldersOf(deps))) {
     if (known.has(id) || mayBeNamed(id, unreadable)) continue
@@ -218,24 +206,4 @@ async function removeStrays(
     if (!entries.find(id) && !entries.unreadable.has(id)) await deps.snapshots.deleteAll(id)
   }
   await deps.snapshots.collect()
-}
-
-/** The QEMU processes of this host agent: their sockets are in its run folder. */
-async function findQemus(deps: Deps): Promise<{ pid: number; uid: number; id: string }[]> {
-  const found: { pid: number; uid: number; id: string }[] = []
-  const prefix = `path=${deps.config.runDir}/`
-  for (const name of await readdir('/proc')) {
-    if (!/^\d+$/.test(name)) continue
-    const args = (await readFile(`/proc/${name}/cmdline`, 'utf8').catch(() => '')).split('\0')
-    if (!args[0]?.endsWith(deps.machine.binary)) continue
-    const id = args
-      .find((arg) => arg.includes(prefix))
-      ?.split(prefix)[1]
-      ?.split('/')[0]
-    if (id === undefined) continue
-    const status = await readFile(`/proc/${name}/status`, 'utf8').catch(() => '')
-    const uid = /^Uid:\s+(\d+)/m.exec(status)?.[1]
-    if (uid !== undefined) found.push({ pid: Number(name), uid: Number(uid), id }) // Otherwise it exited meanwhile.
-  }
-  return found
 }

@@ -7,6 +7,7 @@
 import { errorText } from '@warren/kit/error-text'
 import { span } from '@warren/kit/span'
 import type { HostVmCreateBody, HostVmCreated } from '@warren/protocol'
+import { abortable } from '../abortable.ts'
 import type { Base } from '../bases/base.ts'
 import { ensureBase } from '../bases/ensure.ts'
 import type { Deps } from '../deps.ts'
@@ -91,6 +92,7 @@ async function getBase(deps: Deps, request: HostVmCreateBody, signal: AbortSigna
     throw new HostError('disk_too_small', `${request.image} needs a disk of at least ${image.minDiskMib} MiB`)
   }
   const shape = { vcpu: request.vcpu, mem_mib: request.mem_mib }
+  // The build continues: the base serves the next create.
   return abortable(ensureBase(deps, image, shape, request.disk_mib), signal).catch((error) => {
     throw (error as Error).name === 'TimeoutError' ? baseNotReady(request) : error
   })
@@ -142,14 +144,4 @@ async function describeImage(deps: Deps, name: string): Promise<string> {
   const image = (await deps.images.list()).find((one) => one.name === name)
   if (!image) return `${name} is not on this host`
   return `${name} is ${image.state}${image.progress ? `: ${image.progress}` : ''}`
-}
-
-/** Stops waiting when aborted. The work itself continues: the base that is being built serves the next create. */
-function abortable<T>(work: Promise<T>, signal: AbortSignal): Promise<T> {
-  return new Promise((resolve, reject) => {
-    if (signal.aborted) return reject(signal.reason)
-    const stop = () => reject(signal.reason)
-    signal.addEventListener('abort', stop, { once: true })
-    work.then(resolve, reject).finally(() => signal.removeEventListener('abort', stop))
-  })
 }

@@ -23,12 +23,14 @@ export function openRegistry(folder: string) {
   const asideOf = (id: string) => `${fileOf(id)}.unreadable`
   /** One write per record at a time, so that the last one issued is the last one on disk. */
   const writing = new Map<string, Promise<void>>()
+  let closed = false
 
   return {
     /** Durable when it settles. A reader sees either the old record or the new one. */
     write(record: VmRecord): Promise<void> {
       const stored = toStored(record)
       if (!stored) throw new Error(`${record.id} is ${record.state}: there is nothing to write yet`)
+      if (closed) throw new Error(`failed to write the record of ${record.id}: the host agent is stopping`)
       const before = writing.get(record.id) ?? Promise.resolve()
       // An earlier write that failed was reported to its caller and does not block this one.
       const work = before.catch(() => {}).then(() => writeFileDurably(fileOf(record.id), renderRecord(stored)))
@@ -36,6 +38,12 @@ export function openRegistry(folder: string) {
       return work.finally(() => {
         if (writing.get(record.id) === work) writing.delete(record.id)
       })
+    },
+
+    /** Later writes fail: what the records do not name is being removed. */
+    async close(): Promise<void> {
+      closed = true
+      await Promise.allSettled(writing.values())
     },
 
     async delete(id: string): Promise<void> {

@@ -67,6 +67,13 @@ export class Vms {
     return adoptAll(this.#deps, this.#entries)
   }
 
+  /** Settles when the operations that are under way have ended, and paused VMMs are on standby. */
+  async untilIdle(): Promise<void> {
+    await Promise.allSettled(
+      this.#entries.list().flatMap(({ operation, standbyReady }) => [operation?.done, standbyReady]),
+    )
+  }
+
   create(request: HostVmCreateBody, callerDisconnected: AbortSignal): Promise<HostVmCreated> {
     return this.#measure('create', () => createVm(this.#deps, this.#entries, request, callerDisconnected))
   }
