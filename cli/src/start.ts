@@ -65,8 +65,9 @@ export async function startInstance(): Promise<void> {
     printError('unexpected error, stopping', error)
     void stop(1)
   })
-  // If the reader of stdout exits (`npm start | head`), Warren keeps serving.
-  process.stdout.on('error', () => {})
+  // If the reader of stdout exits (`npm start | head`), Warren keeps serving. After the terminal was closed, every write
+  // fails; without a handler the error would be printed, which fails again, and so on without an end.
+  for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
 
   try {
     const controlPlane = await startServices(config, listeners, stack)

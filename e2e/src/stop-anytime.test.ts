@@ -6,7 +6,7 @@ import assert from 'node:assert/strict'
 import { randomInt } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import { after, test } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
+import { passTime } from '@warren/kit/testing/pass-time'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { withTimeout } from '@warren/kit/timeout'
@@ -58,7 +58,7 @@ const WAYS: Way[] = [
     async stop(launched) {
       const hostAgent = findHostAgent(launched.dataDir)
       if (hostAgent !== undefined) kill(hostAgent, 'SIGKILL')
-      await delay(random() * 1_500)
+      await passTime(random() * 1_500, 'the stop comes at a random moment of the restart')
       kill(launched.pid, 'SIGTERM')
       await expectCleanExit(launched)
     },
@@ -84,13 +84,12 @@ for (let i = 0; i < STOPS; i++) {
     const dataDir = isNew ? await createDataDir(t) : usedDataDir
     const command = way.command?.([process.execPath, 'cli/src/main.ts', 'start'])
     const launched = launch(dataDir, { env: VM_ENV, ...(command && { command }) })
-    await delay(afterMs)
+    await passTime(afterMs, 'the stop comes at a random moment of the start')
 
     await way.stop(launched)
 
     await until(() => listProcesses(dataDir).length === 0, 'every process has exited', STOP_LIMIT_MS)
     assert.deepEqual(listLeftovers(dataDir), [], launched.output())
-    assert.doesNotMatch(launched.output(), /failed to stop|took more than/)
   })
 }
 
@@ -118,7 +117,7 @@ test('after everything was killed, the next start removes what was left, and its
 async function pressCtrlC(launched: WarrenProcess, times: number): Promise<void> {
   for (let i = 0; i < times; i++) {
     kill(-launched.pid, 'SIGINT') // The whole group, as a terminal does.
-    await delay(300)
+    await passTime(300, 'a person presses it again while Warren stops')
   }
   await expectCleanExit(launched)
 }

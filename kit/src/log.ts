@@ -42,15 +42,23 @@ export function createLog(options: {
       censor: '[secret]',
     },
   }
-  if (options.format === 'json') return options.destination ? pino(settings, options.destination) : pino(settings)
+  const destination = options.destination ?? openStdout()
+  if (options.format === 'json') return pino(settings, destination)
   // Synchronous and in this process: a worker thread would lose the last lines before a crash.
   const stream = pretty({
     ignore: 'pid,hostname',
     translateTime: 'HH:MM:ss.l',
     sync: true,
-    destination: options.destination ?? 1,
+    destination,
   })
   return pino(settings, stream)
+}
+
+/** After the terminal was closed or the reader has exited, every write fails. That must not interrupt a clean stop. */
+function openStdout(): DestinationStream {
+  const stdout = pino.destination({ fd: 1, sync: true })
+  stdout.on('error', () => {})
+  return stdout
 }
 
 /** `auto` is `pretty` on a terminal and `json` everywhere else. */

@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { setTimeout as delay } from 'node:timers/promises'
 import { StopStack } from './stop.ts'
+import { passTime } from './testing/pass-time.ts'
 
 function recorder() {
   const errors: string[] = []
@@ -40,7 +40,7 @@ test('a step that hangs leaves the steps after it the time that is reserved for 
   stack.add(
     'network',
     async () => {
-      await delay(60)
+      await passTime(60, 'a stop that needs time')
       stopped = true
     },
     200,
@@ -57,7 +57,7 @@ test('a step that is added while others run is run too', async () => {
   const stack = new StopStack()
   stack.add('folder', () => order.push('folder'))
   stack.add('start', async () => {
-    await delay(1)
+    await passTime(1, 'a start that needs time')
     stack.add('network', () => order.push('network'))
   })
 
