@@ -3,6 +3,7 @@ import { flag, integer, list, readConfig, text, url } from '@warren/kit/config'
 import {
   DATABASE_URL,
   DEFAULT_ROOTFS,
+  EGRESS_PRIVATE_CIDRS,
   HOST_SOCKET,
   INGRESS_CA_DIR,
   LISTENERS,
@@ -95,6 +96,7 @@ export const SETTINGS = {
     max: Number.MAX_SAFE_INTEGER,
     description: `Outbound traffic included with a new sandbox, in bytes. \`${BANDWIDTH_UNMETERED}\` means unlimited.`,
   }),
+  egressPrivateCidrs: EGRESS_PRIVATE_CIDRS,
   rechargeCreditsPerGib: integer('WARREN_RECHARGE_CREDITS_PER_GIB', {
     default: 1,
     min: 0,

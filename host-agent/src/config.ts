@@ -7,6 +7,7 @@ import {
   CACHE_DIR,
   DATA_DIR,
   DEFAULT_ROOTFS,
+  EGRESS_PRIVATE_CIDRS,
   HOST_SOCKET,
   LISTENERS,
   LOGGING,
@@ -30,12 +31,7 @@ export const SETTINGS = {
     defaultText: 'first free /16 of 100.64.0.0/10',
     description: 'Address block of the sandboxes.',
   }),
-  egressPrivateCidrs: list('WARREN_EGRESS_PRIVATE_CIDRS', {
-    defaultText: 'none',
-    description:
-      'Private address blocks, separated by commas, that egress rules may open, such as `10.20.0.0/16`. ' +
-      'All other private addresses stay closed.',
-  }),
+  egressPrivateCidrs: EGRESS_PRIVATE_CIDRS,
   memMib: integer('WARREN_HOST_MEM_MIB', {
     default: 0,
     min: 0,

@@ -1,5 +1,5 @@
 /** Settings that more than one program reads, declared once so that their defaults agree. */
-import { choice, flag, integer, linkLocalAddress, text, url } from './config.ts'
+import { choice, flag, integer, linkLocalAddress, list, text, url } from './config.ts'
 
 const PORT = { min: 0, max: 65_535 }
 
@@ -72,6 +72,14 @@ export const HOST_SOCKET = text('WARREN_HOST_SOCKET', {
   default: '',
   description: "Socket of this machine's host agent. Without it the control plane cannot create sandboxes.",
   internal: true,
+})
+
+/** The host agent enforces it; the control plane warns about rules that it does not cover. */
+export const EGRESS_PRIVATE_CIDRS = list('WARREN_EGRESS_PRIVATE_CIDRS', {
+  defaultText: 'none',
+  description:
+    'Private address blocks, separated by commas, that egress rules may open, such as `10.20.0.0/16`. ' +
+    'All other private addresses stay closed.',
 })
 
 export const REGION = choice('WARREN_REGION', {

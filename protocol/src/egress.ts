@@ -19,7 +19,14 @@ export type EgressRules = Static<typeof EgressRules>
 export const EgressPutBody = Type.Object({ egress: optionalNull(EgressRules) })
 export type EgressPutBody = Static<typeof EgressPutBody>
 
-export const EgressView = Type.Object({ id: SandboxId, egress: Type.Array(Type.String()) })
+/** In the response to a request with an egress list. */
+export const EgressWarnings = Type.Optional(
+  Type.Array(Type.String(), {
+    description: 'Rules that were accepted but open less than they name, and why. Absent when there are none.',
+  }),
+)
+
+export const EgressView = Type.Object({ id: SandboxId, egress: Type.Array(Type.String()), warnings: EgressWarnings })
 export type EgressView = Static<typeof EgressView>
 
 export type EgressRule =

@@ -1,7 +1,7 @@
 /** The sandbox: its statuses, the allowed transitions, and the bodies of its requests and responses. */
 import { type Static, Type } from 'typebox'
 import { DiskAttachBody } from './disk.ts'
-import { EgressRules } from './egress.ts'
+import { EgressRules, EgressWarnings } from './egress.ts'
 import { PageQuery } from './envelope.ts'
 import { Envs } from './envs.ts'
 import { SandboxId, Timestamp, UserId } from './ids.ts'
@@ -207,6 +207,7 @@ export const SandboxView = Type.Object({
   envs: Type.Array(Type.String(), { description: 'Names of the environment variables. Values are never returned.' }),
   ssh_pubkeys: Type.Array(Type.String()),
   egress: Type.Array(Type.String()),
+  warnings: EgressWarnings,
   created_at: Timestamp,
   created_by: UserId,
   spawn_ms: Type.Optional(Type.Number({ description: 'How long the creation took on the host.' })),

@@ -38,6 +38,26 @@ test('new rules reach the host before the response, and every view has them', as
   assert.deepEqual((await get(`/v1/sandboxes/${id}`, owner.key)).body.data.egress, ['none'])
 })
 
+test('a rule that opens nothing is accepted with a warning, in each response to a list', async () => {
+  const rules = ['example.com', '10.1.2.3:5432']
+  const warning = /^"10\.1\.2\.3:5432" opens nothing: .* \(WARREN_EGRESS_PRIVATE_CIDRS\)$/
+
+  const created = await create(owner, { egress: rules })
+  const { id } = created.body.data
+  const put = await send('PUT', `/v1/sandboxes/${id}/egress`, owner, { egress: rules })
+  const forked = await send('POST', `/v1/sandboxes/${id}/fork`, owner, { live: true, egress: rules })
+  const harmless = await send('PUT', `/v1/sandboxes/${id}/egress`, owner, { egress: ['example.com'] })
+
+  for (const { status, body } of [created, put, forked]) {
+    assert.ok(status < 300)
+    assert.deepEqual(body.data.egress, rules)
+    assert.equal(body.data.warnings.length, 1)
+    assert.match(body.data.warnings[0], warning)
+  }
+  assert.equal('warnings' in harmless.body.data, false)
+  assert.equal('warnings' in (await get(`/v1/sandboxes/${id}`, owner.key)).body.data, false)
+})
+
 test('open egress is returned as it was set', async () => {
   const { id } = (await create(owner, { egress: ['none'] })).body.data
 

@@ -7,6 +7,7 @@ import { type EgressPutBody, type EgressView, isTerminal, parseEgressRules, TERM
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { pushNetworks, raiseRevisions } from '../networks/host-network.ts'
+import { egressWarnings } from './warnings.ts'
 
 export async function setEgress(deps: Deps, sandbox: SandboxRow, body: EgressPutBody): Promise<EgressView> {
   const egress = body.egress ?? []
@@ -25,5 +26,5 @@ export async function setEgress(deps: Deps, sandbox: SandboxRow, body: EgressPut
     await raiseRevisions(tx, [sandbox.id])
   })
   await pushNetworks(deps, [sandbox.id])
-  return { id: sandbox.id, egress }
+  return { id: sandbox.id, egress, ...egressWarnings(deps, egress) }
 }

@@ -1,6 +1,7 @@
 import { SandboxCreateBody, SandboxForkBody, SandboxListQuery } from '@warren/protocol'
 import { Type } from 'typebox'
 import type { SandboxRow } from '../db/schema.ts'
+import { egressWarnings } from '../egress/warnings.ts'
 import { createSandbox } from '../sandboxes/create.ts'
 import { destroySandbox } from '../sandboxes/destroy.ts'
 import { forkSandbox } from '../sandboxes/fork.ts'
@@ -15,6 +16,11 @@ const SHAPE_DEFAULT = 's-1vcpu-1gb'
 
 const OneSandbox = Type.Object({ sandbox_id: SandboxIdInput })
 const view = ({ deps }: ToolCall, row: SandboxRow) => viewSandbox(row, deps.ingressAddress.urlDomain)
+
+const viewNew = (call: ToolCall, row: SandboxRow) => ({
+  ...view(call, row),
+  ...egressWarnings(call.deps, row.egress),
+})
 
 const { shape, ...createFields } = SandboxCreateBody.properties
 
@@ -34,7 +40,7 @@ export const SANDBOX_TOOLS: readonly Tool[] = [
       const row = await createSandbox(call.deps, call.caller.user, body, { signal: call.signal })
       // The caller disconnected and would never learn the id.
       if (call.signal.aborted) await destroySandbox(call.deps, row.id)
-      return view(call, row)
+      return viewNew(call, row)
     },
   }),
   defineTool({
@@ -91,7 +97,7 @@ export const SANDBOX_TOOLS: readonly Tool[] = [
     input: Type.Object({ sandbox_id: SandboxIdInput, ...SandboxForkBody.properties }),
     async run(call, { sandbox_id, ...body }) {
       const children = await forkSandbox(call.deps, await getSandbox(call, sandbox_id), body)
-      return { sandboxes: children.map((row) => view(call, row)) }
+      return { sandboxes: children.map((row) => viewNew(call, row)) }
     },
   }),
   defineTool({

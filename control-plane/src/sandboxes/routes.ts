@@ -16,6 +16,7 @@ import {
   success,
 } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
+import { egressWarnings } from '../egress/warnings.ts'
 import { callerDisconnected } from '../http/caller-disconnected.ts'
 import { storeResponse } from '../http/idempotency.ts'
 import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
@@ -43,6 +44,8 @@ export function sandboxRoutes(app: App, deps: Deps): void {
   }
   const view = (row: Parameters<typeof viewSandbox>[0]) => viewSandbox(row, deps.ingressAddress.urlDomain)
 
+  const viewNew = (row: Parameters<typeof view>[0]) => ({ ...view(row), ...egressWarnings(deps, row.egress) })
+
   app.post(
     '/v1/sandboxes',
     {
@@ -61,14 +64,14 @@ export function sandboxRoutes(app: App, deps: Deps): void {
       const row = await createSandbox(deps, request.caller.user, request.body, {
         signal: disconnected,
         commit: async (tx, row) => {
-          if (claim) await storeResponse(tx, claim, 200, render(ok(view(row))))
+          if (claim) await storeResponse(tx, claim, 200, render(ok(viewNew(row))))
         },
       })
       // A caller that disconnected does not know the id, so the sandbox would leak. With an Idempotency-Key the caller can
       // repeat the request and gets the stored response.
       if (!claim) disconnected.addEventListener('abort', () => discard(row.id), { once: true })
       if (!claim && disconnected.aborted) discard(row.id)
-      return ok(view(row))
+      return ok(viewNew(row))
     },
   )
 
@@ -194,7 +197,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
       const { idempotency: claim, body } = request
       const render = reply.getSerializationFunction('202')! // Declared above.
       const responseOf = (rows: Parameters<typeof view>[0][]) =>
-        ok(body.count == null ? view(rows[0]!) : rows.map((row) => view(row)))
+        ok(body.count == null ? viewNew(rows[0]!) : rows.map((row) => viewNew(row)))
       const rows = await forkSandbox(deps, request.sandbox, body, async (tx, children) => {
         if (claim) await storeResponse(tx, claim, 202, render(responseOf(children)))
       })

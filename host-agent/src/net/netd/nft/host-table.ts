@@ -13,7 +13,7 @@
  * table drops those from elsewhere: all of them from uplinks, and those to our ports from any other interface. (Not all
  * of them there: the guests of another Warren on this machine use the same address.)
  */
-import { CLOSED_RANGES } from '../../closed-ranges.ts'
+import { CLOSED_RANGES } from '@warren/protocol'
 import type { EgressProxyPorts } from '../../egress-proxy-protocol.ts'
 import { HOST_ADDRESS, hostTable, outerVethPrefix } from '../../names.ts'
 import type { ApiListener } from '../../netd-protocol.ts'

@@ -21,8 +21,8 @@
  * Slots outlive the host agent, so a newer version changes rules in tables that an older one created: the chains, sets and
  * counters to which slot-policy.ts refers, and the values of MARK, must not change.
  */
+import { CLOSED_RANGES } from '@warren/protocol'
 import { addressBytes } from '../../cidr.ts'
-import { CLOSED_RANGES } from '../../closed-ranges.ts'
 import { INNER_VETH, SEGMENT_VETH, SLOT_TABLE, TAP } from '../../names.ts'
 import type { Element } from '../netlink/nft-elements.ts'
 
