@@ -40,6 +40,6 @@ export const EgressFlow = Type.Object({
 })
 export type EgressFlow = Static<typeof EgressFlow>
 
-/** Available while the sandbox runs; a pause clears the decisions. */
+/** Available while the sandbox runs. A pause keeps the decisions of the last day. */
 export const EgressDecisionsView = Type.Object({ id: SandboxId, decisions: Type.Array(EgressDecision) })
 export const EgressFlowsView = Type.Object({ id: SandboxId, flows: Type.Array(EgressFlow) })

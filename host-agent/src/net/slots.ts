@@ -12,7 +12,6 @@
  */
 import type { Log } from '@warren/kit/log'
 import {
-  type EgressFlow,
   HOST_NETWORK_DEFAULT,
   type HostBandwidth,
   type HostVmNetwork,
@@ -147,12 +146,16 @@ export class Slots {
     return renderReport(network.revision, this.#settings.cidr, slotReport, proxyReport)
   }
 
-  /** What the sandbox reached. Of a slot that was not adopted, without what only the egress proxy knows. */
-  async flows(slot: number): Promise<EgressFlow[]> {
+  /**
+   * What the sandbox reached and what it was refused. Of a slot that was not adopted, without what only the egress proxy
+   * knows.
+   */
+  async destinations(slot: number): Promise<Pick<HostVmNetworkReport, 'flows' | 'decisions'>> {
     const ip = this.#assigned.get(slot)?.ip
     const slotReport = await this.#deps.netd.request('readSlot', { slot })
     const proxyReport = ip === undefined ? { decisions: [], flows: [] } : await this.#deps.egressProxy.report(ip)
-    return renderReport(0, this.#settings.cidr, slotReport, proxyReport).flows
+    const { flows, decisions } = renderReport(0, this.#settings.cidr, slotReport, proxyReport)
+    return { flows, decisions }
   }
 
   /** Of the given slots, or of all assigned ones. Read it before the release: the counters are deleted with the slot. */

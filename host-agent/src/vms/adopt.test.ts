@@ -44,7 +44,7 @@ async function start(t: TestContext, records: StoredVm[], generations: number[] 
     findStoredAddress: (slot: number) => stored.get(slot),
     release: async (slot: number) => void released.push(slot),
     usage: async () => new Map([[VMM.slot, { used_bytes: 1, ingress_bytes: 2 }]]),
-    flows: async () => [],
+    destinations: async () => ({ flows: [], decisions: [] }),
   }
   const deps = {
     config: { dataDir, runDir },

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import type { EgressFlow, HostVmNetworkReport } from '@warren/protocol'
+import type { EgressDecision, EgressFlow, HostVmNetworkReport } from '@warren/protocol'
 import { addFlows, withFlows } from './flows.ts'
 import type { SavedFlows } from './record.ts'
 
@@ -12,7 +12,15 @@ const saved = (vmm: string, hoursAgo: number, ...flows: EgressFlow[]): SavedFlow
   at: NOW - hoursAgo * HOUR_MS,
   flows,
 })
-const report = (...flows: EgressFlow[]) => ({ flows }) as HostVmNetworkReport
+const report = (...flows: EgressFlow[]) => ({ flows, decisions: [] as EgressDecision[] }) as HostVmNetworkReport
+const refused = (destination: string, hoursAgo: number, count: number): EgressDecision => ({
+  at: new Date(NOW - hoursAgo * HOUR_MS).toISOString(),
+  via: 'dns',
+  destination,
+  protocol: 'udp',
+  reason: 'not_allowed',
+  count,
+})
 const countsOf = ({ flows }: { flows: EgressFlow[] }) => flows.map(({ destination, count }) => [destination, count])
 
 test('flows of earlier VMMs are added per destination, the most used first', () => {
@@ -40,4 +48,28 @@ test('a sandbox that is paused very often has a bounded list without losing coun
 
   assert.ok(flows.length <= 8)
   assert.deepEqual(countsOf(withFlows(report(), flows, 'none', NOW)), [['a.test', 500]])
+})
+
+test('refused destinations of earlier VMMs are kept for a day, with the time of the last attempt, the newest first', () => {
+  const flows: SavedFlows[] = [
+    { ...saved('one', 20), decisions: [refused('old.test', 25, 1), refused('a.test', 21, 2)] },
+    { ...saved('two', 1), decisions: [refused('b.test', 1, 3), refused('a.test', 2, 4)] },
+    saved('three', 1, flow('a.test', 1)),
+  ]
+  const now = { ...report(), decisions: [refused('a.test', 3, 1)] }
+
+  assert.deepEqual(withFlows(now, flows, 'four', NOW).decisions, [refused('b.test', 1, 3), refused('a.test', 2, 7)])
+  assert.deepEqual(withFlows(now, flows, 'two', NOW).decisions, [refused('a.test', 3, 3)])
+})
+
+test('refused destinations are bounded, however often a sandbox is paused', () => {
+  let flows: SavedFlows[] = []
+  for (let n = 0; n < 500; n++) {
+    const decisions = [refused('a.test', 0, 1), refused(`${n}.test`, 0, 1)]
+    flows = addFlows(flows, { ...saved(`vmm-${n}`, 0), decisions })
+  }
+
+  assert.ok(flows.every(({ decisions }) => decisions!.length <= 100))
+  const kept = withFlows(report(), flows, 'none', NOW).decisions
+  assert.ok(kept.length <= 200)
 })

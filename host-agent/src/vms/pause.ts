@@ -105,7 +105,10 @@ async function moveToStandby(deps: Deps, entry: Entry, paused: PausedVm, vmm: Vm
     void deps.registry
       .write(entry.record)
       .catch((error) =>
-        deps.log.warn({ err: error, sandbox: entry.id }, 'failed to write the destinations that a sandbox reached'),
+        deps.log.warn(
+          { err: error, sandbox: entry.id },
+          'failed to write the destinations that a sandbox reached or was refused',
+        ),
       )
   }
   const { id: sandbox, ip, diskMib, generation } = paused

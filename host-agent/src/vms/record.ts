@@ -6,7 +6,15 @@
  * host agent dies during an operation, the operation has not happened: `pausing` is stored as `running`, `resuming`
  * as the state before it, and `creating` not at all.
  */
-import { EgressFlow, HostCounts, HostVmPaused, HostVmResumed, HostVmSignal, SandboxId } from '@warren/protocol'
+import {
+  EgressDecision,
+  EgressFlow,
+  HostCounts,
+  HostVmPaused,
+  HostVmResumed,
+  HostVmSignal,
+  SandboxId,
+} from '@warren/protocol'
 import { type Static, type TSchema, Type } from 'typebox'
 import { Value } from 'typebox/value'
 import { VmmRecord } from '../vmm/record.ts'
@@ -17,8 +25,13 @@ export const RECORD_VERSION = 2
 const nullable = <Schema extends TSchema>(schema: Schema) => Type.Union([schema, Type.Null()])
 const Generation = Type.Integer({ minimum: 1 })
 
-/** The destinations that one VMM reached, read when it gave up its network slot (flows.ts). */
-export const SavedFlows = Type.Object({ vmm: Type.String(), at: Type.Number(), flows: Type.Array(EgressFlow) })
+/** The destinations that one VMM reached and those it was refused, read when it gave up its network slot (flows.ts). */
+export const SavedFlows = Type.Object({
+  vmm: Type.String(),
+  at: Type.Number(),
+  flows: Type.Array(EgressFlow),
+  decisions: Type.Optional(Type.Array(EgressDecision)), // Absent in records of earlier versions.
+})
 export type SavedFlows = Static<typeof SavedFlows>
 
 /** The last operation that ended, with its response: a repeated request gets the same one. */
