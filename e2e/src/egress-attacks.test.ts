@@ -39,7 +39,14 @@ import {
   pongsIn,
   udp,
 } from './support/packets.ts'
-import { createSandbox, requestOk, runShell, type SandboxView } from './support/sandboxes.ts'
+import {
+  createSandbox,
+  pauseSandbox,
+  requestOk,
+  resumeSandbox,
+  runShell,
+  type SandboxView,
+} from './support/sandboxes.ts'
 import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 if (!cannotRunVms) moveToIsolatedMachine()
@@ -51,6 +58,7 @@ const warren = await startUnlessSkipped(cannotRunVms, () =>
     WARREN_PORT: String(API_PORT),
     WARREN_BASE_URL: `http://127.0.0.1:${API_PORT}`,
     WARREN_EGRESS_PRIVATE_CIDRS: '172.20.0.0/16',
+    WARREN_STANDBY_MIB: '0', // A resume from standby keeps the slot, and with it what the kernel recorded.
   }),
 )
 
@@ -105,14 +113,14 @@ describe('a guest with an allowlist', { skip: cannotRunVms, timeout: VM_STORIES_
   })
 
   test('datagrams with a forged sender, DSCP mark or destination are dropped', async (t) => {
-    const own = { from: '172.30.0.2', to: RULED[0] }
+    const own = { from: attacker.ip!, to: RULED[0] }
     const attempts: [what: string, text: string, packet: Omit<Packet, 'body'>, arrives: boolean, port?: number][] = [
       ['its own address', 'own', own, true],
       ['to an allowed port', 'port', { ...own, to: RULED[1] }, true],
       ['to another port there', 'other-port', { ...own, to: RULED[1] }, false, 443],
       ['to an address without a rule', 'no-rule', { ...own, to: PUBLIC_HOST }, false],
       ["from another sandbox's address", 'as-neighbour', { ...own, from: neighbour.ip! }, false],
-      ['from its own outer address', 'as-outer', { ...own, from: attacker.ip! }, false],
+      ['from the address of its boot', 'as-initial', { ...own, from: '172.30.0.2' }, false],
       ['from its gateway', 'as-gateway', { ...own, from: '172.30.0.1' }, false],
       ['from its host', 'as-host', { ...own, from: '169.254.1.1' }, false],
       ['from a public address', 'as-public', { ...own, from: SHOP }, false],
@@ -137,14 +145,14 @@ describe('a guest with an allowlist', { skip: cannotRunVms, timeout: VM_STORIES_
   test('fragments pass only to an address that is allowed at every port', async () => {
     const fragments = (to: string, port: number, id: number, text: string): Buffer[] => {
       const body = udp(port, text.padEnd(40, '.'))
-      const common = { from: '172.30.0.2', to, id }
+      const common = { from: attacker.ip!, to, id }
       return [
         overIpv4(link, ipv4({ ...common, body: body.subarray(0, 16), moreFragments: true })),
         overIpv4(link, ipv4({ ...common, body: body.subarray(16), offset: 16 })),
       ]
     }
     // The first fragment has an allowed port, the second would overwrite it with another.
-    const overlap = { from: '172.30.0.2', to: RULED[1], id: 105 }
+    const overlap = { from: attacker.ip!, to: RULED[1], id: 105 }
     const overlapping = [
       ipv4({ ...overlap, body: udp(7777, 'piece-over'.padEnd(24, '.')).subarray(0, 24), moreFragments: true }),
       ipv4({ ...overlap, body: udp(443, 'piece-over'.padEnd(24, '.')).subarray(8), offset: 8 }),
@@ -166,8 +174,8 @@ describe('a guest with an allowlist', { skip: cannotRunVms, timeout: VM_STORIES_
 
   test('ICMP and other protocols follow the address rules; IPv6 is dropped', async () => {
     const echo = (to: string, number: number) =>
-      overIpv4(link, ipv4({ from: '172.30.0.2', to, protocol: PROTOCOL.ICMP, body: ping(number) }))
-    const sctp = ipv4({ from: '172.30.0.2', to: PUBLIC_HOST, protocol: PROTOCOL.SCTP, body: Buffer.alloc(32) })
+      overIpv4(link, ipv4({ from: attacker.ip!, to, protocol: PROTOCOL.ICMP, body: ping(number) }))
+    const sctp = ipv4({ from: attacker.ip!, to: PUBLIC_HOST, protocol: PROTOCOL.SCTP, body: Buffer.alloc(32) })
     const sent = [
       ...[PUBLIC_HOST, RULED[1], SHOP, PRIVATE_HOSTS[0]!, neighbour.ip!, '169.254.1.1', UPLINK.address].map(echo),
       overIpv4(link, sctp),
@@ -181,10 +189,7 @@ describe('a guest with an allowlist', { skip: cannotRunVms, timeout: VM_STORIES_
     assert.deepEqual(pongsIn(received!), [`${RULED[0]} 99`])
     assert.doesNotMatch(received!, /(^|,)[0-9a-f]{24}86dd/)
     assert.ok(!(await internet.listReceived()).some((one) => one.startsWith('six')))
-    const { decisions } = (await requestOk(warren, 'GET', `/sandboxes/${attacker.id}/egress/decisions`)) as {
-      decisions: { protocol: string; destination: string }[]
-    }
-    const reported = decisions.map(({ protocol, destination }) => `${protocol} ${destination}`)
+    const reported = await listRefused()
     for (const one of [`icmp ${PUBLIC_HOST}`, `sctp ${PUBLIC_HOST}`])
       assert.ok(reported.includes(one), `${one} in ${reported}`)
   })
@@ -193,7 +198,7 @@ describe('a guest with an allowlist', { skip: cannotRunVms, timeout: VM_STORIES_
     const forged = { ...link, own: '02:00:de:ad:be:ef' }
     // Without its own address: announcing that would only redirect its own responses.
     const addresses = ['172.30.0.1', '169.254.1.1', neighbour.ip!, UPLINK.address, RULED[0]]
-    const packet = (to: string, text: string) => ipv4({ from: '172.30.0.2', to, body: udp(7777, text) })
+    const packet = (to: string, text: string) => ipv4({ from: attacker.ip!, to, body: udp(7777, text) })
 
     const texts = await sendAndListReceived([
       ...addresses.map((address) => arpAnnouncement(address, forged.own)),
@@ -208,7 +213,24 @@ describe('a guest with an allowlist', { skip: cannotRunVms, timeout: VM_STORIES_
     assert.doesNotMatch(runCommand('ip neigh'), /de:ad:be:ef/)
     assert.match(await runShell(warren, neighbour.id, `curl -s -m 5 --http0.9 http://${PUBLIC_HOST}/`), /^hello/)
   })
+
+  test('what was refused is still reported after a pause', async () => {
+    const before = new Set(await listRefused())
+
+    await pauseSandbox(warren, attacker.id)
+    await resumeSandbox(warren, attacker.id)
+
+    assert.ok(before.size > 0)
+    assert.deepEqual([...before.difference(new Set(await listRefused()))], [])
+  })
 })
+
+async function listRefused(): Promise<string[]> {
+  const { decisions } = (await requestOk(warren, 'GET', `/sandboxes/${attacker.id}/egress/decisions`)) as {
+    decisions: { protocol: string; destination: string }[]
+  }
+  return decisions.map(({ protocol, destination }) => `${protocol} ${destination}`)
+}
 
 /**
  * Sends the frames and then a ping that must be answered: by then everything else would have arrived. Returns what the
@@ -217,7 +239,7 @@ describe('a guest with an allowlist', { skip: cannotRunVms, timeout: VM_STORIES_
 async function sendAndListReceived(sent: readonly Buffer[]): Promise<string[]> {
   const last = overIpv4(
     link,
-    ipv4({ from: '172.30.0.2', to: RULED[0], protocol: PROTOCOL.ICMP, body: ping(lastNumber) }),
+    ipv4({ from: attacker.ip!, to: RULED[0], protocol: PROTOCOL.ICMP, body: ping(lastNumber) }),
   )
   const [received] = await attack(warren, attacker.id, [frames([...sent, last], pongBytes(lastNumber++))])
   assert.notEqual(received, NO_RESPONSE)

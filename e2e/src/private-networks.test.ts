@@ -65,8 +65,8 @@ describe('private networks', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
   )
 
   test('peers reach each other exactly when they share a network; equal names of two users do not mix', async () => {
-    const inside = await forEachPeer(peers, ({ warren: owner, id }) =>
-      runShell(owner, id, 'grep -c 172.30.0.2 /proc/net/fib_trie'),
+    const inside = await forEachPeer(peers, ({ warren: owner, id, ip }) =>
+      runShell(owner, id, `grep -c '${ip}$' /proc/net/fib_trie`),
     )
 
     assert.deepEqual(

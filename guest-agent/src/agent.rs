@@ -1,6 +1,7 @@
 //! State shared by all requests. Built once in `main.rs` and once per test.
 
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 
@@ -26,6 +27,8 @@ pub struct Agent {
     envs: Mutex<Arc<BTreeMap<String, String>>>,
     /// The operator's variables, which those of the sandbox override.
     default_envs: Mutex<Arc<BTreeMap<String, String>>>,
+    /// The sandbox's address, once the host has given it one.
+    address: Mutex<Option<Ipv4Addr>>,
 }
 
 impl Agent {
@@ -45,11 +48,20 @@ impl Agent {
             ssh: Ssh::new(root),
             envs: Mutex::default(),
             default_envs: Mutex::default(),
+            address: Mutex::default(),
         })
     }
 
     pub fn envs(&self) -> Arc<BTreeMap<String, String>> {
         self.envs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn address(&self) -> Option<Ipv4Addr> {
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn set_address(&self, address: Ipv4Addr) {
+        *self.address.lock().unwrap_or_else(PoisonError::into_inner) = Some(address);
     }
 
     pub fn set_envs(&self, envs: BTreeMap<String, String>) {

@@ -1,11 +1,11 @@
-//! POST /identity: sets host name, machine id, environment, SSH keys, MTU, names and certificate authorities. Each given
-//! field is applied and then read back from where programs will look for it; the response contains the values that were
-//! read back. If one field cannot be applied the request fails, and the host does not use such a machine.
+//! POST /identity: sets address, host name, machine id, environment, SSH keys, MTU, names and certificate authorities. Each
+//! given field is applied and then read back from where programs will look for it; the response contains the values that
+//! were read back. If one field cannot be applied the request fails, and the host does not use such a machine.
 
 use std::collections::BTreeMap;
 use std::fs;
 use std::io::{Error, Result};
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv4Addr};
 use std::os::unix::fs::{DirBuilderExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -13,14 +13,19 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize};
 
 use crate::agent::Agent;
+use crate::guest_address::replace_address;
 use crate::marked_block::{lines_outside, read_file, render, write_file};
 use crate::net;
 use crate::reply::{Failure, HandlerResult};
 use crate::sys::check;
 use crate::trust;
 
+/// Debian's convention for the host name of a machine without a permanent address.
+const ADDRESS_BEFORE_IDENTITY: Ipv4Addr = Ipv4Addr::new(127, 0, 1, 1);
+
 #[derive(Deserialize, Default)]
 pub struct IdentityRequest {
+    address: Option<Ipv4Addr>,
     hostname: Option<String>,
     machine_id: Option<String>,
     envs: Option<BTreeMap<String, String>>,
@@ -50,6 +55,8 @@ struct HostEntry {
 #[derive(Serialize, Default, Debug, PartialEq)]
 pub struct IdentityResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
+    pub address: Option<Ipv4Addr>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub hostname: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub machine_id: Option<String>,
@@ -74,7 +81,7 @@ pub struct IdentityResponse {
 /// The directory under which files are written: `/`, or a temporary directory in tests.
 pub struct Identity {
     pub root: PathBuf,
-    /// Whether kernel settings (host name, MTU) may be changed.
+    /// Whether kernel settings (address, host name, MTU) may be changed.
     pub is_init: bool,
 }
 
@@ -90,6 +97,9 @@ pub async fn apply_on_worker(agent: &Arc<Agent>, request: IdentityRequest) -> Ha
 impl Identity {
     pub fn apply(&self, agent: &Agent, request: IdentityRequest) -> std::result::Result<IdentityResponse, Failure> {
         let mut response = IdentityResponse::default();
+        if let Some(address) = request.address {
+            response.address = Some(self.set_address(agent, address).map_err(apply_error("address"))?);
+        }
         if let Some(hostname) = &request.hostname {
             check_hostname(hostname)?;
             response.hostname = Some(self.set_hostname(hostname).map_err(apply_error("hostname"))?);
@@ -98,7 +108,8 @@ impl Identity {
             let hosts = request.hosts.unwrap_or_default();
             check_hosts(&hosts)?;
             let hostname = read_file(&self.path("etc/hostname")).map_err(apply_error("hosts"))?;
-            response.hosts = Some(self.write_hosts(hostname.trim(), &hosts).map_err(apply_error("hosts"))?);
+            response.hosts =
+                Some(self.write_hosts((hostname.trim(), agent.address()), &hosts).map_err(apply_error("hosts"))?);
         }
         if let Some(id) = &request.machine_id {
             check_machine_id(id)?;
@@ -135,6 +146,19 @@ impl Identity {
         self.root.join(path)
     }
 
+    /// Nothing changes if the guest has the address already: after a resume, connections and what the user changed on
+    /// the interface are kept.
+    fn set_address(&self, agent: &Agent, address: Ipv4Addr) -> Result<Ipv4Addr> {
+        let current = agent.address();
+        if current == Some(address) {
+            return Ok(address);
+        }
+        let old = current.map_or((net::INITIAL_ADDRESS, net::INITIAL_PREFIX), |address| (address, 32));
+        let found = if self.is_init { replace_address(old, address)? } else { address };
+        agent.set_address(found);
+        Ok(found)
+    }
+
     fn set_hostname(&self, hostname: &str) -> Result<String> {
         write_file(&self.path("etc/hostname"), &format!("{hostname}\n"), 0o644)?;
         if !self.is_init {
@@ -146,7 +170,8 @@ impl Identity {
     }
 
     /// Adds the standard localhost lines only if the file has none outside the block.
-    fn write_hosts(&self, hostname: &str, entries: &[HostEntry]) -> Result<usize> {
+    /// The host name is that of the sandbox's address, so that programs which look it up find where peers reach them.
+    fn write_hosts(&self, (hostname, address): (&str, Option<Ipv4Addr>), entries: &[HostEntry]) -> Result<usize> {
         let path = self.path("etc/hosts");
         let text = read_file(&path)?;
         let mut lines = Vec::new();
@@ -155,7 +180,7 @@ impl Identity {
             lines.push("::1 localhost ip6-localhost ip6-loopback".to_owned());
         }
         if !hostname.is_empty() {
-            lines.push(format!("127.0.1.1 {hostname}"));
+            lines.push(format!("{} {hostname}", address.unwrap_or(ADDRESS_BEFORE_IDENTITY)));
         }
         lines.extend(entries.iter().map(|entry| format!("{} {}", entry.ip, entry.names.join(" "))));
         write_file(&path, &render(&text, &lines), 0o644)?;
@@ -267,7 +292,7 @@ pub fn set_defaults(root: &Path, nameserver: IpAddr) -> Result<()> {
     let hostname = read_file(&root.join("etc/hostname"))?;
     let hostname = if hostname.trim().is_empty() { "sandbox" } else { hostname.trim() };
     identity.set_hostname(hostname)?;
-    identity.write_hosts(hostname, &[])?;
+    identity.write_hosts((hostname, None), &[])?;
     identity.write_resolv_conf(nameserver)?;
     Ok(())
 }

@@ -9,6 +9,7 @@ pub mod entropy;
 pub mod exec;
 pub mod files;
 pub mod grow;
+pub mod guest_address;
 pub mod hello;
 pub mod identity;
 pub mod kmsg;

@@ -1,21 +1,22 @@
-//! Configures the guest's network with ioctls. Every guest has the same address, so a clone needs no change; the host's
-//! network namespace around the guest maps it to the sandbox's address.
+//! Configures the guest's network at boot, with ioctls. A machine that belongs to no sandbox yet has INITIAL_ADDRESS;
+//! guest_address.rs replaces it.
 
-use std::io::Result;
+use std::io::{Error, Result};
 use std::net::{IpAddr, Ipv4Addr};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-use crate::sys::check;
+use crate::sys::{c_string, check};
 
 pub const INTERFACE: &str = "eth0";
 pub const NAMESERVER: IpAddr = IpAddr::V4(Ipv4Addr::new(169, 254, 1, 1));
-pub const ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 2);
+pub const INITIAL_ADDRESS: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 2);
+pub const INITIAL_PREFIX: u8 = 30;
 const NETMASK: Ipv4Addr = Ipv4Addr::new(255, 255, 255, 252);
-const GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
+pub const GATEWAY: Ipv4Addr = Ipv4Addr::new(172, 30, 0, 1);
 
 pub fn bring_up(mtu: Option<u32>) -> Result<()> {
     set_up("lo")?;
-    set_address(libc::SIOCSIFADDR, ADDRESS)?;
+    set_address(libc::SIOCSIFADDR, INITIAL_ADDRESS)?;
     set_address(libc::SIOCSIFNETMASK, NETMASK)?;
     if let Some(mtu) = mtu {
         set_mtu(INTERFACE, mtu)?;
@@ -37,13 +38,22 @@ pub fn get_mtu(interface: &str) -> Result<u32> {
     Ok(u32::try_from(unsafe { request.ifr_ifru.ifru_mtu }).unwrap_or_default())
 }
 
-fn set_up(interface: &str) -> Result<()> {
+pub fn set_up(interface: &str) -> Result<()> {
     let mut request = interface_request(interface);
     control(libc::SIOCGIFFLAGS, &mut request)?;
     // SAFETY: the kernel has filled this member.
     let flags = unsafe { request.ifr_ifru.ifru_flags };
     request.ifr_ifru.ifru_flags = flags | (libc::IFF_UP | libc::IFF_RUNNING) as libc::c_short;
     control(libc::SIOCSIFFLAGS, &mut request)
+}
+
+pub fn interface_index(interface: &str) -> Result<u32> {
+    let name = c_string(interface)?;
+    // SAFETY: a valid C string.
+    match unsafe { libc::if_nametoindex(name.as_ptr()) } {
+        0 => Err(Error::last_os_error()),
+        index => Ok(index),
+    }
 }
 
 fn set_address(what: libc::Ioctl, address: Ipv4Addr) -> Result<()> {

@@ -4,9 +4,24 @@ use serde::Serialize;
 
 use crate::agent::Agent;
 
+/// What this agent can do, counted up with each ability that a host must know of before it uses it. A host reads it from
+/// the saved machine's manifest, because it decides some of it before the machine runs.
+///
+/// 2: `address` in the identity. Agents before that report no number and count as 1.
+pub const PROTOCOL: u32 = 2;
+
+#[derive(Serialize)]
+pub struct AgentInfo {
+    version: &'static str,
+    protocol: u32,
+}
+
+pub const AGENT_INFO: AgentInfo = AgentInfo { version: env!("CARGO_PKG_VERSION"), protocol: PROTOCOL };
+
 #[derive(Serialize)]
 pub struct Ready {
     agent_version: &'static str,
+    protocol: u32,
     boot_id: String,
     uptime_ms: u64,
     /// `tsc` or `kvm-clock` on a healthy machine; the host does not save a base with any other clock source.
@@ -16,7 +31,8 @@ pub struct Ready {
 
 pub fn get_ready(agent: &Agent) -> Ready {
     Ready {
-        agent_version: env!("CARGO_PKG_VERSION"),
+        agent_version: AGENT_INFO.version,
+        protocol: AGENT_INFO.protocol,
         boot_id: read_line("/proc/sys/kernel/random/boot_id"),
         uptime_ms: uptime_ms(),
         clocksource: read_line("/sys/devices/system/clocksource/clocksource0/current_clocksource"),

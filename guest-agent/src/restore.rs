@@ -9,6 +9,7 @@ use crate::agent::Agent;
 use crate::clock::{ClockRequest, ClockResponse, set_clock};
 use crate::entropy::{EntropyResponse, add_entropy, parse_hex};
 use crate::identity::{IdentityRequest, IdentityResponse, apply_on_worker};
+use crate::ready::{AGENT_INFO, AgentInfo};
 use crate::reply::{Failure, HandlerResult};
 use crate::spans::step;
 
@@ -22,6 +23,7 @@ pub struct RestoreRequest {
 
 #[derive(Serialize)]
 pub struct RestoreResponse {
+    agent: AgentInfo,
     #[serde(skip_serializing_if = "Option::is_none")]
     clock: Option<ClockResponse>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -44,7 +46,7 @@ pub async fn finish_restore(agent: &Arc<Agent>, request: RestoreRequest) -> Hand
         Some(identity) => Some(step("identity", apply_on_worker(agent, identity)).await?),
         None => None,
     };
-    Ok(RestoreResponse { clock, entropy, identity })
+    Ok(RestoreResponse { agent: AGENT_INFO, clock, entropy, identity })
 }
 
 fn add_entropy_hex(hex: &str) -> HandlerResult<EntropyResponse> {

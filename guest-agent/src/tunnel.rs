@@ -73,7 +73,7 @@ async fn connect(agent: &Agent, port: u16) -> Option<OwnedFd> {
     }
     let loopback = [IpAddr::V4(Ipv4Addr::LOCALHOST), IpAddr::V6(Ipv6Addr::LOCALHOST)];
     // Outside a guest this address may belong to another machine.
-    let outer = agent.is_init.then_some(IpAddr::V4(net::ADDRESS));
+    let outer = agent.is_init.then(|| IpAddr::V4(agent.address().unwrap_or(net::INITIAL_ADDRESS)));
     for address in loopback.into_iter().chain(outer) {
         if let Ok(stream) = TcpStream::connect(SocketAddr::new(address, port)).await {
             // Small pieces may be key strokes.

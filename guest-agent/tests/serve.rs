@@ -17,6 +17,9 @@ async fn ready_reports_version_boot_id_and_clock_source() {
     let ready = client.call("GET", "/ready", "").await.json();
 
     assert_eq!(ready["agent_version"], env!("CARGO_PKG_VERSION"));
+    assert_eq!(ready["protocol"], 2);
+    let woken = client.call("POST", "/wake", "{}").await.json();
+    assert_eq!(woken["agent"], json!({"version": env!("CARGO_PKG_VERSION"), "protocol": 2}));
     assert_eq!(ready["boot_id"].as_str().unwrap().len(), 36);
     assert!(ready["uptime_ms"].as_u64().unwrap() > 0);
     assert!(ready["clocksource"].is_string());
@@ -71,6 +74,7 @@ fn an_identity_is_applied_and_read_back() {
     let identity = Identity { root: scratch.0.clone(), is_init: false };
     let agent = Agent::new(false);
     let wanted = json!({
+        "address": "100.64.0.7",
         "hostname": "quiet-otter",
         "machine_id": "0123456789abcdef0123456789abcdef",
         "envs": {"A": "1"},
@@ -85,6 +89,7 @@ fn an_identity_is_applied_and_read_back() {
         let response = identity.apply(&agent, serde_json::from_value(wanted.clone()).unwrap()).unwrap();
 
         let expected = json!({
+            "address": "100.64.0.7",
             "hostname": "quiet-otter",
             "machine_id": "0123456789abcdef0123456789abcdef",
             "env_names": ["A"],
@@ -99,6 +104,7 @@ fn an_identity_is_applied_and_read_back() {
     let hosts = fs::read_to_string(scratch.path("etc/hosts")).unwrap();
     assert!(hosts.starts_with("127.0.0.1 localhost\n10.0.0.1 mine\n"));
     assert_eq!(hosts.matches("172.30.0.9 peer peer.local\n").count(), 1);
+    assert_eq!(hosts.matches("100.64.0.7 quiet-otter\n").count(), 1);
     assert_eq!(fs::read_to_string(scratch.path("etc/resolv.conf")).unwrap(), "nameserver 169.254.1.1\n");
     assert_eq!(fs::read_to_string(scratch.path("etc/ssh/sshd_config")).unwrap(), "kept");
     let keys = fs::metadata(scratch.path("root/.ssh/authorized_keys")).unwrap();

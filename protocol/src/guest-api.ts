@@ -82,8 +82,30 @@ export const GuestFailure = Type.Object({
 })
 export type GuestFailure = Static<typeof GuestFailure>
 
+/**
+ * What a guest agent can do, counted up with each ability that the host must know of before it uses it. It is part of every
+ * saved sandbox, because the host decides some of it before the guest runs: a paused sandbox keeps the agent it was saved
+ * with. Agents that report no number count as the first.
+ */
+export const GUEST_PROTOCOL = {
+  FIRST: 1,
+  /** `address` in the identity: the guest has the address of its sandbox. */
+  OWN_ADDRESS: 2,
+  /** What the agent of this version reports (PROTOCOL in guest-agent/src/ready.rs). */
+  CURRENT: 2,
+} as const
+
+export const GuestAgentInfo = Type.Object({
+  protocol: Type.Integer({ minimum: 1, maximum: 1_000_000, description: 'See GUEST_PROTOCOL.' }),
+  version: Type.Optional(
+    Type.String({ pattern: '^[\\w.+-]{1,64}$', description: 'Absent until the agent has reported it.' }),
+  ),
+})
+export type GuestAgentInfo = Static<typeof GuestAgentInfo>
+
 export const GuestReady = Type.Object({
   agent_version: Type.String(),
+  protocol: Type.Optional(GuestAgentInfo.properties.protocol),
   boot_id: Type.String({ description: 'The same in all clones of a boot.' }),
   uptime_ms: Type.Integer(),
   clocksource: Type.String({ description: '`tsc` or `kvm-clock`; other clock sources are slow.' }),
@@ -114,6 +136,13 @@ export type GuestEntropyResponse = Static<typeof GuestEntropyResponse>
 
 /** Absent fields are left unchanged. */
 export const GuestIdentityBody = Type.Object({
+  address: Type.Optional(
+    Type.String({
+      format: 'ipv4',
+      description:
+        'Replaces the address that the host gave before. Ignored by agents before GUEST_PROTOCOL.OWN_ADDRESS.',
+    }),
+  ),
   hostname: Type.Optional(Type.String({ pattern: '^[A-Za-z0-9.-]{1,63}$' })),
   machine_id: Type.Optional(Type.String({ pattern: '^[0-9a-f]{32}$' })),
   envs: Type.Optional(
@@ -133,7 +162,8 @@ export const GuestIdentityBody = Type.Object({
   nameserver: Type.Optional(Type.String({ description: 'Becomes the only nameserver in /etc/resolv.conf.' })),
   hosts: Type.Optional(
     Type.Array(Type.Object({ ip: Type.String(), names: Type.Array(Type.String(), { minItems: 1 }) }), {
-      description: 'Replaces the block of Warren in /etc/hosts, which always contains the host name.',
+      description:
+        'Replaces the block of Warren in /etc/hosts, which always contains the host name, at the address of the sandbox.',
     }),
   ),
   ca_certificates: Type.Optional(
@@ -151,6 +181,7 @@ export type GuestIdentityBody = Static<typeof GuestIdentityBody>
 
 /** The values that were set, read back from where programs find them. Fields that were not set are absent. */
 export const GuestIdentityResponse = Type.Object({
+  address: Type.Optional(Type.String()),
   hostname: Type.Optional(Type.String()),
   machine_id: Type.Optional(Type.String()),
   env_names: Type.Optional(Type.Array(Type.String())),
@@ -174,6 +205,7 @@ export const GuestWakeBody = Type.Object({
 export type GuestWakeBody = Static<typeof GuestWakeBody>
 
 export const GuestWakeResponse = Type.Object({
+  agent: Type.Optional(GuestAgentInfo),
   clock: Type.Optional(GuestClockResponse),
   entropy: Type.Optional(GuestEntropyResponse),
   identity: Type.Optional(GuestIdentityResponse),

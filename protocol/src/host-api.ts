@@ -199,6 +199,9 @@ export const HostVmResumed = Type.Object({
   saved_at: Type.Optional(Timestamp),
   took_ms: Type.Number(),
   how: Type.Enum(['standby', 'restore', 'boot']),
+  limits: Type.Optional(
+    Type.Array(Type.String(), { description: 'What the guest cannot do, because its agent is older than the host.' }),
+  ),
 })
 export type HostVmResumed = Static<typeof HostVmResumed>
 

@@ -32,7 +32,7 @@ const RETRY_DELAY_MS = 200
 export const RESTORE_RETRY_LIMIT_S = 60
 
 export type RestoreResult =
-  /** `note` tells the user that the VM did not continue from its latest state. */
+  /** `note` tells the user that the VM did not continue from its latest state, or what it cannot do. */
   | { outcome: 'restored'; generation: number | null; note: string | undefined }
   /** The sandbox keeps what it has saved; another resume may succeed. */
   | { outcome: 'failed'; reason: string }
@@ -43,7 +43,11 @@ export type RestoreResult =
 export async function restoreVm(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<RestoreResult> {
   try {
     const resumed = await span('host: resume VM', () => resumeWithRetries(deps, row, signal))
-    return { outcome: 'restored', generation: resumed.generation ?? row.generation, note: describeOlder(row, resumed) }
+    return {
+      outcome: 'restored',
+      generation: resumed.generation ?? row.generation,
+      note: describeDifference(row, resumed),
+    }
   } catch (error) {
     if (!(error instanceof HostError) || error.code === 'fence_lost') throw error
     if (error.code === 'unreachable' && !isOverdue(deps, row)) throw error
@@ -138,6 +142,14 @@ const resumeBodyOf = (deps: Deps, row: SandboxRow, envs: Record<string, string>,
 
 const isOverdue = (deps: Deps, row: SandboxRow): boolean =>
   deps.now().getTime() - row.status_since.getTime() > RESTORE_RETRY_LIMIT_S * 1000
+
+/** For the user, in `status_reason`. */
+function describeDifference(row: SandboxRow, resumed: HostVmResumed): string | undefined {
+  const { limits = [] } = resumed
+  const older = limits.length === 0 ? [] : [`resumed with an older guest agent: ${limits.join('; ')}`]
+  const parts = [describeOlder(row, resumed) ?? [], older].flat()
+  return parts.length === 0 ? undefined : parts.join('. ')
+}
 
 /** A resume is expected to continue from the latest state. If it did not, `status_reason` tells the user. */
 function describeOlder(row: SandboxRow, { generation, saved_at }: HostVmResumed): string | undefined {

@@ -3,7 +3,7 @@ import { chown, mkdir, readFile, rename, rm, truncate, writeFile } from 'node:fs
 import type { ClientHttp2Session } from 'node:http2'
 import path from 'node:path'
 import { errorText } from '@warren/kit/error-text'
-import { GuestGrowResponse, GuestIdentityResponse, GuestReady } from '@warren/protocol'
+import { GUEST_PROTOCOL, GuestGrowResponse, GuestIdentityResponse, GuestReady } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { callGuest } from '../guest/call-guest.ts'
 import { openGuestChannel } from '../guest/channel.ts'
@@ -119,6 +119,9 @@ async function warmUp(session: ClientHttp2Session, signal: AbortSignal): Promise
   const ready = await callGuest(session, { method: 'GET', path: '/ready', response: GuestReady }, signal)
   if (!['tsc', 'kvm-clock'].includes(ready.clocksource)) {
     throw new Error(`the guest uses the clock source ${ready.clocksource}, expected tsc or kvm-clock`)
+  }
+  if (ready.protocol !== GUEST_PROTOCOL.CURRENT) {
+    throw new Error(`the guest agent reports protocol ${ready.protocol}, expected ${GUEST_PROTOCOL.CURRENT}`)
   }
   await callGuest(session, { method: 'POST', path: '/grow', body: {}, response: GuestGrowResponse }, signal)
   for (let i = 0; i < 3; i++) await runInGuest(session, { cmd: '/bin/sh', args: ['-c', 'true'] }, signal)

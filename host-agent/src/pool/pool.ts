@@ -14,6 +14,7 @@ import type { Base } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import { runInGuest } from '../guest/run-in-guest.ts'
 import { isMemoryShort } from '../memory-pressure.ts'
+import { INITIAL_GUEST_ADDRESS } from '../net/names.ts'
 import { Undo } from '../undo.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
 import { vmmFolderOf } from '../vmm/folders.ts'
@@ -155,7 +156,8 @@ function findNeediest(basePools: ReadonlyMap<string, BasePool>): BasePool | unde
 /** Starts a clone, does what every sandbox does first, and pauses it. */
 async function warmOne(deps: Deps, base: Base, signal: AbortSignal): Promise<Vmm> {
   const undo = new Undo()
-  const identity = { hostname: 'warren', envs: {}, ssh_pubkeys: [] }
+  // With an address, so that the guest has run the code that a create runs. It has this one already, as a subnet.
+  const identity = { address: INITIAL_GUEST_ADDRESS, hostname: 'warren', envs: {}, ssh_pubkeys: [] }
   try {
     const id = newVmmId()
     const plan: VmmPlan = {

@@ -8,7 +8,7 @@
  * its schema.
  */
 import { createHash } from 'node:crypto'
-import { SandboxId, Timestamp } from '@warren/protocol'
+import { GuestAgentInfo, SandboxId, Timestamp } from '@warren/protocol'
 import { type Static, Type } from 'typebox'
 import { Value } from 'typebox/value'
 
@@ -44,6 +44,7 @@ export const Manifest = Type.Object({
   generation: Type.Integer({ minimum: 1 }),
   saved_at: Timestamp,
   needs: Requirements,
+  agent: Type.Optional(GuestAgentInfo), // Absent in generations of versions before it was recorded (vmm/guest-agent.ts).
   disk_mib: Count,
   memory: Type.Object({
     ...StoredObject.properties,

@@ -1,11 +1,12 @@
 /**
- * What a guest receives before anyone may use it: the time, fresh entropy, its hostname, environment and keys. The guest
- * confirms each of them.
+ * What a guest receives before anyone may use it: the time, fresh entropy, its address, hostname, environment and keys. The
+ * guest confirms each of them.
  */
 import { randomBytes } from 'node:crypto'
 import type { ClientHttp2Session } from 'node:http2'
-import { GuestClockResponse, type GuestIdentityBody, GuestWakeResponse } from '@warren/protocol'
+import { type GuestAgentInfo, GuestClockResponse, type GuestIdentityBody, GuestWakeResponse } from '@warren/protocol'
 import { callGuest } from '../guest/call-guest.ts'
+import { ownsAddress } from './guest-agent.ts'
 import type { Vmm } from './vmm.ts'
 
 /** A clock is off by as long as the message with the time took. */
@@ -18,14 +19,16 @@ export class IdentityNotConfirmed extends Error {
 
 /**
  * `isNew`: the guest is a copy of another one until now, and also gets a machine id and SSH host keys that no other
- * guest has.
+ * guest has. A guest whose agent cannot change its address does not receive one (guest-agent.ts).
  */
 export async function applyIdentity(
   vmm: Vmm,
-  identity: GuestIdentityBody & { hostname: string },
+  { address: ip, ...rest }: GuestIdentityBody & { hostname: string },
   { isNew }: { isNew: boolean },
   signal: AbortSignal,
 ): Promise<void> {
+  const address = ip !== undefined && ownsAddress(vmm.record.agent) ? { address: ip } : {}
+  const identity = { ...rest, ...address }
   const { session } = await vmm.channel(signal)
   const sentAt = performance.now()
   const machineId = randomBytes(16).toString('hex')
@@ -49,12 +52,19 @@ export async function applyIdentity(
     response.clock !== undefined &&
     response.entropy?.reseeded === true &&
     applied?.hostname === identity.hostname &&
+    (identity.address === undefined || applied.address === identity.address) &&
     (!isNew || (applied.machine_id === machineId && applied.ssh_host_keys_left === 0))
   if (!confirmed) {
     const text = JSON.stringify(response).slice(0, 500)
     throw new IdentityNotConfirmed(`the guest did not confirm its identity as ${identity.hostname}: ${text}`)
   }
+  noteVersion(vmm, response.agent)
   if (performance.now() - sentAt > CLOCK_TRIP_MAX_MS) await setClock(session, signal)
+}
+
+/** What the agent can do was known before the guest ran, and decided its network: the guest's word does not change it. */
+function noteVersion({ record }: Vmm, reported: GuestAgentInfo | undefined): void {
+  if (record.agent && reported?.version) record.agent = { protocol: record.agent.protocol, version: reported.version }
 }
 
 const timeNow = () => ({ unix_ns: `${BigInt(Date.now()) * 1_000_000n}` })

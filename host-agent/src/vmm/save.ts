@@ -75,6 +75,7 @@ export async function saveVmm(
       format: 1,
       saved_at: new Date().toISOString(),
       needs: describeRequirements(deps, vmm.record),
+      ...(vmm.record.agent && { agent: vmm.record.agent }),
       disk_mib: vm.diskMib,
       memory: { id: memoryId, over: memoryOver, ...memory },
       state,

@@ -10,6 +10,7 @@
 import { chown, mkdir, rm, truncate, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { span } from '@warren/kit/span'
+import { GUEST_PROTOCOL } from '@warren/protocol'
 import type { Base } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import type { Manifest } from '../snapshots/manifest.ts'
@@ -29,7 +30,7 @@ export type VmmPlan = {
   base: Base
   start:
     | { from: 'base' }
-    | { from: 'generation'; generation: Pick<Manifest, 'memory' | 'state' | 'needs' | 'generation'> }
+    | { from: 'generation'; generation: Pick<Manifest, 'memory' | 'state' | 'needs' | 'generation' | 'agent'> }
     /** Empty memory and a kernel: all that is left of a VM that died without being saved is its disk. */
     | { from: 'disk' }
   /** Objects of the store, oldest first. */
@@ -92,8 +93,10 @@ async function runSteps(deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSign
     undo,
     signal,
   )
+  const agent = saved ? saved.agent : { protocol: GUEST_PROTOCOL.CURRENT } // A base or a boot runs the host's own agent.
   const record: VmmRecord = {
     ...{ id, slot, uid, qemu, base: base.key, baseId: base.id, memoryOver, shape: base.shape, machineType },
+    ...(agent && { agent }),
     disk: startChain(layers, saved?.generation ?? null),
     resources: 'held',
   }

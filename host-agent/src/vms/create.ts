@@ -12,11 +12,11 @@ import type { Base } from '../bases/base.ts'
 import { ensureBase } from '../bases/ensure.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
-import { INITIAL_GUEST_ADDRESS } from '../net/names.ts'
 import { Undo } from '../undo.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
 import { growDisk } from '../vmm/disk/live.ts'
 import { vmmFolderOf } from '../vmm/folders.ts'
+import { chooseGuestAddress } from '../vmm/guest-agent.ts'
 import { stopVmm } from '../vmm/release.ts'
 import { startVmm } from '../vmm/start.ts'
 import { newVmmId, type Vmm } from '../vmm/vmm.ts'
@@ -132,10 +132,11 @@ async function setUp(
   { ip, network, hostname, envs, ssh_pubkeys, disk_mib, cpu_quota_pct }: HostVmCreateBody,
   signal: AbortSignal,
 ): Promise<void> {
-  await span('assign network', () => deps.network.slots.assign(vmm.record.slot, ip, network, INITIAL_GUEST_ADDRESS))
+  const guestAddress = chooseGuestAddress(vmm.record.agent, ip)
+  await span('assign network', () => deps.network.slots.assign(vmm.record.slot, ip, network, guestAddress))
   await vmm.resumeCpus()
   if (disk_mib > base.diskMib) await span('grow disk', () => growDisk(vmm, disk_mib, signal))
-  await applyIdentity(vmm, { hostname, envs, ssh_pubkeys }, { isNew: true }, signal)
+  await applyIdentity(vmm, { address: ip, hostname, envs, ssh_pubkeys }, { isNew: true }, signal)
   // Last: under a quota of a quarter of a core the start would take four times as long.
   await span('limit CPU', () => deps.cgroups.limitCpu(vmm.record.id, cpu_quota_pct))
 }

@@ -10,13 +10,13 @@ import type { HostVmResumeBody } from '@warren/protocol'
 import { getBase } from '../bases/base.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
-import { INITIAL_GUEST_ADDRESS } from '../net/names.ts'
 import { type Manifest, objectsOf } from '../snapshots/manifest.ts'
 import type { Reservation } from '../snapshots/objects.ts'
 import type { Undo } from '../undo.ts'
 import { IdentityNotConfirmed } from '../vmm/apply-identity.ts'
 import { findIncompatibility } from '../vmm/compatibility.ts'
 import { vmmFolderOf } from '../vmm/folders.ts'
+import { chooseGuestAddress } from '../vmm/guest-agent.ts'
 import { SnapshotDamage } from '../vmm/snapshot-damage.ts'
 import { startVmm, type VmmPlan } from '../vmm/start.ts'
 import { newVmmId, type Vmm } from '../vmm/vmm.ts'
@@ -68,10 +68,9 @@ export async function restoreVmm(
   })
   await checked
   await crashPoint('host.resume.loaded')
+  const guestAddress = chooseGuestAddress(vmm.record.agent, request.ip)
   const network = withCounts(request.network, record.counts)
-  await span('assign network', () =>
-    deps.network.slots.assign(vmm.record.slot, request.ip, network, INITIAL_GUEST_ADDRESS),
-  )
+  await span('assign network', () => deps.network.slots.assign(vmm.record.slot, request.ip, network, guestAddress))
   return vmm
 }
 

@@ -20,6 +20,7 @@ import type { HostVmResumeBody, HostVmResumed } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { Undo } from '../undo.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
+import { listLimits } from '../vmm/guest-agent.ts'
 import type { VmmRecord } from '../vmm/record.ts'
 import { stopVmm } from '../vmm/release.ts'
 import type { Vmm } from '../vmm/vmm.ts'
@@ -73,7 +74,8 @@ async function startVm(
     const took_ms = Math.round((performance.now() - startedAt) * 10) / 10
     if (!source.manifest) return { vmm, response: { took_ms, how: 'boot' } }
     const { generation, saved_at } = source.manifest
-    return { vmm, response: { generation, saved_at, took_ms, how: standby ? 'standby' : 'restore' } }
+    const limits = reportLimits(deps, record.id, vmm, request.ip)
+    return { vmm, response: { generation, saved_at, took_ms, how: standby ? 'standby' : 'restore', ...limits } }
   } finally {
     await source.reservation?.release()
   }
@@ -127,14 +129,21 @@ async function runGuest(
   deps: Deps,
   record: PausedVm | DeadVm,
   vmm: Vmm,
-  { hostname, envs, ssh_pubkeys, cpu_quota_pct }: HostVmResumeBody,
+  { ip, hostname, envs, ssh_pubkeys, cpu_quota_pct }: HostVmResumeBody,
   signal: AbortSignal,
 ): Promise<void> {
   await vmm.resumeCpus()
-  const identity = { hostname, envs, ssh_pubkeys, ...deps.operatorSettings }
+  const identity = { address: ip, hostname, envs, ssh_pubkeys, ...deps.operatorSettings }
   await applyIdentity(vmm, identity, { isNew: isIdentityPending(record) }, signal)
   await crashPoint('host.resume.awake')
   await span('limit CPU', () => deps.cgroups.limitCpu(vmm.record.id, cpu_quota_pct))
+}
+
+function reportLimits(deps: Deps, sandbox: string, { record }: Vmm, ip: string): { limits?: string[] } {
+  const limits = listLimits(record.agent, ip)
+  if (limits.length === 0) return {}
+  deps.log.warn({ sandbox, agent: record.agent, limits }, 'resumed a sandbox whose guest agent is older than this host')
+  return { limits }
 }
 
 const isIdentityPending = (record: PausedVm | DeadVm): boolean => record.state === 'paused' && record.identityPending
