@@ -8,6 +8,7 @@ import { type TestContext, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
 import type { Deps } from '../deps.ts'
 import { makeFolder } from '../images/testing.ts'
+import { createMetrics } from '../observe/metrics.ts'
 import { openSnapshotStore } from '../snapshots/store.ts'
 import { makeManifest } from '../snapshots/testing.ts'
 import type { Vmm } from '../vmm/vmm.ts'
@@ -47,6 +48,7 @@ async function start(t: TestContext, records: StoredVm[], generations: number[] 
     destinations: async () => ({ flows: [], decisions: [] }),
   }
   const deps = {
+    metrics: createMetrics(),
     config: { dataDir, runDir },
     machine: { binary: 'fake-qemu' },
     uidOf: (slot: number) => process.getuid!() - FAKE_QEMU_SLOT + slot,
