@@ -22,6 +22,8 @@ const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'GET /v1/rootfs': 'public',
   'GET /openapi.json': 'public',
   'GET /docs': 'public',
+  'GET /docs/scalar.js': 'public',
+  'GET /docs/start.js': 'public',
   // The permissions of its tools are tested in mcp.test.ts.
   'POST /mcp': 'tools',
   'GET /mcp': 'tools',

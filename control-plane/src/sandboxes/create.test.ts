@@ -32,7 +32,8 @@ test('a create returns the full view of a running sandbox, and its VM is as requ
   })
 
   assert.equal(status, 200, JSON.stringify(body))
-  const { id, ip, created_at, running_at, ...view } = body.data
+  const { warnings, ...created } = body.data
+  const { id, ip, created_at, running_at, ...view } = created
   assert.match(id, /^sb-[0-9A-HJKMNP-TV-Z]{26}$/)
   assert.match(ip, /^100\.64\.\d+\.\d+$/)
   assert.ok(created_at <= running_at)
@@ -56,6 +57,7 @@ test('a create returns the full view of a running sandbox, and its VM is as requ
     created_by: ada.id,
     spawn_ms: 12.5,
   })
+  assert.match(warnings[0], /^"10\.0\.0\.0\/8:443" opens nothing/)
   const vm = host.vms.get(id)!
   assert.deepEqual(
     { ...vm.body, id: '', ip: '' },
@@ -80,7 +82,7 @@ test('a create returns the full view of a running sandbox, and its VM is as requ
       limit_ms: 45_000,
     },
   )
-  assert.deepEqual((await get(`/v1/sandboxes/${id}`, ada.key)).body.data, body.data)
+  assert.deepEqual((await get(`/v1/sandboxes/${id}`, ada.key)).body.data, created)
   assert.ok(!JSON.stringify(await deps.db.selectFrom('sandboxes').selectAll().execute()).includes('secret'))
 })
 
