@@ -9,12 +9,13 @@
  */
 
 import { readFile, statfs } from 'node:fs/promises'
+import { abortable } from '@warren/kit/abortable'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
 import { checkUserNamespaces } from '@warren/kit/unprivileged'
 import { VERSION } from '@warren/kit/version'
 import { checkPorts } from './check-ports.ts'
 import { type InstanceConfig, type Listeners, readInstanceConfig, readListeners } from './config.ts'
-import { type ControlPlane, findHosts, startControlPlane } from './control-plane.ts'
+import { type ControlPlane, listen, prepareControlPlane } from './control-plane.ts'
 import { checkDatabase, describeDatabase, type EmbeddedDatabase, startDatabase } from './database.ts'
 import {
   canRunVms,
@@ -102,10 +103,11 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
   let databaseUrl = ''
   const controlPlane = new Supervisor<ControlPlane>('the control plane', async (previous, signal) => {
     const env = { ...controlPlaneEnv(config, databaseUrl), ...samePorts(listeners, previous) }
-    const started = await startControlPlane(env, publishChild('control plane'), signal)
+    const prepared = await prepareControlPlane(env, publishChild('control plane'), signal)
     try {
-      const hostAgent = await hostAgents?.started
-      if (hostAgent) await findHosts(started)
+      // A stop ends the control plane before the host agent, so it must not wait for that one's start.
+      if (hostAgents) await abortable(hostAgents.started, signal)
+      const started = await listen(prepared)
       if (api.port === 0) {
         api.port = started.port
         const current = hostAgents?.current()
@@ -114,7 +116,7 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
       await publish({ baseUrl: started.baseUrl, databaseUrl })
       return started
     } catch (error) {
-      await started.stop()
+      await prepared.stop()
       throw error
     }
   })

@@ -2,8 +2,11 @@
  * The control plane process. It starts in this order and stops in the reverse order: configuration, database, deps, app,
  * worker, ingress, API listener.
  *
- * Under `warren start` it sends `ready` over the IPC channel to its parent, and stops when that channel closes, because
- * then the parent has exited. It can also run alone, in several copies on one database; it then needs DATABASE_URL only.
+ * Under `warren start` it has an IPC channel to its parent. It sends `ready` when it could listen, and listens when the
+ * parent sends `listen`: the host agent starts at the same time and adds the address at which sandboxes reach the API. It
+ * stops when the channel closes, because then the parent has exited.
+ *
+ * It can also run alone, in several copies on one database; it then needs DATABASE_URL only.
  */
 
 import { randomUUID } from 'node:crypto'
@@ -18,7 +21,6 @@ import { type Config, readControlPlaneConfig } from './config.ts'
 import { createDeps } from './create-deps.ts'
 import { connectDatabase } from './db/connect.ts'
 import { migrate } from './db/migrate.ts'
-import type { Deps } from './deps.ts'
 import { watchHosts } from './hosts/heartbeat.ts'
 import { CredentialCache } from './http/credential-cache.ts'
 import { listenForRequests } from './http/listen.ts'
@@ -50,8 +52,10 @@ process.on('uncaughtException', (error) => die(error))
 process.on('unhandledRejection', (error) => die(error))
 
 try {
-  const urls = await start(config, log, stack)
-  process.send?.({ ready: true, ...urls })
+  const { listen } = await start(config, log, stack)
+  if (process.send) await waitForListen()
+  const urls = await listen()
+  process.send?.({ listening: true, ...urls })
   log.info({ ...urls, version: VERSION }, 'control plane is ready')
 } catch (error) {
   // The parent reports the failure to the user; without a parent, the log does.
@@ -60,7 +64,15 @@ try {
   await stop(1)
 }
 
-async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> {
+function waitForListen(): Promise<void> {
+  const { promise, resolve } = Promise.withResolvers<void>()
+  process.on('message', (message: { listen?: true }) => message.listen && resolve())
+  process.send?.({ ready: true })
+  return promise
+}
+
+/** Starts everything but the API listener. */
+async function start(config: Config, log: Log, stack: StopStack): Promise<{ listen(): Promise<Urls> }> {
   await migrateDatabase(config, log)
   const database = connectDatabase(config.databaseUrl, log)
   stack.add('database', () => database.close())
@@ -90,28 +102,21 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<Urls> 
   const ingress = config.ingress ? await startIngress(deps) : undefined
   if (ingress) stack.add('ingress', () => ingress.close())
 
-  // Before the API listens: a create right after the start must find the host.
-  await watchHosts.run(deps)
-  findHostsOnRequest(deps)
-  const listening = await listenForRequests(app, config)
-  stack.add('http', () => listening.close())
-  return {
-    baseUrl: listening.baseUrl,
-    port: listening.port,
+  const urls = {
     metricsUrl: `${operator.url}/metrics`,
     ...(ingress
       ? { ingressUrl: `https://<id>-<port>.${deps.ingressAddress.urlDomain}`, ingressPort: ingress.port }
       : {}),
   }
-}
-
-/** Under `warren start` the host agent starts at the same time and may be ready later. */
-function findHostsOnRequest(deps: Deps): void {
-  process.on('message', async (message: { findHosts?: true }) => {
-    if (!message.findHosts) return
-    await watchHosts.run(deps)
-    if (process.connected) process.send?.({ foundHosts: true })
-  })
+  return {
+    async listen() {
+      // First, so that a create right after the start finds the host.
+      await watchHosts.run(deps)
+      const listening = await listenForRequests(app, config)
+      stack.add('http', () => listening.close())
+      return { baseUrl: listening.baseUrl, port: listening.port, ...urls }
+    },
+  }
 }
 
 /** On separate connections, without the query timeouts of requests: a migration may take long. */

@@ -4,8 +4,8 @@
  */
 import { chown, lstat, mkdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
+import { abortable } from '@warren/kit/abortable'
 import { span } from '@warren/kit/span'
-import { abortable } from '../abortable.ts'
 import type { Deps } from '../deps.ts'
 import type { Undo } from '../undo.ts'
 import { FDS, renderArgs, type Shape, SOCKETS, type Start } from './args.ts'

@@ -4,10 +4,11 @@
  *
  * If the caller disconnects, the create is aborted and undone. A repeated create with the same fence is refused.
  */
+
+import { abortable } from '@warren/kit/abortable'
 import { errorText } from '@warren/kit/error-text'
 import { span } from '@warren/kit/span'
 import type { HostVmCreateBody, HostVmCreated } from '@warren/protocol'
-import { abortable } from '../abortable.ts'
 import type { Base } from '../bases/base.ts'
 import { ensureBase } from '../bases/ensure.ts'
 import type { Deps } from '../deps.ts'
