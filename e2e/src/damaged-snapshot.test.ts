@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { chmodSync, existsSync, readFileSync, rmSync, statSync, truncateSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { describe, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { objectFile, readManifest } from './support/check-disk.ts'
 import { stop } from './support/instance.ts'
 import {
@@ -14,6 +15,7 @@ import {
   requestOk,
   resumeSandbox,
   runShell,
+  type SandboxView,
   waitForStatus,
 } from './support/sandboxes.ts'
 import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
@@ -37,15 +39,16 @@ const DAMAGES = { flipBit, truncateByOne, remove }
 
 type Part = 'memory' | 'state' | 'disk'
 
-/** Returns false when the file was merged into another one just before. */
-function damageNewest(id: string, part: Part, damage: (file: string) => void): boolean {
-  const readName = () => {
-    const manifest = readManifest(warren, id)
-    return part === 'disk' ? manifest.disk.at(-1)!.id : manifest[part].id
-  }
-  const damaged = readName()
-  if (existsSync(objectFile(warren, damaged))) damage(objectFile(warren, damaged))
-  return readName() === damaged
+const newestObject = (id: string, part: Part): string => {
+  const manifest = readManifest(warren, id)
+  return part === 'disk' ? manifest.disk.at(-1)!.id : manifest[part].id
+}
+
+/** Returns the name of the damaged object. */
+function damageNewest(id: string, part: Part, damage: (file: string) => void): string {
+  const name = newestObject(id, part)
+  if (existsSync(objectFile(warren, name))) damage(objectFile(warren, name))
+  return name
 }
 
 describe('a paused sandbox with damaged files', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
@@ -60,16 +63,20 @@ describe('a paused sandbox with damaged files', { skip: cannotRunVms, timeout: V
     await resumeSandbox(warren, id)
     for (const part of ['memory', 'state', 'disk'] satisfies Part[]) {
       for (const [name, damage] of Object.entries(DAMAGES)) {
-        let before = pauses
+        const what = `${part}, ${name}`
+        let before: number
+        let outcome: SandboxView
+        let damaged: string
+        // A merge of disk layers that had read the file before it was damaged replaces it with an intact one.
         do {
           before = pauses
           await save()
-        } while (!damageNewest(id, part, damage) && (await resumeSandbox(warren, id)))
-        await requestOk(warren, 'POST', `/sandboxes/${id}/resume`)
-        await waitForStatus(warren, id, 'error')
-        const { status_reason } = await getSandbox(warren, id)
+          damaged = damageNewest(id, part, damage)
+          outcome = await resumeAndSettle(id)
+        } while (outcome.status === 'running' && part === 'disk' && newestObject(id, part) !== damaged)
+        const { status, status_reason } = outcome
 
-        const what = `${part}, ${name}`
+        assert.equal(status, 'error', what)
         assert.match(
           status_reason ?? '',
           /generation \d+ is damaged \(.+\); resume again to go back to generation \d+/,
@@ -82,6 +89,14 @@ describe('a paused sandbox with damaged files', { skip: cannotRunVms, timeout: V
     }
     await destroySandbox(warren, id)
   })
+
+  const resumeAndSettle = async (id: string): Promise<SandboxView> => {
+    await requestOk(warren, 'POST', `/sandboxes/${id}/resume`)
+    return until(async () => {
+      const sandbox = await getSandbox(warren, id)
+      return sandbox.status !== 'resuming' && sandbox
+    }, `${id} has resumed or failed to`)
+  }
 
   test('reports when no intact generation remains, and can still be deleted', async () => {
     const { id } = await createSandbox(warren)

@@ -1,7 +1,7 @@
 /** What programs in devbox:1 find: its tools, and the certificate authorities and proxies that the operator sets. */
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
-import { mkdtemp, readFile, rm } from 'node:fs/promises'
+import { mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, describe, test } from 'node:test'
@@ -59,8 +59,8 @@ describe('devbox:1', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
 describe('authorities of the operator', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('curl, Node, Python and bun in a guest trust a server whose certificate the authority signed', async () => {
     const { id } = sandbox
-    const cert = await readFile(path.join(folder, 'cert.pem'), 'utf8')
-    const key = await readFile(path.join(folder, 'key.pem'), 'utf8')
+    const cert = await readFile(path.join(folder, 'server.crt'), 'utf8')
+    const key = await readFile(path.join(folder, 'server.key'), 'utf8')
     await runShell(warren, id, `printf %s '${cert}' > /root/cert.pem; printf %s '${key}' > /root/key.pem`)
     const server =
       `require('https').createServer({ cert: fs.readFileSync('/root/cert.pem'), key: fs.readFileSync('/root/key.pem') },
@@ -97,14 +97,22 @@ describe('authorities of the operator', { skip, timeout: VM_STORIES_LIMIT_MS }, 
   })
 })
 
-/** An authority, and a certificate for localhost that it signs. */
+/** An authority, and a certificate for localhost that it signs. Python is strict about the extensions of both. */
 async function makeCertificates(): Promise<void> {
-  const openssl = (...args: string[]) => run('openssl', args, { cwd: folder })
-  const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes']
-  // Python refuses an authority without this extension.
-  const authority = ['-subj', '/CN=Company CA', '-addext', 'keyUsage=critical,keyCertSign', '-days', '9']
-  await openssl('req', '-x509', ...key, '-keyout', 'ca.key', '-out', 'ca.crt', ...authority)
-  const name = ['-subj', '/CN=localhost', '-addext', 'subjectAltName=DNS:localhost']
-  const signed = ['-CA', 'ca.crt', '-CAkey', 'ca.key', '-days', '9']
-  await openssl('req', '-x509', ...key, '-keyout', 'key.pem', '-out', 'cert.pem', ...name, ...signed)
+  // The system's configuration would make every certificate one of an authority.
+  await writeFile(path.join(folder, 'openssl.cnf'), '[req]\ndistinguished_name = name\n[name]\n')
+  const make = (name: string, options: string[], extensions: string[]) => {
+    const key = ['-newkey', 'ec', '-pkeyopt', 'ec_paramgen_curve:prime256v1', '-nodes', '-keyout', `${name}.key`]
+    const added = extensions.flatMap((extension) => ['-addext', extension])
+    const args = [...key, '-config', 'openssl.cnf', '-days', '9', '-out', `${name}.crt`, ...options, ...added]
+    return run('openssl', ['req', '-x509', ...args], { cwd: folder })
+  }
+  const isAuthority = [
+    'basicConstraints=critical,CA:TRUE',
+    'keyUsage=critical,keyCertSign',
+    'subjectKeyIdentifier=hash',
+  ]
+  await make('ca', ['-subj', '/CN=Company CA'], isAuthority)
+  const signed = ['-subj', '/CN=localhost', '-CA', 'ca.crt', '-CAkey', 'ca.key']
+  await make('server', signed, ['basicConstraints=critical,CA:FALSE', 'subjectAltName=DNS:localhost'])
 }
