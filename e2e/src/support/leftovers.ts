@@ -1,6 +1,6 @@
 /**
  * What a Warren has on the machine outside its data directory. Everything has the name of the instance, which follows
- * from the data directory (host-agent/src/config.ts), so what one instance left behind is told apart from the others.
+ * from the data directory (host-agent/src/config.ts), so the leftovers of one instance are not mistaken for those of another.
  */
 import { spawnSync } from 'node:child_process'
 import { globSync, readdirSync, readFileSync } from 'node:fs'
