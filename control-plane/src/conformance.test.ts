@@ -32,7 +32,7 @@ type Schema = {
 type Parameter = { name: string; in: 'query' | 'path'; required?: boolean; schema: Schema }
 type Operation = {
   parameters?: Parameter[]
-  requestBody?: { content: { 'application/json': { schema: Schema } } }
+  requestBody?: { content: { 'application/json'?: { schema: Schema } } }
   responses: Record<string, { content?: { 'application/json'?: { schema: object } } }>
 }
 
@@ -224,8 +224,7 @@ const request = anyOperation.chain(({ method, path, operation }) => {
 
 function bodyFor(operation: Operation): fc.Arbitrary<unknown> {
   const schema = operation.requestBody?.content['application/json']?.schema
-  if (!schema) return fc.constant(undefined)
-  return fc.oneof({ weight: 9, arbitrary: matching(schema) }, { weight: 1, arbitrary: fc.jsonValue({ maxDepth: 2 }) })
+  return schema ? valueFor(schema) : fc.constant(undefined)
 }
 
 type Names = Record<string, string>

@@ -6,7 +6,8 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, describe, test } from 'node:test'
 import { promisify } from 'node:util'
-import { createSandbox, runShell } from './support/sandboxes.ts'
+import { stop } from './support/instance.ts'
+import { createSandbox, pauseSandbox, resumeSandbox, runShell } from './support/sandboxes.ts'
 import {
   cannotRunVms,
   skipWithoutImage,
@@ -20,9 +21,10 @@ const skip = cannotRunVms || (await skipWithoutImage('devbox:1'))
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-guest-ca-'))
 after(() => rm(folder, { recursive: true }))
 const caFile = path.join(folder, 'ca.crt')
+const settings = { WARREN_GUEST_CA_FILE: caFile, WARREN_GUEST_HTTP_PROXY: 'http://192.0.2.1:3128' }
 const warren = await startUnlessSkipped(skip, async () => {
   await makeCertificates()
-  return startVmInstance({ WARREN_GUEST_CA_FILE: caFile, WARREN_GUEST_HTTP_PROXY: 'http://192.0.2.1:3128' })
+  return startVmInstance(settings)
 })
 
 const sandbox = await startUnlessSkipped(skip, () =>
@@ -94,6 +96,18 @@ describe('authorities of the operator', { skip, timeout: VM_STORIES_LIMIT_MS }, 
     const proxy = 'http://192.0.2.1:3128'
     assert.equal(await runShell(warren, plain.id, print), `${proxy} ${proxy}`)
     assert.equal(await runShell(warren, other.id, print), `http://192.0.2.2:8080 ${proxy}`)
+  })
+
+  test('changed settings reach a sandbox that was saved before, when it is resumed', async () => {
+    const { id } = await createSandbox(warren)
+    await pauseSandbox(warren, id)
+    await stop(warren.instance)
+    settings.WARREN_GUEST_HTTP_PROXY = 'http://192.0.2.3:3128'
+    await warren.restart()
+
+    await resumeSandbox(warren, id)
+
+    assert.equal(await runShell(warren, id, 'echo $http_proxy'), 'http://192.0.2.3:3128')
   })
 })
 

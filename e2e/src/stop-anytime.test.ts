@@ -2,10 +2,12 @@
  * However and whenever Warren is stopped in its first minutes, while it boots bases and fills its pools, nothing stays on
  * the machine. The moments are random; `WARREN_TEST_SEED` repeats those of an earlier run.
  */
+
 import assert from 'node:assert/strict'
 import { randomInt } from 'node:crypto'
 import { readdirSync, readFileSync } from 'node:fs'
 import { after, test } from 'node:test'
+import { createRandom } from '@warren/kit/seeded-random'
 import { passTime } from '@warren/kit/testing/pass-time'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
@@ -142,15 +144,4 @@ function findHostAgent(dataDir: string): number | undefined {
         return false // It exited meanwhile.
       }
     })
-}
-
-/** Numbers from 0 to 1 that follow from the seed (mulberry32). */
-function createRandom(seed: number): () => number {
-  let state = seed
-  return () => {
-    state = (state + 0x6d2b79f5) | 0
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 2 ** 32
-  }
 }

@@ -1,8 +1,8 @@
 /** The settings of the host agent. `npm run docs` lists them in docs/configuration.md. */
-import { createHash } from 'node:crypto'
 import { totalmem } from 'node:os'
 import path from 'node:path'
-import { integer, list, readConfig, text } from '@warren/kit/config'
+import { integer, list, readConfig, text, url } from '@warren/kit/config'
+import { instanceName } from '@warren/kit/instance-name'
 import {
   CACHE_DIR,
   DATA_DIR,
@@ -67,20 +67,19 @@ export const SETTINGS = {
       'PEM file, or folder of `.crt` and `.pem` files, with certificate authorities that every guest trusts in ' +
       'addition to those of its image, for networks that intercept TLS.',
   }),
-  guestHttpProxy: text('WARREN_GUEST_HTTP_PROXY', {
-    default: '',
+  guestHttpProxy: url('WARREN_GUEST_HTTP_PROXY', {
     defaultText: 'none',
     description:
       'URL of a proxy for http, as `http_proxy` and `HTTP_PROXY` in every guest. A proxy at a private address also ' +
       'needs WARREN_EGRESS_PRIVATE_CIDRS.',
   }),
-  guestHttpsProxy: text('WARREN_GUEST_HTTPS_PROXY', {
-    default: '',
+  guestHttpsProxy: url('WARREN_GUEST_HTTPS_PROXY', {
     defaultText: 'none',
     description: 'The same for https.',
   }),
   guestNoProxy: text('WARREN_GUEST_NO_PROXY', {
-    default: 'localhost,127.0.0.1,::1,169.254.1.1,100.64.0.0/10,.fc.local',
+    default: '',
+    defaultText: 'the guest itself, WARREN_GUEST_HOST and other sandboxes',
     description: 'Destinations that guests reach without the proxy, as `no_proxy` and `NO_PROXY`.',
   }),
   // Where guests may reach the API: at GUEST_HOST, and at other addresses of the machine if it listens beyond loopback.
@@ -101,8 +100,7 @@ export function readHostConfig(env: Record<string, string | undefined>) {
   const dataDir = path.resolve(config.dataDir || '.warren')
   const home = env.HOME || '/root'
   const cacheDir = config.cacheDir || path.join(env.XDG_CACHE_HOME || path.join(home, '.cache'), 'warren')
-  /** Part of the names of namespaces, interfaces, cgroups and users, so that instances on one machine do not clash. */
-  const instance = createHash('sha256').update(dataDir).digest('hex').slice(0, 8)
+  const instance = instanceName(dataDir)
   const memMib = config.memMib || Math.max(Math.floor(totalmem() / 1024 ** 2) - HOST_RESERVED_MIB, 512)
   const tenthMib = Math.min(Math.floor(memMib / 10), 2048)
   return {

@@ -6,6 +6,7 @@
  * of a round stay together, so noise that both versions share cancels out, and samples of the same turn are not
  * mistaken for independent ones.
  */
+import { createRandom } from '@warren/kit/seeded-random'
 import { percentile } from '../stats.ts'
 
 export type Round = { old: readonly number[]; new: readonly number[] }
@@ -76,16 +77,5 @@ function createMedianOf(rounds: readonly (readonly number[])[]): (indices: reado
     const sorted = buffer.subarray(0, count).sort()
     const middle = count >> 1
     return count % 2 === 1 ? sorted[middle]! : (sorted[middle - 1]! + sorted[middle]!) / 2 // Both are below `count`.
-  }
-}
-
-/** mulberry32: numbers from 0 up to but not including 1. */
-function createRandom(seed: number): () => number {
-  let state = seed
-  return () => {
-    state = (state + 0x6d2b79f5) | 0
-    let mixed = Math.imul(state ^ (state >>> 15), 1 | state)
-    mixed = (mixed + Math.imul(mixed ^ (mixed >>> 7), 61 | mixed)) ^ mixed
-    return ((mixed ^ (mixed >>> 14)) >>> 0) / 4294967296
   }
 }

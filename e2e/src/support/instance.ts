@@ -8,8 +8,9 @@ import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { homedir, tmpdir } from 'node:os'
 import path from 'node:path'
+import { instanceName } from '@warren/kit/instance-name'
 import { addCleanUp, type Scope } from '@warren/kit/testing/clean-up'
-import { instanceOf, recordInstance } from '@warren/kit/testing/ledger'
+import { recordInstance } from '@warren/kit/testing/ledger'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { withTimeout } from '@warren/kit/timeout'
@@ -66,7 +67,7 @@ export async function killProcesses(dataDir: string, folder = dataDir): Promise<
 }
 
 export function launch(dataDir: string, options: Options = {}): WarrenProcess {
-  recordInstance(instanceOf(dataDir))
+  recordInstance(instanceName(dataDir))
   const [command, ...args] = options.command ?? [process.execPath, MAIN, 'start']
   let output = ''
   const child = spawn(command!, args, {
@@ -201,7 +202,7 @@ const listVmms = (dataDir: string): number[] =>
     .filter((name) => /^\d+$/.test(name))
     .filter((pid) => {
       try {
-        return readFileSync(`/proc/${pid}/cgroup`, 'utf8').includes(`/warren-${instanceOf(dataDir)}/`)
+        return readFileSync(`/proc/${pid}/cgroup`, 'utf8').includes(`/warren-${instanceName(dataDir)}/`)
       } catch {
         return false // It exited meanwhile.
       }

@@ -6,7 +6,7 @@ import { spawnSync } from 'node:child_process'
 import { globSync, readdirSync, readFileSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import path from 'node:path'
-import { instanceOf } from '@warren/kit/testing/ledger'
+import { instanceName } from '@warren/kit/instance-name'
 
 export type Leftover = { kind: string; name: string }
 
@@ -15,7 +15,7 @@ const CLEAN_UP = path.resolve(import.meta.dirname, '../../../host-agent/src/clea
 const ROUTE_PROTOCOL = '87'
 
 export function listLeftovers(dataDir: string): Leftover[] {
-  const instance = instanceOf(dataDir)
+  const instance = instanceName(dataDir)
   const files = (kind: string, pattern: string) => globSync(pattern).map((name) => ({ kind, name }))
   const lines = (kind: string, text: string, part: string) =>
     text

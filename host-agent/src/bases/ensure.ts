@@ -19,7 +19,7 @@ import { crashPoint } from '@warren/kit/crash-point'
 import { errorText } from '@warren/kit/error-text'
 import { syncFolder } from '@warren/kit/files'
 import type { Deps } from '../deps.ts'
-import { hasOperatorSettings } from '../guest/operator-settings.ts'
+import { digestOf, hasOperatorSettings } from '../guest/operator-settings.ts'
 import type { Image } from '../images/store.ts'
 import { Undo } from '../undo.ts'
 import { renderArgs, type Shape } from '../vmm/args.ts'
@@ -66,7 +66,9 @@ async function findOrBuild(deps: Deps, key: string, wanted: Wanted): Promise<Bas
 function describeInputs(deps: Deps, image: Image, shape: Shape, diskMib: number) {
   const { machine, kernel, initramfs } = deps
   const line = renderArgs({ start: 'state', machine, shape, socketDir: '', mtu: deps.network.host.mtu, layers: 0 })
-  const settings = hasOperatorSettings(deps.operatorSettings) ? { operatorSettings: deps.operatorSettings } : {}
+  const settings = hasOperatorSettings(deps.operatorSettings)
+    ? { operatorSettings: digestOf(deps.operatorSettings) }
+    : {}
   return {
     ...{ machine, kernel: kernel.digest, initramfs: initramfs.digest, image: image.digest, shape, diskMib, line },
     ...settings,

@@ -6,13 +6,20 @@ import path from 'node:path'
 import { after, test } from 'node:test'
 import { rootCertificates } from 'node:tls'
 import { checkAuthorities } from '../doctor/authorities.ts'
-import { hasOperatorSettings, readOperatorSettings } from './operator-settings.ts'
+import { digestOf, hasOperatorSettings, readOperatorSettings } from './operator-settings.ts'
 
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-ca-'))
 after(() => rm(folder, { recursive: true }))
 const [first, second] = rootCertificates as [string, string]
 const canonical = (pem: string) => new X509Certificate(pem).toString()
-const none = { guestCaFile: '', guestHttpProxy: '', guestHttpsProxy: '', guestNoProxy: 'localhost' }
+const none = {
+  guestCaFile: '',
+  guestHttpProxy: undefined,
+  guestHttpsProxy: undefined,
+  guestNoProxy: '',
+  guestHost: '169.254.2.1',
+  cidr: '',
+}
 
 async function write(name: string, text: string): Promise<string> {
   await writeFile(path.join(folder, name), text)
@@ -49,10 +56,21 @@ test('a file that is missing, empty or malformed is named in the error', async (
 })
 
 test('proxies are passed in lower and upper case, with the exceptions', async () => {
-  const { default_envs } = await readOperatorSettings({ ...none, guestHttpsProxy: 'http://proxy:3128' })
-
   const url = 'http://proxy:3128'
-  assert.deepEqual(default_envs, { https_proxy: url, HTTPS_PROXY: url, no_proxy: 'localhost', NO_PROXY: 'localhost' })
+  const usual = await readOperatorSettings({ ...none, guestHttpsProxy: url })
+  const given = await readOperatorSettings({ ...none, guestHttpProxy: url, guestNoProxy: 'localhost' })
+
+  const direct = 'localhost,127.0.0.1,::1,169.254.2.1,100.64.0.0/10,.fc.local'
+  assert.deepEqual(usual.default_envs, { https_proxy: url, HTTPS_PROXY: url, no_proxy: direct, NO_PROXY: direct })
+  assert.equal(given.default_envs.NO_PROXY, 'localhost')
+})
+
+test('the key of a base changes with the settings and does not contain them', async () => {
+  const first = await readOperatorSettings({ ...none, guestHttpProxy: 'http://ada:secret@proxy:3128' })
+  const second = await readOperatorSettings({ ...none, guestHttpProxy: 'http://ada:other@proxy:3128' })
+
+  assert.notEqual(digestOf(first), digestOf(second))
+  assert.match(digestOf(first), /^[0-9a-f]{64}$/)
 })
 
 test('the doctor names authorities that this machine has and guests lack, and the setting', async () => {

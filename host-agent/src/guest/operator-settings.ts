@@ -3,6 +3,7 @@
  * authorities and environment variables. They are part of a base, so a create costs nothing more; a resume and a fork
  * send them again, because the snapshot may be older than the settings.
  */
+import { createHash } from 'node:crypto'
 import { errorText } from '@warren/kit/error-text'
 import type { GuestIdentityBody } from '@warren/protocol'
 import type { Config } from '../config.ts'
@@ -10,7 +11,13 @@ import { readCertificates } from './certificates.ts'
 
 export type OperatorSettings = Required<Pick<GuestIdentityBody, 'ca_certificates' | 'default_envs'>>
 
-type Settings = Pick<Config, 'guestCaFile' | 'guestHttpProxy' | 'guestHttpsProxy' | 'guestNoProxy'>
+type Settings = Pick<
+  Config,
+  'guestCaFile' | 'guestHttpProxy' | 'guestHttpsProxy' | 'guestNoProxy' | 'guestHost' | 'cidr'
+>
+
+/** Blocks of sandboxes are chosen in it, unless WARREN_SANDBOX_CIDR names another (choose-network.ts). */
+const SANDBOX_BLOCKS = '100.64.0.0/10'
 
 /** Both are written by the guest agent (guest-agent/src/trust.rs). The first has only the operator's certificates. */
 const OPERATOR_BUNDLE = '/etc/ssl/certs/warren.pem'
@@ -32,6 +39,10 @@ export async function readOperatorSettings(config: Settings): Promise<OperatorSe
   }
 }
 
+/** For the key of a base. Not the settings themselves, because a proxy's URL may contain a password. */
+export const digestOf = (settings: OperatorSettings): string =>
+  createHash('sha256').update(JSON.stringify(settings)).digest('hex')
+
 export const hasOperatorSettings = ({ ca_certificates, default_envs }: OperatorSettings): boolean =>
   ca_certificates.length > 0 || Object.keys(default_envs).length > 0
 
@@ -46,14 +57,18 @@ async function readCaFile(file: string): Promise<string[]> {
 }
 
 /** Programs read them in lower case, upper case or both. */
-function proxyEnvs({ guestHttpProxy, guestHttpsProxy, guestNoProxy }: Settings): Record<string, string> {
-  const proxies = { http_proxy: guestHttpProxy, https_proxy: guestHttpsProxy }
-  const set = Object.entries(proxies).filter(([, url]) => url !== '')
-  if (set.length > 0) set.push(['no_proxy', guestNoProxy])
+function proxyEnvs({ guestHttpProxy, guestHttpsProxy, guestNoProxy, guestHost, cidr }: Settings) {
+  if (guestHttpProxy === undefined && guestHttpsProxy === undefined) return {}
+  const direct = ['localhost', '127.0.0.1', '::1', guestHost, cidr || SANDBOX_BLOCKS, '.fc.local'].join(',')
+  const envs = { http_proxy: guestHttpProxy, https_proxy: guestHttpsProxy, no_proxy: guestNoProxy || direct }
   return Object.fromEntries(
-    set.flatMap(([name, value]) => [
-      [name, value],
-      [name.toUpperCase(), value],
-    ]),
+    Object.entries(envs).flatMap(([name, value]): [string, string][] =>
+      value === undefined
+        ? []
+        : [
+            [name, value],
+            [name.toUpperCase(), value],
+          ],
+    ),
   )
 }

@@ -2,7 +2,6 @@
  * The instances that a test run starts. `npm test` passes the file on; from it the runner knows which namespaces, cgroups
  * and folders belong to its run, also when a test or the whole run was killed (tools/test-run/leftovers.ts).
  */
-import { createHash } from 'node:crypto'
 import { appendFileSync } from 'node:fs'
 
 export const LEDGER_VARIABLE = 'WARREN_TEST_LEDGER'
@@ -12,6 +11,3 @@ export function recordInstance(instance: string): void {
   const file = process.env[LEDGER_VARIABLE]
   if (file !== undefined) appendFileSync(file, `${instance}\n`)
 }
-
-/** The instance of a data directory, as the host agent derives it. */
-export const instanceOf = (dataDir: string): string => createHash('sha256').update(dataDir).digest('hex').slice(0, 8)
