@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import type { HostVmResumeBody } from '@warren/protocol'
+import type { HostVmForkBody, HostVmResumeBody } from '@warren/protocol'
 import type { TestResponse, TestUser } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
 import { createHostedApp } from '../testing/with-host.ts'
@@ -235,6 +235,58 @@ test('deleting the source during the copy is 409', async () => {
   assert.equal(response.status, 409)
   await waitForStatus(id, 'destroyed')
   await assertNothingLeft()
+})
+
+test('a sandbox that is paused or resumed before the copy is copied in its new status', async (t) => {
+  const { id } = (await create(ada)).body.data
+  const forkVm = host.forkVm.bind(host)
+  const requested: HostVmForkBody[] = []
+  const mocked = t.mock.method(host, 'forkVm', async (source: string, body: HostVmForkBody) => {
+    requested.push(body)
+    if (requested.length === 1) {
+      await send('POST', `/v1/sandboxes/${id}/pause`, ada)
+      await waitForStatus(id, 'paused')
+    }
+    if (requested.length === 3) {
+      for (const [move, status] of Object.entries({ resume: 'running', pause: 'paused' })) {
+        await send('POST', `/v1/sandboxes/${id}/${move}`, ada)
+        await waitForStatus(id, status)
+      }
+      throw new FakeHostFailure('snapshot_missing', 'the generation was deleted')
+    }
+    return forkVm(source, body)
+  })
+
+  const live = await fork(id, { live: true, start_paused: true })
+  const saved = await fork(id, { start_paused: true })
+  mocked.mock.restore()
+
+  assert.deepEqual([live.status, saved.status], [202, 202])
+  assert.deepEqual(
+    requested.map(({ live, generation }) => live ?? generation),
+    [true, 1, 1, 2],
+  )
+  await assertNothingLeft()
+  await remove(id, live.body.data.id, saved.body.data.id)
+})
+
+test('several live forks at once are made one after the other', async () => {
+  const { id } = (await create(ada)).body.data
+
+  const gate = Promise.withResolvers<void>()
+  host.hooks = { beforeFork: () => gate.promise }
+
+  const requests = Array.from({ length: 4 }, () => fork(id, { live: true, start_paused: true }))
+  await until(() => host.calls.filter((call) => call === `POST /v1/vms/${id}/forks`).length === 4)
+  gate.resolve()
+  const responses = await Promise.all(requests)
+
+  assert.deepEqual(
+    responses.map((response) => response.status),
+    [202, 202, 202, 202],
+  )
+  await assertNothingLeft()
+  await remove(id, ...responses.map((response) => response.body.data.id))
 })
 
 test('a child that does not start is in error, and can be resumed', async () => {

@@ -54,6 +54,9 @@ export const startForkJob = defineJob({
   },
 })
 
+/** Each further attempt needs a pause and a resume of the source, or the reverse, since the one before. */
+const COPY_ATTEMPTS = 5
+
 /** Runs in the transaction after which the children no longer depend on this process. */
 type Commit = (tx: Tx, children: SandboxRow[]) => Promise<void>
 
@@ -68,13 +71,13 @@ export async function forkSandbox(
   const { children, lockedSource } = await span('reserve', () => admit(deps, source, request))
   try {
     await crashPoint('fork.admitted')
-    const copied = await span('host: fork VM', () => copy(deps, lockedSource, children, request))
+    const copied = await span('host: fork VM', () => copyFromCurrentStatus(deps, lockedSource, children, request))
     await crashPoint('fork.copied')
     await span('commit', () => commitChildren(deps, children, copied, request, commit))
   } catch (error) {
     deps.log.warn({ err: error, sandbox: source.id }, 'failed to fork sandbox')
     await Promise.all(children.map((child) => rollBackOrRetry(deps, child, 'forkAbandoned', 'the copy was not made')))
-    throw error instanceof HostError ? await explain(deps, lockedSource, request, error) : error
+    throw error
   }
   if (request.networks.length > 0) await pushPeerNetworks(deps, children[0]!.id)
   await crashPoint('fork.begun')
@@ -144,6 +147,34 @@ const newRow = (deps: Deps, source: SandboxRow, request: ForkRequest, name: stri
   forked_from: source.id,
 })
 
+/**
+ * Between the check of the source and the copy, other requests can pause, resume or delete the source. If its new status
+ * allows this fork as well, it is copied in that status; otherwise the response is the 409 for that status.
+ */
+async function copyFromCurrentStatus(
+  deps: Deps,
+  lockedSource: SandboxRow,
+  children: SandboxRow[],
+  request: ForkRequest,
+): Promise<HostVmForked> {
+  let source = lockedSource
+  for (let attempt = 1; ; attempt++) {
+    try {
+      return await copy(deps, source, children, request)
+    } catch (error) {
+      if (!(error instanceof HostError)) throw error
+      if (error.code === 'no_capacity') throw noCapacity({ shape: source.shape, region: source.region })
+      const previous = source
+      source = await deps.db.selectFrom('sandboxes').selectAll().where('id', '=', source.id).executeTakeFirstOrThrow()
+      checkSource(source, request)
+      // The fence rises with each move.
+      if (source.fence === previous.fence || attempt === COPY_ATTEMPTS) {
+        throw unavailable('fork unavailable', { cause: error, retryAfterSeconds: CAPACITY_RETRY_S })
+      }
+    }
+  }
+}
+
 async function copy(
   deps: Deps,
   source: SandboxRow,
@@ -185,20 +216,4 @@ async function commitChildren(
     }
     await commit?.(tx, children)
   })
-}
-
-/** The host's error may only mean that the source has changed since. Then the response is the 409 for its new status. */
-async function explain(deps: Deps, source: SandboxRow, request: ForkRequest, error: HostError): Promise<Error> {
-  if (error.code === 'no_capacity') return noCapacity({ shape: source.shape, region: source.region })
-  const current = await deps.db
-    .selectFrom('sandboxes')
-    .selectAll()
-    .where('id', '=', source.id)
-    .executeTakeFirstOrThrow()
-  try {
-    checkSource(current, request)
-  } catch (wrongStatus) {
-    return wrongStatus as Failure // checkSource throws nothing else.
-  }
-  return unavailable('fork unavailable', { cause: error, retryAfterSeconds: CAPACITY_RETRY_S })
 }

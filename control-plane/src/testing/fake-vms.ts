@@ -148,6 +148,7 @@ export class FakeVms {
     const key = `fork ${body.children.map((child) => `${child.id} ${child.fence}`).join()}`
     const underWay = vm.done.get(key)
     if (underWay) return underWay as Promise<HostVmForked>
+    while (body.live && vm.operation?.startsWith('fork ')) await vm.done.get(vm.operation)?.catch(() => {})
     const missing = body.children.filter((child) => !((this.vms.get(child.id)?.fence ?? 0) >= child.fence))
     if (missing.length === 0) return { generation: 1 }
     for (const child of missing) this.#checkNew(child)

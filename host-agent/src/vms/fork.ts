@@ -32,6 +32,8 @@ export async function forkVm(
   entry: Entry,
   request: HostVmForkBody,
 ): Promise<HostVmForked> {
+  // Before anything is looked up: a repetition of the same request can wait here as well.
+  while (request.live && entry.operation?.name === 'fork') await entry.operation.done.catch(() => {})
   const missing = request.children.filter((child) => !entries.has(child))
   for (const child of missing) entries.checkNew(child)
   const underWay = request.children.flatMap((child) => entries.find(child.id)?.operation?.done ?? [])

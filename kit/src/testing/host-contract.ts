@@ -378,6 +378,19 @@ export function testHostContract(host: ContractHost): void {
       assert.equal(await codeOf('forkVm', { id }, { live: true, children: [child!] }), 'fence_lost')
     })
 
+    test('of a running VM waits for another that is under way', async () => {
+      const [one, two] = children(1, 2)
+
+      const codes = await Promise.all(
+        [one!, two!, one!].map((child) => codeOf('forkVm', { id }, { live: true, children: [child] })),
+      )
+
+      assert.deepEqual(codes, [200, 200, 200])
+      for (const child of [one!, two!]) {
+        assert.deepEqual(await client.findVm(child.id), { ...child, state: 'paused', generation: 1 })
+      }
+    })
+
     test('of a saved generation is made once, and does not depend on its source', async () => {
       const { body: paused } = await call('pauseVm', { id }, pauseBody(2))
       assert.equal(paused.generation, 1)
