@@ -153,6 +153,36 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
     await destroySandbox(warren, source.id)
   })
 
+  test('twenty live forks of one source keep the data of all, and its open layers do not pile up', async () => {
+    const source = await createSandbox(warren)
+    await startChain(warren, source.id)
+    const children: string[] = []
+    let seen = 0
+
+    for (let i = 1; i <= 20; i++) {
+      // Not synced: what only the guest's memory has must be in the fork as well.
+      await runShell(warren, source.id, `echo ${i} > /root/note-${i}; head -c 200000 /dev/urandom > /root/junk`)
+      const child = await forkSandbox(warren, source.id, { live: true, start_paused: true })
+      children.push(child.id)
+      seen = await checkChain(warren, source.id, seen)
+      assert.ok(countOpenLayers(findQemuPid(warren, source.id)!) < 24, `fork ${i}`)
+    }
+
+    await pauseSandbox(warren, source.id)
+    await checkDisk(warren, source.id)
+    await resumeSandbox(warren, source.id)
+    await checkChainOnDisk(warren, source.id, seen)
+    assert.equal(await countNotes(source.id), 20)
+    await destroySandbox(warren, source.id)
+    for (const [i, id] of children.entries()) {
+      if (i % 5 === 0) await checkDisk(warren, id)
+      await resumeSandbox(warren, id)
+      await checkChainOnDisk(warren, id, 0)
+      assert.equal(await countNotes(id), i + 1)
+      await destroySandbox(warren, id)
+    }
+  })
+
   test('after QEMU dies, a sandbox is resumed from its snapshot, or from its disk alone', async () => {
     const [saved, never] = [await createSandbox(warren), await createSandbox(warren)]
     await runShell(warren, saved.id, 'echo one > /root/note; (sleep 1000) >/dev/null 2>&1 & echo $! > /root/pid')
@@ -250,6 +280,13 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
 async function runInterrupted(warren: VmInstance, id: string, script: string): Promise<void> {
   const { status, data } = await request(warren, 'POST', `/sandboxes/${id}/exec`, { cmd: 'sh', args: ['-c', script] })
   assert.ok(status === 200 || data.code === 'exec_interrupted', `${script}: ${status} ${JSON.stringify(data)}`)
+}
+
+/** The notes that a source had when it was forked, each with its number. */
+async function countNotes(id: string): Promise<number> {
+  const notes = (await runShell(warren, id, 'cat /root/note-* | sort -n')).split('\n')
+  for (const [i, note] of notes.entries()) assert.equal(note, `${i + 1}`)
+  return notes.length
 }
 
 function countOpenLayers(qemu: number): number {

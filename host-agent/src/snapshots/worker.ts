@@ -46,8 +46,10 @@ function withFile<T>(file: string, use: (fd: number) => T): T {
 
 /** The same jobs for bases, under names that make them slow jobs (worker-pool.ts): bases have gigabytes. */
 const [sealBase, checkBase] = [seal, check]
+/** Not a slow job: a live fork waits for it. */
+const mergeFrozen = mergeAndVerify
 
-const JOBS = { saveMemory, loadMemory, mergeAndVerify, seal, sync, check, sealBase, checkBase }
+const JOBS = { saveMemory, loadMemory, mergeAndVerify, mergeFrozen, seal, sync, check, sealBase, checkBase }
 export type Jobs = typeof JOBS
 export type JobName = keyof Jobs
 

@@ -14,7 +14,7 @@ import type { HostVmForkBody, HostVmForked } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import { objectsOf } from '../snapshots/manifest.ts'
-import { freezeForFork, prepareNextDisk } from '../vmm/disk/live.ts'
+import { freezeForFork, mergeFrozenDisks, prepareNextDisk } from '../vmm/disk/live.ts'
 import { type Draft, type SavedVm, saveVmm } from '../vmm/save.ts'
 import type { Vmm } from '../vmm/vmm.ts'
 import { type Entries, type Entry, getLive, runOperation, wrongState } from './entries.ts'
@@ -51,6 +51,7 @@ export async function forkVm(
   const { id, diskMib } = record
   let stopped_ms = 0
   const source = runOperation(entry, 'fork', record.fence, async () => {
+    await shorten(deps, entry, { id, diskMib }, vmm)
     const captured = await captureLive(deps, { id, diskMib }, vmm)
     stopped_ms = captured.stopped_ms
     return captured
@@ -100,6 +101,15 @@ function reserveGeneration(deps: Deps, sandbox: string, generation: number | und
   if (found.damage !== undefined) throw new HostError('snapshot_damaged', `generation ${found.generation} is damaged`)
   const reservation = deps.snapshots.reserve(objectsOf(found.manifest).map((object) => object.id))
   return { saved: found.manifest, reservation }
+}
+
+/** The fork works with a long chain as well, only slower. */
+async function shorten(deps: Deps, entry: Entry, vm: { id: string; diskMib: number }, vmm: Vmm): Promise<void> {
+  try {
+    await mergeFrozenDisks(deps, vm, vmm, () => deps.registry.write(entry.record))
+  } catch (error) {
+    deps.log.warn({ err: error, sandbox: vm.id }, 'failed to merge the disks that live forks froze')
+  }
 }
 
 async function captureLive(

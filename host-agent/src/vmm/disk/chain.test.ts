@@ -6,7 +6,9 @@ import {
   diskObject,
   freezeActive,
   freezeSaved,
+  frozenDisks,
   layersBelowUnsaved,
+  mergeFrozen,
   replaceLayers,
   startChain,
   unsavedDisks,
@@ -106,9 +108,29 @@ class ModelVm {
   shorten(): void {
     const active = diskObject(this.vmmId, this.chain.active)
     const layers = this.generations.get(this.generations.size)
-    if (!layers || this.chain.firstUnsaved !== this.chain.active || this.files.get(active)!.size > 0) return
+    if (
+      !layers ||
+      this.chain.generation === null ||
+      this.chain.firstUnsaved !== this.chain.active ||
+      this.files.get(active)!.size > 0
+    )
+      return
     this.chain = replaceLayers(this.chain, layers)
     this.open = [...layers, active]
+  }
+
+  /** Merges the disks that forks froze, and layers from `from` on; the active disk may have content by now. */
+  mergeFrozen(from: number): void {
+    const frozen = frozenDisks(this.chain).map((disk) => diskObject(this.vmmId, disk))
+    if (frozen.length === 0) return
+    const below = this.saved().slice(0, -1 - frozen.length)
+    const kept = below.slice(0, from)
+    const name = `merged-${this.files.size}`
+    const content = read(this.files, [...below.slice(from), ...frozen])
+    this.files.set(name, content)
+    this.frozen.set(name, JSON.stringify([...content]))
+    this.chain = mergeFrozen(this.chain, [...kept, name])
+    this.open = [...kept, name, diskObject(this.vmmId, this.chain.active)]
   }
 
   check(): void {
@@ -118,7 +140,6 @@ class ModelVm {
     assert.deepEqual(sorted(read(this.files, this.saved())), truth, 'what a save would contain')
     assert.equal(this.open.at(-1), diskObject(this.vmmId, chain.active), 'the newest file is the active one')
     assert.ok(chain.firstUnsaved <= chain.active)
-    if (chain.generation === null) assert.equal(chain.firstUnsaved, 0)
     for (const [name, content] of this.frozen) assert.equal(JSON.stringify([...this.files.get(name)!]), content, name)
     for (const name of this.open.slice(0, -1)) assert.ok(this.frozen.has(name), `${name} is below and not frozen`)
   }
@@ -145,6 +166,7 @@ const anyStep: fc.Arbitrary<Step> = fc.oneof(
   fc.constant(step('pause to disk', (vm) => vm.pauseToDisk())),
   fc.nat(4).map((from) => step(`merge from ${from}`, (vm) => vm.merge(from))),
   fc.constant(step('shorten', (vm) => vm.shorten())),
+  fc.nat(4).map((from) => step(`merge frozen disks and layers from ${from}`, (vm) => vm.mergeFrozen(from))),
 )
 
 test('in every order of writes, forks, pauses, merges and shortenings, the chain has the content of the disk', () => {
@@ -177,6 +199,19 @@ test('disks that are in no generation cannot be replaced', () => {
   const chain = freezeActive(freezeSaved(startChain([], null), 1))
 
   assert.throws(() => replaceLayers(chain, ['merged']), /disks 1 to 1 are in no generation/)
+})
+
+test('disks that forks froze are merged into a layer, and the save that follows adds the active disk alone', () => {
+  let chain = freezeSaved(startChain(['layer'], 1), 2)
+  for (let forks = 0; forks < 3; forks++) chain = freezeActive(chain)
+  assert.deepEqual(frozenDisks(chain), [1, 2, 3])
+
+  const merged = mergeFrozen(chain, ['layer', 'merged'])
+
+  assert.deepEqual([frozenDisks(merged), unsavedDisks(merged)], [[], [4]])
+  assert.deepEqual(layersBelowUnsaved(merged, undefined), ['layer', 'merged'])
+  // Generation 2 does not have what was written between its pause and the last fork.
+  assert.throws(() => replaceLayers(merged, ['older']), /in no generation/)
 })
 
 test('without the generation below it, a chain is not saved with a gap', () => {

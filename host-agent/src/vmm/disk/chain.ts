@@ -16,7 +16,8 @@
  *   3. If `generation` is set, everything below disk `firstUnsaved` has the content of that generation's disk. The disk
  *      of the VM is therefore the layers of that generation plus the disks from `firstUnsaved` on. The generation may
  *      describe the same content with fewer objects than QEMU has open, because layers are merged in the background.
- *   4. If `generation` is null, `firstUnsaved` is 0: no disk of this VMM is part of a generation.
+ *   4. If `generation` is null, everything below disk `firstUnsaved` has the content of `layers`: no disk of this VMM is
+ *      part of a generation of its sandbox, and disks that live forks froze may have been merged into a layer.
  *   5. Replacing what lies below the active disk with other files of the same content changes no number.
  *   6. In a live fork the active disk is frozen before the CPUs run again, so the saved memory and disk are of the same
  *      moment (vms/fork.ts).
@@ -63,13 +64,24 @@ export const freezeSaved = (chain: DiskChain, generation: number): DiskChain => 
   standbyFreezes: chain.standbyFreezes + 1,
 })
 
-/** The files below the active disk were replaced by `layers`, which have the same content. */
+/** The files below the active disk were replaced by the layers of `chain.generation`, which have the same content. */
 export function replaceLayers(chain: DiskChain, layers: readonly string[]): DiskChain {
+  if (chain.generation === null) throw new Error('the layers below the active disk are in no generation')
   if (chain.firstUnsaved !== chain.active) {
     throw new Error(`disks ${chain.firstUnsaved} to ${chain.active - 1} are in no generation and cannot be replaced`)
   }
   return { ...chain, layers: [...layers], standbyFreezes: 0 }
 }
+
+/** `layers` have the content of everything below the active disk: the disks that live forks froze were merged into them. */
+export const mergeFrozen = (chain: DiskChain, layers: readonly string[]): DiskChain => ({
+  ...startChain(layers, null),
+  firstUnsaved: chain.active,
+  active: chain.active,
+})
+
+/** The disks below the active one that are in no generation of this sandbox: live forks froze them. */
+export const frozenDisks = (chain: DiskChain): number[] => unsavedDisks(chain).slice(0, -1)
 
 /** The disks that a save has to add to the generation below them. */
 export const unsavedDisks = ({ firstUnsaved, active }: DiskChain): number[] =>
@@ -81,6 +93,7 @@ export const unsavedDisks = ({ firstUnsaved, active }: DiskChain): number[] =>
  */
 export function layersBelowUnsaved(chain: DiskChain, ofGeneration: readonly string[] | undefined): readonly string[] {
   if (ofGeneration) return ofGeneration
+  if (chain.generation === null) return chain.layers
   // Only that generation names the disks below. Without it, a disk with a gap would be saved.
   if (chain.firstUnsaved > 0) throw new Error(`generation ${chain.generation}, which it continues, cannot be read`)
   return chain.layers

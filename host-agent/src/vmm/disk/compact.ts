@@ -10,6 +10,7 @@
  * objects. A VMM that runs on the old objects keeps them open; its next pause uses the new ones (chain.ts).
  */
 import { randomBytes } from 'node:crypto'
+import { abortable } from '../../abortable.ts'
 import type { Deps } from '../../deps.ts'
 import type { StoredObject } from '../../snapshots/manifest.ts'
 
@@ -27,6 +28,7 @@ export function createCompactor(getDeps: () => Deps) {
       try {
         while (await compactOnce(deps, id)) if (deps.stopping.aborted) return
       } catch (error) {
+        if (deps.stopping.aborted) return
         deps.log.warn({ err: error, sandbox: id }, 'failed to merge disk layers; the longer chain stays in use')
       }
     }
@@ -60,7 +62,7 @@ async function compactOnce(deps: Deps, id: string): Promise<boolean> {
   const from = chooseMerge(manifest.disk.map((layer) => layer.bytes))
   if (from >= manifest.disk.length) return false
   const old = manifest.disk.slice(from)
-  const mergedId = `merged-${randomBytes(8).toString('hex')}`
+  const mergedId = newMergedId()
   const reservation = deps.snapshots.reserve([...old.map((layer) => layer.id), mergedId])
   try {
     const merged = await merge(deps, old, mergedId)
@@ -71,8 +73,17 @@ async function compactOnce(deps: Deps, id: string): Promise<boolean> {
 }
 
 async function merge(deps: Deps, layers: StoredObject[], id: string): Promise<StoredObject> {
-  const checked = layers.map((layer) => ({ file: deps.snapshots.fileOf(layer.id), checksums: layer }))
-  // QEMU takes its backing files from the command line; the name in the header is only information.
-  const job = { layers: checked, out: deps.snapshots.fileOf(id), backing: 'below' }
-  return { id, ...(await deps.workers.run('mergeAndVerify', job)) }
+  // What an aborted merge has written is removed with its reservation.
+  const merged = deps.workers.run('mergeAndVerify', renderMerge(deps, layers, id))
+  return { id, ...(await abortable(merged, deps.stopping)) }
 }
+
+export const newMergedId = (): string => `merged-${randomBytes(8).toString('hex')}`
+
+/** The job that merges `layers`, oldest first, into the object `id`. */
+export const renderMerge = ({ snapshots }: Pick<Deps, 'snapshots'>, layers: readonly StoredObject[], id: string) => ({
+  layers: layers.map((layer) => ({ file: snapshots.fileOf(layer.id), checksums: layer })),
+  out: snapshots.fileOf(id),
+  // QEMU takes its backing files from the command line; the name in the header is only information.
+  backing: 'below',
+})

@@ -12,11 +12,13 @@ import { workFolderOf } from '../folders.ts'
 import type { VmmRecord } from '../record.ts'
 import type { Vmm } from '../vmm.ts'
 import { freezeDisk, queryActiveDisk, replaceBacking } from './block-nodes.ts'
-import { freezeActive, freezeSaved, replaceLayers } from './chain.ts'
+import { diskObject, freezeActive, freezeSaved, frozenDisks, mergeFrozen, replaceLayers } from './chain.ts'
+import { chooseMerge, newMergedId, renderMerge } from './compact.ts'
 import { createOverlay } from './qcow2/overlay.ts'
+import { listLayersBelow, sealDisks } from './seal.ts'
 
 /** Every disk file that QEMU has open makes its disk operations slower. */
-const STANDBY_FREEZES_MAX = 8
+const FREEZES_MAX = 8
 
 /**
  * Asks QEMU which disk is active. A freeze whose reply came too late was reported as failed and has happened all the
@@ -57,37 +59,91 @@ export async function freezeForStandby(
   await prepareNextDisk(deps, vmm, diskMib)
   await freezeDisk(qmp, record.disk.active)
   record.disk = freezeSaved(record.disk, generation)
-  if (record.disk.standbyFreezes >= STANDBY_FREEZES_MAX) await shortenChain(deps, sandbox, vmm)
+  if (record.disk.standbyFreezes >= FREEZES_MAX) await shortenChain(deps, sandbox, vmm)
 }
 
 /**
  * Replaces everything below the active disk, which is still empty, by the layers of the newest generation. They have the
  * same content in fewer files, since they are merged in the background (compact.ts).
  */
-async function shortenChain(deps: Deps, sandbox: string, { qmp, record }: Vmm): Promise<void> {
-  const { active, layers: oldLayers } = record.disk
+async function shortenChain(deps: Deps, sandbox: string, vmm: Vmm): Promise<void> {
+  const { record } = vmm
+  const { layers: oldLayers } = record.disk
   const layers = deps.snapshots.findNewestIntact(sandbox)?.manifest.disk.map((layer) => layer.id)
   if (!layers) throw new Error('the generation that was just saved is gone')
   // Retained in the same tick as they were looked up: a merge may replace them at any moment.
   deps.snapshots.retain(record.id, layers)
+  const inUse = await replaceLayersInQemu(deps, vmm, layers)
+  await removeUnusedDisks(deps, record.id, inUse)
+  await deps.snapshots.release(
+    record.id,
+    oldLayers.filter((layer) => !layers.includes(layer)),
+  )
+  record.disk = replaceLayers(record.disk, layers)
+}
+
+/**
+ * Called before a live fork. Every live fork freezes a disk; every few times those disks are merged into one layer, and
+ * with them the layers below that are not much larger (compact.ts). The guest keeps running.
+ *
+ * Order of events: the merged layer is written; QEMU replaces what is below the active disk; `write` stores the record;
+ * the old files are deleted. A host agent that is killed in between leaves a record that describes the same disk, because
+ * the files that it names still exist.
+ */
+export async function mergeFrozenDisks(
+  deps: Deps,
+  vm: { id: string; diskMib: number },
+  vmm: Vmm,
+  write: () => Promise<void>,
+): Promise<void> {
+  await refreshActiveDisk(vmm)
+  const { record } = vmm
+  const { layers: oldLayers } = record.disk
+  if (frozenDisks(record.disk).length < FREEZES_MAX) return
+  const below = listLayersBelow(deps, vm.id, record.disk)
+  const frozen = frozenDisks(record.disk).map((disk) => diskObject(record.id, disk))
+  const mergedId = newMergedId()
+  const reservation = deps.snapshots.reserve([...below, ...frozen, mergedId])
+  try {
+    const sealed = await sealDisks(deps, vm, record, below, frozenDisks(record.disk))
+    const from = Math.min(chooseMerge(sealed.map(({ bytes }) => bytes)), below.length)
+    await deps.workers.run('mergeFrozen', renderMerge(deps, sealed.slice(from), mergedId))
+    const layers = [...below.slice(0, from), mergedId]
+    deps.snapshots.retain(record.id, layers)
+    const inUse = await replaceLayersInQemu(deps, vmm, layers)
+    record.disk = mergeFrozen(record.disk, layers)
+    await write()
+    await removeUnusedDisks(deps, record.id, inUse)
+    await deps.snapshots.release(
+      record.id,
+      oldLayers.filter((layer) => !layers.includes(layer)),
+    )
+  } finally {
+    await reservation.release()
+  }
+}
+
+/** Puts the active disk on top of `layers`, which have the content of what is below it. Returns the files in use. */
+async function replaceLayersInQemu(deps: Deps, { qmp, record }: Vmm, layers: readonly string[]): Promise<Set<string>> {
+  const { active } = record.disk
   const work = workFolderOf(deps, record.id)
   const files = layers.map((_, i) => `under-${active}-${i}.qcow2`)
   for (const [i, layer] of layers.entries()) {
     const file = deps.snapshots.fileOf(layer)
     // A merged layer is readable by root only. Opening it up is safe: only root can enter the folder it is in.
     await chmod(file, 0o444)
+    await rm(path.join(work, files[i]!), { force: true }) // Left over from a failed attempt.
     await link(file, path.join(work, files[i]!))
   }
   await replaceBacking(qmp, active, files)
-  const inUse = new Set([...files, diskFile(active)])
+  return new Set([...files, diskFile(active)])
+}
+
+async function removeUnusedDisks(deps: Deps, vmmId: string, inUse: ReadonlySet<string>): Promise<void> {
+  const work = workFolderOf(deps, vmmId)
   for (const name of await readdir(work)) {
     if (/^(disk|under)-/.test(name) && !inUse.has(name)) await rm(path.join(work, name))
   }
-  await deps.snapshots.release(
-    record.id,
-    oldLayers.filter((layer) => !layers.includes(layer)),
-  )
-  record.disk = replaceLayers(record.disk, layers)
 }
 
 /** Grows a running VM's disk and the file system on it. A base has one disk size, so larger disks start this way. */
