@@ -21,7 +21,8 @@ import {
 import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const warren = await startUnlessSkipped(cannotRunVms, () =>
-  startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }),
+  // A shared base would be damaged for every instance on this machine.
+  startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0', WARREN_SHARED_BASES: 'none' }),
 )
 
 const flipBit = (file: string) => {

@@ -14,7 +14,8 @@ const points = await mkdtemp(path.join(tmpdir(), 'warren-points-'))
 after(() => rm(points, { recursive: true }))
 /** On a slow machine a clone, too, needs longer. The setting allows no more than 50. */
 const LIMIT_S = Math.min(Math.ceil(20 * SLOWNESS), 50)
-const env = { WARREN_CRASH_POINTS: points, WARREN_BOOT_LIMIT_SECONDS: String(LIMIT_S) }
+// Not shared: another instance on this machine may have booted the same base.
+const env = { WARREN_SHARED_BASES: 'none', WARREN_CRASH_POINTS: points, WARREN_BOOT_LIMIT_SECONDS: String(LIMIT_S) }
 const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance(env))
 
 describe('the first sandbox of a shape', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {

@@ -85,7 +85,9 @@ for (let i = 0; i < STOPS; i++) {
   test(`${name} (seed ${SEED})`, { skip: cannotRunVms }, async (t) => {
     const dataDir = isNew ? await createDataDir(t) : usedDataDir
     const command = way.command?.([process.execPath, 'cli/src/main.ts', 'start'])
-    const launched = launch(dataDir, { env: VM_ENV, ...(command && { command }) })
+    // A new one boots its bases, because it has no access to those that other data directories booted.
+    const env = { ...VM_ENV, ...(isNew && { WARREN_SHARED_BASES: 'none' }) }
+    const launched = launch(dataDir, { env, ...(command && { command }) })
     await passTime(afterMs, 'the stop comes at a random moment of the start')
 
     await way.stop(launched)

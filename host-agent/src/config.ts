@@ -55,6 +55,13 @@ export const SETTINGS = {
       'Memory in MiB for VMs of recently paused sandboxes, which make a resume within ten minutes faster. ' +
       '`0` turns standby off.',
   }),
+  sharedBases: text('WARREN_SHARED_BASES', {
+    default: '',
+    defaultText: '`bases` in WARREN_CACHE_DIR',
+    description:
+      'Folder of booted bases that the data directories of this machine share, so that only the first one boots them. ' +
+      '`none` shares nothing.',
+  }),
   defaultRootfs: DEFAULT_ROOTFS,
   backgroundImages: list('WARREN_BACKGROUND_IMAGES', {
     defaultText: 'devbox:1',
@@ -111,6 +118,7 @@ export function readHostConfig(env: Record<string, string | undefined>) {
     socket: config.socket || path.join(dataDir, 'host.sock'),
     /** For sockets of VMs: socket paths must be short, and QEMU's unprivileged user must be able to reach them. */
     runDir: `/run/warren-${instance}`,
+    sharedBases: config.sharedBases === 'none' ? undefined : config.sharedBases || path.join(cacheDir, 'bases'),
     memMib,
     poolMib: config.poolMib >= 0 ? config.poolMib : tenthMib,
     standbyMib: config.standbyMib >= 0 ? config.standbyMib : tenthMib,

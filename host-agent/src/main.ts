@@ -7,7 +7,8 @@
  *   2. Build what is missing of the guest kernel, the initramfs with the guest agent, and the default image.
  *   3. Open the network.
  *   4. Adopt the VMs that a previous host agent left running; remove its other leftovers and superseded images.
- *   5. Listen for requests. Build the other images and boot bases in the background.
+ *   5. On a new data directory, get the base of the default shape: from another data directory, or by booting it.
+ *   6. Listen for requests. Build the other images and boot bases in the background.
  *
  * Stopping leaves every sandbox running, so a restart of Warren pauses none of them. Order of events:
  *
@@ -41,7 +42,7 @@ import { createLimiter } from './limiter.ts'
 import type { Network } from './net/open.ts'
 import { createMetrics, measureProcess } from './observe/metrics.ts'
 import { createPool } from './pool/pool.ts'
-import { prepareAll } from './prepare.ts'
+import { prepareAll, prepareFirstBase } from './prepare.ts'
 import { pruneImages } from './prune-images.ts'
 import { removeLeftovers } from './remove-leftovers.ts'
 import { openSnapshotStore } from './snapshots/store.ts'
@@ -176,6 +177,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   stack.add('VMMs in the pool and on standby', () => stopSpareVmms(deps), RESERVED_MS.vmms)
   stack.add('records', () => deps.registry.close())
   stack.add('operations', () => vms.untilIdle())
+  await prepareFirstBase(deps, reportProgress)
+  signal.throwIfAborted()
   const app = createHostApp(deps, vms)
   await rm(config.socket, { force: true })
   await app.listen(config.socket)

@@ -43,6 +43,7 @@ import {
 } from './host-network.ts'
 import { SandboxId, Timestamp } from './ids.ts'
 import type { Route } from './route-table.ts'
+import { SPAWN_KINDS } from './sandbox.ts'
 import { SelfAction } from './self-signal.ts'
 
 export const HostFailure = Type.Object({
@@ -161,7 +162,7 @@ export type HostVmCreateBody = Static<typeof HostVmCreateBody>
 
 export const HostVmCreated = Type.Object({
   spawn_ms: Type.Number({ description: 'Time from the request to the first response of the guest.' }),
-  how: Type.Enum(['pool', 'clone', 'boot']),
+  how: Type.Enum(SPAWN_KINDS),
 })
 export type HostVmCreated = Static<typeof HostVmCreated>
 

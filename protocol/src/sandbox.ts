@@ -183,6 +183,9 @@ export const SandboxByIpParams = Type.Object({ ip: Type.String() })
 export type SandboxByIpParams = Static<typeof SandboxByIpParams>
 
 /** The same view in every response that contains a sandbox. */
+export const SPAWN_KINDS = ['pool', 'clone', 'boot'] as const
+export type SpawnKind = (typeof SPAWN_KINDS)[number]
+
 export const SandboxView = Type.Object({
   id: SandboxId,
   name: Type.String(),
@@ -211,6 +214,12 @@ export const SandboxView = Type.Object({
   created_at: Timestamp,
   created_by: UserId,
   spawn_ms: Type.Optional(Type.Number({ description: 'How long the creation took on the host.' })),
+  spawn_kind: Type.Optional(
+    Type.Enum(SPAWN_KINDS, {
+      description:
+        'How the sandbox was created; only in the response to the create. `pool`: from a VM that was waiting for it. `clone`: from the saved base of its shape and image. `boot`: that base had to be booted first, which takes many seconds, once for each shape, image and disk size.',
+    }),
+  ),
   running_at: Type.Optional(Timestamp),
   paused_at: Type.Optional(Timestamp),
   last_resumed_at: Type.Optional(Timestamp),

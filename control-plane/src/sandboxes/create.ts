@@ -14,7 +14,7 @@
  */
 import { badField, Failure, unavailable, upstreamUnavailable } from '@warren/kit/failure'
 import { span } from '@warren/kit/span'
-import { type HostVmNetwork, newId, type SandboxCreateBody } from '@warren/protocol'
+import { type HostVmCreated, type HostVmNetwork, newId, type SandboxCreateBody } from '@warren/protocol'
 import type { Tx } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
@@ -31,12 +31,13 @@ import { rollBackOrphanedCreates } from './orphaned-creates.ts'
 import { type CreateRequest, parseCreate } from './parse-create.ts'
 import { type Placement, placeSandbox } from './placement.ts'
 import { rollBackOrRetry } from './rollback.ts'
+import type { CreatedSandbox } from './view.ts'
 
 export type CreateOptions = {
   /** Aborts when the caller has disconnected. */
   signal: AbortSignal
   /** Runs in the transaction that moves the row to `running`. */
-  commit?: (tx: Tx, row: SandboxRow) => Promise<void>
+  commit?: (tx: Tx, row: CreatedSandbox) => Promise<void>
 }
 
 export async function createSandbox(
@@ -44,19 +45,19 @@ export async function createSandbox(
   user: CallerUser,
   body: SandboxCreateBody,
   { signal, commit }: CreateOptions,
-): Promise<SandboxRow> {
+): Promise<CreatedSandbox> {
   const request = await parseCreate(deps, user.plan, body)
   const row = await span('reserve', () => admitWithOrphanCleanup(deps, user.id, request))
   try {
     const host = await deps.hosts.get(row.host_id)
     const network = await getHostNetwork(deps, row.id)
-    const { spawn_ms } = await span('host: create VM', () =>
+    const created = await span('host: create VM', () =>
       host.createVm(createVmBody(deps, row, request, network), signal),
     )
     signal.throwIfAborted()
     await pushNetworkIfChanged(deps, row, network.revision)
     if (request.networks.length > 0) await pushPeerNetworks(deps, row.id)
-    return await span('commit', () => finish(deps, row, spawn_ms, commit))
+    return await span('commit', () => finish(deps, row, created, commit))
   } catch (error) {
     deps.log.warn({ err: error, sandbox: row.id }, 'failed to create sandbox')
     const { response, reason } = explain(error, row, request, signal)
@@ -153,12 +154,13 @@ const createVmBody = (deps: Deps, row: SandboxRow, request: CreateRequest, netwo
 async function finish(
   deps: Deps,
   row: SandboxRow,
-  spawnMs: number,
+  { spawn_ms, how: spawn_kind }: HostVmCreated,
   commit: CreateOptions['commit'],
-): Promise<SandboxRow> {
+): Promise<CreatedSandbox> {
   try {
     return await deps.db.transaction().execute(async (tx) => {
-      const running = await endMove(tx, row.id, 'createDone', row.fence, { set: { spawn_ms: spawnMs } })
+      const moved = await endMove(tx, row.id, 'createDone', row.fence, { set: { spawn_ms } })
+      const running = { ...moved, spawn_kind }
       await commit?.(tx, running)
       return running
     })
@@ -166,7 +168,7 @@ async function finish(
     if (error instanceof FenceLost) throw error
     // A connection lost during the commit leaves open whether it took effect. The row tells.
     const found = await deps.db.selectFrom('sandboxes').selectAll().where('id', '=', row.id).executeTakeFirst()
-    if (found?.status === 'running' && found.fence === row.fence) return found
+    if (found?.status === 'running' && found.fence === row.fence) return { ...found, spawn_kind }
     throw error
   }
 }

@@ -1,8 +1,11 @@
 /** Renders a sandbox for the API. Unset fields are omitted, never null. */
-import type { SandboxStatus, SandboxView } from '@warren/protocol'
+import type { SandboxStatus, SandboxView, SpawnKind } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 
-export function viewSandbox(row: SandboxRow, ingressDomain: string): SandboxView {
+/** A row, and what is known of it only while it is created. */
+export type CreatedSandbox = SandboxRow & { spawn_kind: SpawnKind }
+
+export function viewSandbox(row: SandboxRow | CreatedSandbox, ingressDomain: string): SandboxView {
   return {
     id: row.id,
     name: row.name,
@@ -26,6 +29,7 @@ export function viewSandbox(row: SandboxRow, ingressDomain: string): SandboxView
     created_at: renderTime(row.created_at),
     created_by: row.user_id,
     spawn_ms: row.spawn_ms ?? undefined,
+    spawn_kind: 'spawn_kind' in row ? row.spawn_kind : undefined,
     running_at: row.running_at ? renderTime(row.running_at) : undefined,
     paused_at: row.paused_at ? renderTime(row.paused_at) : undefined,
     last_resumed_at: row.last_resumed_at ? renderTime(row.last_resumed_at) : undefined,

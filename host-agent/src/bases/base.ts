@@ -61,7 +61,7 @@ export async function readBase(deps: Deps, key: string): Promise<Base | undefine
   }
 }
 
-export function locateBase(deps: Deps, key: string): Pick<Base, 'key' | 'folder' | 'files'> {
+export function locateBase(deps: Pick<Deps, 'config'>, key: string): Pick<Base, 'key' | 'folder' | 'files'> {
   const folder = path.join(deps.config.dataDir, 'bases', key)
   return { key, folder, files: filesIn(folder) }
 }

@@ -1,5 +1,6 @@
 /**
- * Finds a base or builds it. Order of events in a build:
+ * Finds a base in the data directory, imports it from those that other data directories built (shared.ts), or builds it.
+ * Order of events in a build:
  *
  *   1. A folder beside the final one; a disk on top of the image.
  *   2. A cold boot with the memory in a file. The guest's file system grows to the size of its disk, and the code paths
@@ -26,16 +27,20 @@ import { renderArgs, type Shape } from '../vmm/args.ts'
 import { BASE_DISK_MIB, type Base, damagedKey, filesIn, locateBase, readBase } from './base.ts'
 import { bootAndSave } from './boot.ts'
 import { findDamage, writeChecksums } from './check.ts'
+import { importSharedBase, lockSharedBase, publishSharedBase } from './shared.ts'
 import { verifyBase } from './verify.ts'
 
 const ATTEMPTS = 3
 
 type Wanted = { image: Image; shape: Shape; diskMib: number; inputs: ReturnType<typeof describeInputs> }
 
-const building = new Map<string, Promise<Base>>()
+/** `isBooted`: it did not exist before. */
+export type EnsuredBase = { base: Base; isBooted: boolean }
+
+const building = new Map<string, Promise<EnsuredBase>>()
 
 /** Concurrent callers share one build. */
-export async function ensureBase(deps: Deps, image: Image, shape: Shape, diskMib: number): Promise<Base> {
+export async function ensureBase(deps: Deps, image: Image, shape: Shape, diskMib: number): Promise<EnsuredBase> {
   const baseDiskMib = Math.min(diskMib, BASE_DISK_MIB)
   const inputs = describeInputs(deps, image, shape, baseDiskMib)
   const key = createHash('sha256').update(JSON.stringify(inputs)).digest('hex').slice(0, 32)
@@ -47,7 +52,26 @@ export async function ensureBase(deps: Deps, image: Image, shape: Shape, diskMib
   return work
 }
 
-async function findOrBuild(deps: Deps, key: string, wanted: Wanted): Promise<Base> {
+async function findOrBuild(deps: Deps, key: string, wanted: Wanted): Promise<EnsuredBase> {
+  const known = await findUsable(deps, key)
+  if (known) return { base: known, isBooted: false }
+  // What the operator sets for guests is in their memory from the start, and a proxy may have a password.
+  const isShared = !hasOperatorSettings(deps.operatorSettings)
+  const lock = isShared ? await lockSharedBase(deps, key) : undefined
+  try {
+    const imported = isShared && (await importSharedBase(deps, key)) ? await findUsable(deps, key) : undefined
+    if (imported) return { base: imported, isBooted: false }
+    const fresh = { ...locateBase(deps, key), id: randomUUID(), shape: wanted.shape, diskMib: wanted.diskMib }
+    const base = await build(deps, fresh, wanted.image, wanted.inputs)
+    if (isShared) await publishSharedBase(deps, key)
+    return { base, isBooted: true }
+  } finally {
+    await lock?.release()
+  }
+}
+
+/** Undefined if there is none. A damaged one is set aside first: sandboxes that were made from it report its damage. */
+async function findUsable(deps: Deps, key: string): Promise<Base | undefined> {
   const known = await readBase(deps, key)
   const damage = known && (await findDamage(deps, known))
   if (known && damage === undefined) return known
@@ -58,8 +82,7 @@ async function findOrBuild(deps: Deps, key: string, wanted: Wanted): Promise<Bas
     await rm(aside, { recursive: true, force: true })
     await rename(folder, aside)
   }
-  const base = { ...locateBase(deps, key), id: randomUUID(), shape: wanted.shape, diskMib: wanted.diskMib }
-  return build(deps, base, wanted.image, wanted.inputs)
+  return undefined
 }
 
 /** Everything a clone must share with its base. QEMU's command line is included because it lists the devices in order. */

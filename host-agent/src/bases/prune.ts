@@ -7,6 +7,7 @@ import path from 'node:path'
 import { isDeepStrictEqual } from 'node:util'
 import type { Deps } from '../deps.ts'
 import { DAMAGED } from './base.ts'
+import { pruneSharedBases } from './shared.ts'
 
 type PruneDeps = Pick<Deps, 'config' | 'images' | 'initramfs' | 'kernel' | 'log' | 'machine' | 'snapshots'>
 
@@ -22,6 +23,7 @@ export async function pruneBases(deps: PruneDeps, used: readonly string[]): Prom
       await rm(path.join(folder, name), { recursive: true, force: true })
       removed.push(name)
     }
+    removed.push(...(await pruneSharedBases(deps, (base) => isCurrent(deps, base, images))))
   } catch (error) {
     // They only take up space, so the host agent starts regardless.
     deps.log.warn({ err: error }, 'failed to remove superseded bases')

@@ -10,7 +10,7 @@ import { errorText } from '@warren/kit/error-text'
 import { span } from '@warren/kit/span'
 import type { HostVmCreateBody, HostVmCreated } from '@warren/protocol'
 import type { Base } from '../bases/base.ts'
-import { ensureBase } from '../bases/ensure.ts'
+import { type EnsuredBase, ensureBase } from '../bases/ensure.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import { Undo } from '../undo.ts'
@@ -72,7 +72,7 @@ async function startVm(
   signal: AbortSignal,
 ): Promise<CreatedVm> {
   const startedAt = performance.now()
-  const base = await span('find base', () => getBase(deps, request, signal))
+  const { base, isBooted } = await span('find base', () => getBase(deps, request, signal))
   const remainingMs = request.limit_ms - (performance.now() - startedAt)
   if (remainingMs < CLONE_NEEDS_MS) throw baseNotReady(request)
 
@@ -83,10 +83,10 @@ async function startVm(
   }
   const vmm = pooled ?? (await deps.restoreLimiter(() => startClone(deps, base, request, record, undo, signal), signal))
   const spawn_ms = Math.round((performance.now() - startedAt) * 10) / 10
-  return { vmm, response: { spawn_ms, how: pooled ? 'pool' : 'clone' } }
+  return { vmm, response: { spawn_ms, how: isBooted ? 'boot' : pooled ? 'pool' : 'clone' } }
 }
 
-async function getBase(deps: Deps, request: HostVmCreateBody, signal: AbortSignal): Promise<Base> {
+async function getBase(deps: Deps, request: HostVmCreateBody, signal: AbortSignal): Promise<EnsuredBase> {
   const image = await deps.images.find(request.image)
   if (!image) throw new HostError('image_not_ready', await describeImage(deps, request.image))
   if (request.disk_mib < image.minDiskMib) {

@@ -10,7 +10,7 @@
  * objects. A VMM that runs on the old objects keeps them open; its next pause uses the new ones (chain.ts).
  */
 import { randomBytes } from 'node:crypto'
-import { abortable } from '../../abortable.ts'
+import { abortable } from '@warren/kit/abortable'
 import type { Deps } from '../../deps.ts'
 import type { StoredObject } from '../../snapshots/manifest.ts'
 
