@@ -15,6 +15,7 @@ import { getControlPlanePid, getPostmasterPid, kill } from './support/instance.t
 import {
   createSandbox,
   destroySandbox,
+  forkSandbox,
   getSandbox,
   pauseSandbox,
   request,
@@ -34,7 +35,7 @@ const POINTS = {
   pause: ['closed', 'stopped', 'saved', 'committed', 'recorded'],
   resume: ['loaded', 'awake'],
   fork: ['child-saved'],
-  'live fork': ['stopped', 'child-saved'],
+  'live fork': ['merged', 'stopped', 'child-saved'],
   delete: ['ended', 'unrecorded'],
 } as const
 type Operation = keyof typeof POINTS
@@ -43,6 +44,9 @@ type KilledProcess = (typeof KILLED_PROCESSES)[number]
 
 /** `npm test` kills the host agent at every point, and the other processes at these only; `npm run soak` kills all. */
 const POINTS_FOR_OTHERS = new Set(['pause.stopped', 'pause.saved', 'resume.loaded', 'fork.child-saved'])
+/** Every ninth live fork merges the disks that those before it froze. */
+const MERGED = 'host.fork.merged'
+const FORKS_BEFORE_MERGE = 8
 const SETTLED = ['running', 'paused', 'error', 'destroyed']
 const SETTLE_LIMIT_MS = 60_000
 
@@ -81,6 +85,7 @@ async function killAtPoint(operation: Operation, point: string, killed: KilledPr
   const seen =
     operation === 'resume' || operation === 'fork' ? acknowledged : await checkChainOnDisk(warren, id, acknowledged)
 
+  if (point === MERGED) for (let i = 0; i < FORKS_BEFORE_MERGE; i++) await forkAndDestroy(id)
   writeFileSync(path.join(folder, point), killed === 'host agent' ? 'kill' : 'hold')
   const response = send(operation, id)
   await until(() => existsSync(path.join(folder, `${point}.reached`)), `${point} is reached`, 30_000)
@@ -94,10 +99,20 @@ async function killAtPoint(operation: Operation, point: string, killed: KilledPr
   for (const child of children) await destroySandbox(warren, child)
   if ((await getSandbox(warren, id)).status === 'destroyed') return
   await ensureRuns(id)
+  if (point === MERGED) {
+    // What a save contains follows from the record; what the guest reads, from the files that QEMU has open.
+    await pauseSandbox(warren, id)
+    await resumeSandbox(warren, id)
+  }
   // Only a killed QEMU may lose what was written after the acknowledged generation.
   await checkChainOnDisk(warren, id, killed === 'QEMU' ? acknowledged : seen)
   assert.ok(listQemus().length <= 1, 'no QEMU without a sandbox')
   await destroySandbox(warren, id)
+}
+
+async function forkAndDestroy(id: string): Promise<void> {
+  const child = await forkSandbox(warren, id, { live: true, start_paused: true })
+  await destroySandbox(warren, child.id)
 }
 
 /** Ignores the response: the process that would send it may be the one that is killed. */

@@ -118,7 +118,8 @@ export function readHostConfig(env: Record<string, string | undefined>) {
     socket: config.socket || path.join(dataDir, 'host.sock'),
     /** For sockets of VMs: socket paths must be short, and QEMU's unprivileged user must be able to reach them. */
     runDir: `/run/warren-${instance}`,
-    sharedBases: config.sharedBases === 'none' ? undefined : config.sharedBases || path.join(cacheDir, 'bases'),
+    sharedBases:
+      config.sharedBases === 'none' ? undefined : path.resolve(config.sharedBases || path.join(cacheDir, 'bases')),
     memMib,
     poolMib: config.poolMib >= 0 ? config.poolMib : tenthMib,
     standbyMib: config.standbyMib >= 0 ? config.standbyMib : tenthMib,

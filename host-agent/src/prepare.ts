@@ -1,23 +1,22 @@
 /** Builds in the background, one at a time, what creates will need: bases of the default image, then the other images. */
-import { readdir } from 'node:fs/promises'
-import path from 'node:path'
 import { errorText } from '@warren/kit/error-text'
-import { findShape } from '@warren/protocol'
-import { ensureBase } from './bases/ensure.ts'
+import { findShape, type Shape } from '@warren/protocol'
+import { ensureBase, hasBase } from './bases/ensure.ts'
 import type { Deps } from './deps.ts'
 
 /** The common shapes, and how many pooled VMMs each always has. Another shape gets its base at its first create. */
 const COMMON_SHAPES = { 's-1vcpu-1gb': 2, 's-1vcpu-256mb': 1, 's-2vcpu-2gb': 1 }
 
 /**
- * Part of the start on a data directory without bases: the first create must not wait until one is booted. Existing bases
- * are left to `prepareAll`, which compares them with their checksums in the background.
+ * Part of the start on a new data directory, and after an upgrade: the first create must not wait until its base is booted.
+ * An existing base is left to `prepareAll`, which compares it with its checksums in the background.
  */
 export async function prepareFirstBase(deps: Deps, reportProgress: (text: string) => void): Promise<void> {
-  const found = await readdir(path.join(deps.config.dataDir, 'bases')).catch(() => [])
-  if (found.some((name) => !name.includes('.'))) return // With a suffix it is a build that was interrupted, or damaged.
-  reportProgress(`first boot of ${deps.config.defaultRootfs}`)
   const [id, pooled] = Object.entries(COMMON_SHAPES)[0]!
+  const image = await deps.images.find(deps.config.defaultRootfs)
+  const shape = findShape(id)!
+  if (!image || (await hasBase(deps, image, sizeOf(shape), shape.default_disk_mib))) return
+  reportProgress(`first boot of ${image.name}`)
   await prepareBase(deps, id, pooled)
 }
 
@@ -51,11 +50,12 @@ async function prepareBase(deps: Deps, id: string, pooled: number): Promise<void
   const shape = findShape(id)
   if (!image || !shape || deps.stopping.aborted) return
   try {
-    const size = { vcpu: shape.vcpu, mem_mib: shape.mem_mib }
-    const { base } = await ensureBase(deps, image, size, shape.default_disk_mib)
+    const { base } = await ensureBase(deps, image, sizeOf(shape), shape.default_disk_mib)
     deps.pool.setMinimum(base, pooled)
   } catch (error) {
     if (!deps.stopping.aborted)
       deps.log.error({ err: error, shape: id }, 'failed to build a base ahead of its first create')
   }
 }
+
+const sizeOf = ({ vcpu, mem_mib }: Shape) => ({ vcpu, mem_mib })

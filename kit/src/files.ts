@@ -25,8 +25,10 @@ export async function writeFileDurably(file: string, content: string, mode = 0o6
 }
 
 /** Makes created, renamed and deleted directory entries durable. */
-export async function syncFolder(folder: string): Promise<void> {
-  const handle = await open(folder, 'r')
+export const syncFolder = (folder: string): Promise<void> => syncFile(folder)
+
+export async function syncFile(file: string): Promise<void> {
+  const handle = await open(file, 'r')
   try {
     await handle.sync()
   } finally {

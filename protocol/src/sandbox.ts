@@ -182,10 +182,10 @@ export type SandboxListQuery = Static<typeof SandboxListQuery>
 export const SandboxByIpParams = Type.Object({ ip: Type.String() })
 export type SandboxByIpParams = Static<typeof SandboxByIpParams>
 
-/** The same view in every response that contains a sandbox. */
 export const SPAWN_KINDS = ['pool', 'clone', 'boot'] as const
 export type SpawnKind = (typeof SPAWN_KINDS)[number]
 
+/** The same view in every response that contains a sandbox. */
 export const SandboxView = Type.Object({
   id: SandboxId,
   name: Type.String(),

@@ -13,12 +13,12 @@
  */
 import { createHash, randomUUID } from 'node:crypto'
 import { existsSync } from 'node:fs'
-import { chmod, chown, constants, copyFile, link, mkdir, open, readdir, rename, rm, writeFile } from 'node:fs/promises'
+import { chmod, chown, constants, copyFile, link, mkdir, readdir, rename, rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { abortable } from '@warren/kit/abortable'
 import { crashPoint } from '@warren/kit/crash-point'
 import { errorText } from '@warren/kit/error-text'
-import { syncFolder } from '@warren/kit/files'
+import { syncFile, syncFolder } from '@warren/kit/files'
 import type { Deps } from '../deps.ts'
 import { digestOf, hasOperatorSettings } from '../guest/operator-settings.ts'
 import type { Image } from '../images/store.ts'
@@ -41,29 +41,38 @@ const building = new Map<string, Promise<EnsuredBase>>()
 
 /** Concurrent callers share one build. */
 export async function ensureBase(deps: Deps, image: Image, shape: Shape, diskMib: number): Promise<EnsuredBase> {
-  const baseDiskMib = Math.min(diskMib, BASE_DISK_MIB)
-  const inputs = describeInputs(deps, image, shape, baseDiskMib)
-  const key = createHash('sha256').update(JSON.stringify(inputs)).digest('hex').slice(0, 32)
+  const { key, ...wanted } = describeBase(deps, image, shape, diskMib)
   let work = building.get(key)
   if (!work) {
-    work = findOrBuild(deps, key, { image, shape, diskMib: baseDiskMib, inputs }).finally(() => building.delete(key))
+    work = findOrBuild(deps, key, wanted).finally(() => building.delete(key))
     building.set(key, work)
   }
   return work
+}
+
+/** Whether it is in the data directory. It may still turn out to be damaged. */
+export async function hasBase(deps: Deps, image: Image, shape: Shape, diskMib: number): Promise<boolean> {
+  return (await readBase(deps, describeBase(deps, image, shape, diskMib).key)) !== undefined
+}
+
+function describeBase(deps: Deps, image: Image, shape: Shape, diskMib: number): Wanted & { key: string } {
+  const baseDiskMib = Math.min(diskMib, BASE_DISK_MIB)
+  const inputs = describeInputs(deps, image, shape, baseDiskMib)
+  const key = createHash('sha256').update(JSON.stringify(inputs)).digest('hex').slice(0, 32)
+  return { key, image, shape, diskMib: baseDiskMib, inputs }
 }
 
 async function findOrBuild(deps: Deps, key: string, wanted: Wanted): Promise<EnsuredBase> {
   const known = await findUsable(deps, key)
   if (known) return { base: known, isBooted: false }
   // What the operator sets for guests is in their memory from the start, and a proxy may have a password.
-  const isShared = !hasOperatorSettings(deps.operatorSettings)
-  const lock = isShared ? await lockSharedBase(deps, key) : undefined
+  const lock = hasOperatorSettings(deps.operatorSettings) ? undefined : await lockSharedBase(deps, key)
   try {
-    const imported = isShared && (await importSharedBase(deps, key)) ? await findUsable(deps, key) : undefined
+    const imported = lock && (await importSharedBase(deps, key)) ? await findUsable(deps, key) : undefined
     if (imported) return { base: imported, isBooted: false }
     const fresh = { ...locateBase(deps, key), id: randomUUID(), shape: wanted.shape, diskMib: wanted.diskMib }
     const base = await build(deps, fresh, wanted.image, wanted.inputs)
-    if (isShared) await publishSharedBase(deps, key)
+    if (lock) await publishSharedBase(deps, key)
     return { base, isBooted: true }
   } finally {
     await lock?.release()
@@ -160,12 +169,5 @@ async function makeReadOnly(folder: string): Promise<void> {
 }
 
 async function syncFiles(folder: string): Promise<void> {
-  for (const name of [...(await readdir(folder)), '.']) {
-    const handle = await open(path.join(folder, name), 'r')
-    try {
-      await handle.sync()
-    } finally {
-      await handle.close()
-    }
-  }
+  for (const name of [...(await readdir(folder)), '.']) await syncFile(path.join(folder, name))
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
-import { chmod, mkdir, readdir, readFile, stat, utimes, writeFile } from 'node:fs/promises'
+import { chmod, mkdir, mkdtemp, readdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import type { Deps } from '../deps.ts'
@@ -91,4 +91,44 @@ test('a shared base is removed when it is superseded and was not used for a day'
 
   assert.deepEqual(removed, ['old'])
   assert.deepEqual((await readdir(shared)).sort(), ['current', 'new'])
+})
+
+test('without access to the folder, bases are not shared, and creates do not fail', async (t) => {
+  const file = path.join(await makeFolder(t), 'file')
+  await writeFile(file, '')
+  const { deps, warnings } = await makeInstance(t, path.join(file, 'bases'), { isBuilt: true })
+
+  assert.equal(await lockSharedBase(deps, KEY), undefined)
+
+  assert.deepEqual(warnings, ['failed to lock a shared base: it is not shared'])
+})
+
+test('a base on another file system is copied', async (t) => {
+  const shared = await mkdtemp('/dev/shm/warren-bases-')
+  t.after(() => rm(shared, { recursive: true }))
+  const one = await makeInstance(t, shared, { isBuilt: true })
+  const other = await makeInstance(t, shared, { isBuilt: false })
+
+  await publishSharedBase(one.deps, KEY)
+
+  assert.equal(await importSharedBase(other.deps, KEY), true)
+  for (const name of FILES) assert.equal(await readFile(path.join(other.folder, name), 'utf8'), name)
+  assert.equal((await stat(path.join(other.folder, 'ram'))).mode & 0o777, 0o444)
+  assert.deepEqual([...one.warnings, ...other.warnings], [])
+})
+
+test('an incomplete publication of a killed host agent is replaced', async (t) => {
+  const shared = await makeFolder(t)
+  const one = await makeInstance(t, shared, { isBuilt: true })
+  const other = await makeInstance(t, shared, { isBuilt: false })
+  await publishSharedBase(one.deps, KEY)
+  const [name] = await readdir(shared)
+  await rename(path.join(shared, name!), path.join(shared, `${name}.new`))
+  await rm(path.join(shared, `${name}.new`, 'manifest.json'))
+
+  assert.equal(await importSharedBase(other.deps, KEY), false)
+  await publishSharedBase(one.deps, KEY)
+
+  assert.equal(await importSharedBase(other.deps, KEY), true)
+  assert.deepEqual(await readdir(shared), [name])
 })

@@ -14,7 +14,7 @@
 import { createHash } from 'node:crypto'
 import { link, lstat, mkdir, readdir, readFile, rename, rm, stat, utimes } from 'node:fs/promises'
 import path from 'node:path'
-import { syncFolder } from '@warren/kit/files'
+import { syncFile, syncFolder } from '@warren/kit/files'
 import type { Deps } from '../deps.ts'
 import { type Lock, lock } from '../images/lock.ts'
 import { runCommandOrThrow } from '../run-command.ts'
@@ -27,13 +27,22 @@ const FILES = ['root.ext4', 'disk.qcow2', 'ram', 'state', 'sums.json', 'manifest
 /** A base that no data directory asked for in this time, and that this version cannot use, is removed. */
 const UNUSED_MS = 24 * 60 * 60_000
 
-/** Held while a base is imported or built, so that two instances do not boot the same one. */
+/**
+ * Held while a base is imported or built, so that two instances do not boot the same one. Undefined if nothing is shared,
+ * or if the folder cannot be used: then the base is for this data directory only.
+ */
 export async function lockSharedBase(deps: SharedDeps, key: string): Promise<Lock | undefined> {
   if (deps.config.sharedBases === undefined) return undefined
   const folder = path.join(deps.config.sharedBases, 'locks')
-  await mkdir(folder, { recursive: true, mode: 0o700 })
   const onWait = () => deps.log.info({ base: key }, 'waiting for another Warren that boots the same base')
-  return lock(path.join(folder, await sharedName(key)), onWait, deps.stopping)
+  try {
+    await mkdir(folder, { recursive: true, mode: 0o700 })
+    return await lock(path.join(folder, await sharedName(key)), onWait, deps.stopping)
+  } catch (error) {
+    deps.stopping.throwIfAborted()
+    deps.log.warn({ err: error, folder }, 'failed to lock a shared base: it is not shared')
+    return undefined
+  }
 }
 
 /** Links the shared base into the data directory. False if there is none, or if it cannot be used. */
@@ -42,10 +51,10 @@ export async function importSharedBase(deps: SharedDeps, key: string): Promise<b
   if (shared === undefined || !(await isPrivate(shared))) return false
   const { folder } = locateBase(deps, key)
   try {
+    await utimes(shared, new Date(), new Date()).catch(() => {}) // Only its age is wrong.
     await copyBase(shared, `${folder}.new`)
     await rename(`${folder}.new`, folder)
     await syncFolder(path.dirname(folder))
-    await utimes(shared, new Date(), new Date())
     return true
   } catch (error) {
     await rm(`${folder}.new`, { recursive: true, force: true })
@@ -102,6 +111,7 @@ async function copyBase(from: string, to: string): Promise<void> {
       // The memory has holes, which a plain copy would fill.
       const options = ['--reflink=auto', '--sparse=always', '--preserve=mode,ownership,timestamps']
       await runCommandOrThrow('cp', [...options, path.join(from, name), path.join(to, name)])
+      await syncFile(path.join(to, name)) // A linked file is durable since its base was built.
     })
   }
   await syncFolder(to)

@@ -85,6 +85,8 @@ export async function openSnapshotStore(root: string) {
     retain: (vmmId: string, ids: readonly string[]): void => objects.retain(`vmm ${vmmId}`, ids),
     /** Releases these layers, or by default all layers of the VM. */
     release: (vmmId: string, ids?: readonly string[]): Promise<void> => objects.release(`vmm ${vmmId}`, ids),
+    /** Makes the names of new objects durable, for a caller that refers to one other than by a manifest. */
+    syncNames: (): Promise<void> => syncFolder(objectFolder),
     /** Retains every object that exists now, for as long as this process lives. */
     retainExisting: async (): Promise<void> => objects.retain('unknown', await readdir(objectFolder)),
     /** While sandboxes are being saved, callers pass a minimum age, to spare files that are not referred to yet. */

@@ -4,6 +4,7 @@
  */
 import { chmod, link, readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
+import { crashPoint } from '@warren/kit/crash-point'
 import { GuestGrowResponse } from '@warren/protocol'
 import type { Deps } from '../../deps.ts'
 import { callGuest } from '../../guest/call-guest.ts'
@@ -109,9 +110,17 @@ export async function mergeFrozenDisks(
     const from = Math.min(chooseMerge(sealed.map(({ bytes }) => bytes)), below.length)
     await deps.workers.run('mergeFrozen', renderMerge(deps, sealed.slice(from), mergedId))
     const layers = [...below.slice(0, from), mergedId]
+    const added = layers.filter((layer) => !oldLayers.includes(layer))
     deps.snapshots.retain(record.id, layers)
-    const inUse = await replaceLayersInQemu(deps, vmm, layers)
+    const inUse = await replaceLayersInQemu(deps, vmm, layers).catch(async (error) => {
+      // The chain is still the old one. If QEMU replaced it all the same, it uses the links in the work folder.
+      await deps.snapshots.release(record.id, added)
+      throw error
+    })
     record.disk = mergeFrozen(record.disk, layers)
+    await crashPoint('host.fork.merged')
+    // The record is the first to name the merged layer, so the layer must be durable before it.
+    await deps.snapshots.syncNames()
     await write()
     await removeUnusedDisks(deps, record.id, inUse)
     await deps.snapshots.release(
