@@ -6,6 +6,7 @@ import assert from 'node:assert/strict'
 import { readFileSync } from 'node:fs'
 import { describe, test } from 'node:test'
 import { passTime } from '@warren/kit/testing/pass-time'
+import { until } from '@warren/kit/testing/until'
 import { findInstanceFile } from './support/instance.ts'
 import { type Followed, processClient, readEvents, readOutput } from './support/process-client.ts'
 import { createSandbox, runShell } from './support/sandboxes.ts'
@@ -22,6 +23,8 @@ const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
 const sandbox = await startUnlessSkipped(cannotRunVms, () => createSandbox(warren))
 
 const SECONDS = SOAK ? 30 : 5
+/** Generous: the program has to share the processor with everything that reads its output. */
+const EXIT_LIMIT_MS = SECONDS * 1000 + 60_000
 const MIB = 1024 * 1024
 const EVENT_MAX_BYTES = 32 * 1024
 /** How much each process may grow, whatever the amount of output: garbage between collections, and stream windows. */
@@ -52,7 +55,8 @@ describe('a flood of output', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
     Number(await runShell(warren, sandbox.id, `awk '/^${field}/ { print $2 }' /proc/1/status`)) / 1024
 
   async function waitUntilExited(id: string): Promise<void> {
-    while ((await processes.request('GET', `/${id}/wait`)).status === 408);
+    const hasExited = async () => (await processes.request('GET', `/${id}/wait`)).status !== 408
+    await until(hasExited, 'the flood has ended', EXIT_LIMIT_MS)
   }
 
   /** How much each process grew at most, in MiB, during the work. */
