@@ -70,7 +70,7 @@ test('everything that a killed run left is removed, and nothing of another run',
   assert.deepEqual(await exited, [null, 'SIGKILL'])
   assert.deepEqual(
     removed.map((name) => name.replace(/ .*/, '')).sort(),
-    ['process', 'mount', 'network', 'folder', ...(cgroup ? ['cgroup'] : [])].sort(),
+    ['process', 'mount', 'namespace', 'folder', ...(cgroup ? ['cgroup'] : [])].sort(),
   )
   assert.ok(!existsSync(dead.folder))
   for (const file of [`/run/netns/${netns}`, `/run/warren-${instance}`, cgroup]) assert.ok(!file || !existsSync(file))
