@@ -3,6 +3,7 @@ import { after, test } from 'node:test'
 import { addSpans, continueTrace, setTracing, span, traceparent } from './span.ts'
 import { startCollector } from './testing/collector.ts'
 import { startTracing } from './tracing.ts'
+import { VERSION } from './version.ts'
 
 const CALLER = { traceId: '4bf92f3577b34da6a3ce929d0e0e4736', spanId: '00f067aa0ba902b7' }
 const SAMPLED = `00-${CALLER.traceId}-${CALLER.spanId}-01`
@@ -42,7 +43,8 @@ test('the steps of an operation are spans of the trace of its caller', async () 
   assert.equal(sent, `00-${CALLER.traceId}-${find('start VMM').spanId}-01`)
   assert.equal(find('guest: /wake').parentSpanId, find('start VMM').spanId)
   assert.equal(find('clock').parentSpanId, find('guest: /wake').spanId)
-  assert.equal(find('clock').service, 'warren-guest-agent')
+  assert.deepEqual([find('createVm').service, find('createVm').version], ['warren-test', VERSION])
+  assert.deepEqual([find('clock').service, find('clock').version], ['warren-guest-agent', ''])
   assert.ok(Math.abs(find('clock').endMs - find('clock').startMs - 1.5) < 0.01)
 })
 

@@ -4,6 +4,7 @@
  * OTEL_TRACES_SAMPLER and OTEL_BSP_* have their usual meaning.
  */
 import {
+  type Attributes,
   context,
   DiagLogLevel,
   diag,
@@ -23,6 +24,7 @@ import { errorText } from './error-text.ts'
 import type { Log } from './log.ts'
 import { type MeasuredSpan, type Operation, setTracing } from './span.ts'
 import { withTimeout } from './timeout.ts'
+import { VERSION } from './version.ts'
 
 export type StartedTracing = { provider: NodeTracerProvider; stop(): Promise<void> }
 
@@ -35,12 +37,13 @@ const REPORT_EVERY_MS = 60_000
 export function startTracing(service: string, endpoint: string, log: Pick<Log, 'warn'>): StartedTracing {
   reportExportErrors(endpoint, log)
   const processor = new BatchSpanProcessor(new OTLPTraceExporter({ url: `${endpoint}/v1/traces` }))
-  const settingsOf = (name: string) => ({ resource: resourceOf(name), spanProcessors: [processor] })
-  const provider = new NodeTracerProvider(settingsOf(service))
+  const settingsOf = (attributes: Attributes) => ({ resource: resourceOf(attributes), spanProcessors: [processor] })
+  const provider = new NodeTracerProvider(settingsOf({ 'service.name': service, 'service.version': VERSION }))
   provider.register()
   const tracer = provider.getTracer(service)
-  // A collector shows which service a span belongs to; of guests the spans are made here.
-  const guestTracer = new BasicTracerProvider(settingsOf(GUEST_AGENT)).getTracer(GUEST_AGENT)
+  // A collector shows which service a span belongs to; of guests the spans are made here. Their agents may have different
+  // versions.
+  const guestTracer = new BasicTracerProvider(settingsOf({ 'service.name': GUEST_AGENT })).getTracer(GUEST_AGENT)
 
   setTracing({
     span: (name, work) => (findRecording() ? runSpan(tracer, name, work) : work()),
@@ -59,8 +62,8 @@ export function startTracing(service: string, endpoint: string, log: Pick<Log, '
   }
 }
 
-const resourceOf = (service: string) =>
-  resourceFromAttributes({ 'service.name': service }).merge(detectResources({ detectors: [envDetector] }))
+const resourceOf = (attributes: Attributes) =>
+  resourceFromAttributes(attributes).merge(detectResources({ detectors: [envDetector] }))
 
 /** The step under way; undefined outside of a trace, in one that is not sampled, and after the step has ended. */
 function findRecording(): Span | undefined {

@@ -11,13 +11,15 @@ export type ReceivedSpan = {
   parentSpanId: string
   name: string
   service: string
+  /** Empty where the service has none. */
+  version: string
   startMs: number
   endMs: number
 }
 export type Collector = { url: string; spans: ReceivedSpan[]; close(): void }
 
 type Attribute = { key: string; value: { stringValue?: string } }
-type OtlpSpan = Omit<ReceivedSpan, 'service' | 'startMs' | 'endMs'> & {
+type OtlpSpan = Omit<ReceivedSpan, 'service' | 'version' | 'startMs' | 'endMs'> & {
   startTimeUnixNano: string
   endTimeUnixNano: string
 }
@@ -42,16 +44,17 @@ export async function startCollector(): Promise<Collector> {
 
 const parseTraces = ({ resourceSpans }: OtlpTraces): ReceivedSpan[] =>
   resourceSpans.flatMap(({ resource, scopeSpans }) => {
-    const service = resource.attributes.find(({ key }) => key === 'service.name')?.value.stringValue ?? ''
-    return scopeSpans.flatMap(({ spans }) => spans.map((span) => toReceived(service, span)))
+    const find = (name: string) => resource.attributes.find(({ key }) => key === name)?.value.stringValue ?? ''
+    const origin = { service: find('service.name'), version: find('service.version') }
+    return scopeSpans.flatMap(({ spans }) => spans.map((span) => toReceived(origin, span)))
   })
 
-const toReceived = (service: string, span: OtlpSpan): ReceivedSpan => ({
+const toReceived = (origin: Pick<ReceivedSpan, 'service' | 'version'>, span: OtlpSpan): ReceivedSpan => ({
   traceId: span.traceId,
   spanId: span.spanId,
   parentSpanId: span.parentSpanId ?? '',
   name: span.name,
-  service,
+  ...origin,
   startMs: Number(span.startTimeUnixNano) / 1e6,
   endMs: Number(span.endTimeUnixNano) / 1e6,
 })
