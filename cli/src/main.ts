@@ -4,10 +4,10 @@
  * halves the time until Warren is ready. Processes that are started here inherit the cache.
  */
 import { enableCompileCache } from 'node:module'
-import path from 'node:path'
-import { CACHE_DIR } from './config.ts'
+import { compileCacheDir } from './compile-cache.ts'
+import { CACHE_DIR, ROOT } from './config.ts'
 
-process.env.NODE_COMPILE_CACHE ??= path.join(CACHE_DIR, 'compiled')
+process.env.NODE_COMPILE_CACHE ??= compileCacheDir(CACHE_DIR, ROOT)
 enableCompileCache(process.env.NODE_COMPILE_CACHE)
 
 const { ConfigError } = await import('@warren/kit/config')

@@ -14,7 +14,8 @@ import { onStopSignal, StopStack } from '@warren/kit/stop'
 import { checkUserNamespaces } from '@warren/kit/unprivileged'
 import { VERSION } from '@warren/kit/version'
 import { checkPorts } from './check-ports.ts'
-import { type InstanceConfig, type Listeners, readInstanceConfig, readListeners } from './config.ts'
+import { compileCacheDir, pruneCompileCache } from './compile-cache.ts'
+import { CACHE_DIR, type InstanceConfig, type Listeners, ROOT, readInstanceConfig, readListeners } from './config.ts'
 import { type ControlPlane, listen, prepareControlPlane } from './control-plane.ts'
 import { checkDatabase, describeDatabase, type EmbeddedDatabase, startDatabase } from './database.ts'
 import {
@@ -73,6 +74,7 @@ export async function startInstance(): Promise<void> {
   try {
     const controlPlane = await startServices(config, listeners, stack)
     await printReady(config, controlPlane, performance.now() - startedAt)
+    void pruneOwnCompileCache()
   } catch (error) {
     if (stopping) return
     print('')
@@ -230,6 +232,13 @@ async function printIfDiskIsFull(config: InstanceConfig): Promise<void> {
   const freeMib = disk ? (disk.bavail * disk.bsize) / 2 ** 20 : Number.POSITIVE_INFINITY
   if (freeMib >= DISK_MIN_MIB) return
   print(`\nThe disk of ${config.dataDir} is full (${Math.floor(freeMib)} MiB free). Free some space and start again.`)
+}
+
+/** Not a folder that the user chose with NODE_COMPILE_CACHE. */
+async function pruneOwnCompileCache(): Promise<void> {
+  const own = compileCacheDir(CACHE_DIR, ROOT)
+  if (process.env.NODE_COMPILE_CACHE !== own) return
+  await pruneCompileCache(own).catch((error) => printError('failed to remove unused compiled code', error))
 }
 
 /** npm killed with SIGKILL cannot forward a signal, so Warren stops when its parent process changes. */
