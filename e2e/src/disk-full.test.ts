@@ -56,7 +56,7 @@ async function start() {
   const disk = await mountSmallDisk()
   const env = { DATABASE_URL: postgres.url, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }
   try {
-    return { disk, instance: await startVmInstance(env, path.join(disk, 'data')) }
+    return { disk, instance: await startVmInstance(env, { dataDir: path.join(disk, 'data') }) }
   } finally {
     // Added here, it runs after Warren has stopped.
     addCleanUp({ after }, async () => {

@@ -23,6 +23,8 @@ type Options = {
   env?: NodeJS.ProcessEnv
   /** Instead of `node cli/src/main.ts`. */
   command?: string[]
+  /** Where it is run, for the checkout of another version. */
+  cwd?: string
   /** Longer than the default where the first start may build an image. */
   readyLimitMs?: number
 }
@@ -71,7 +73,7 @@ export function launch(dataDir: string, options: Options = {}): WarrenProcess {
   const [command, ...args] = options.command ?? [process.execPath, MAIN, 'start']
   let output = ''
   const child = spawn(command!, args, {
-    cwd: ROOT,
+    cwd: options.cwd ?? ROOT,
     stdio: ['ignore', 'pipe', 'pipe'],
     // In a separate process group, so that a test can signal the group as a terminal does on Ctrl-C.
     detached: true,

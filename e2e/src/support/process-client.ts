@@ -2,8 +2,7 @@
 import assert from 'node:assert/strict'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { type ProcessFrame, type ProcessView, readNdjson } from '@warren/protocol'
-import { request, requestOk } from './sandboxes.ts'
-import type { VmInstance } from './vm-instance.ts'
+import { request, requestOk, type Target } from './sandboxes.ts'
 
 /** Generous: an emulated VM on a busy machine is slow. */
 const FOLLOW_LIMIT_MS = 240_000
@@ -16,7 +15,7 @@ export type Followed = {
   end: Extract<ProcessFrame, { type: 'exit' | 'error' }> | undefined
 }
 
-export function processClient(warren: VmInstance, sandboxId: string) {
+export function processClient(warren: Target, sandboxId: string) {
   const at = (path: string) => `/sandboxes/${sandboxId}/processes${path}`
   const client = {
     /** Returns whatever the API responds. */

@@ -5,7 +5,7 @@
 import assert from 'node:assert/strict'
 import { setTimeout as delay } from 'node:timers/promises'
 import { scaleLimit } from '@warren/kit/testing/slowness'
-import type { VmInstance } from './vm-instance.ts'
+import type { Instance } from './instance.ts'
 
 export type SandboxView = {
   id: string
@@ -15,6 +15,8 @@ export type SandboxView = {
   ip?: string
   forked_from?: string
 }
+/** A VmInstance is one. */
+export type Target = { instance: Pick<Instance, 'baseUrl' | 'key'> }
 type ApiResponse = { status: number; data: Record<string, unknown> }
 
 /** Generous: an emulated VM on a busy machine is slow. */
@@ -23,12 +25,7 @@ const POLL_MS = 15
 const RETRY_MS = 500
 
 /** Returns whatever the API responds. */
-export async function request(
-  { instance }: VmInstance,
-  method: string,
-  path: string,
-  body?: object,
-): Promise<ApiResponse> {
+export async function request({ instance }: Target, method: string, path: string, body?: object): Promise<ApiResponse> {
   const response = await fetch(`${instance.baseUrl}/v1${path}`, {
     method,
     headers: { 'x-api-key': instance.key },
@@ -40,7 +37,7 @@ export async function request(
 
 /** Fails unless the API responds with success. Retries after 503, as every client does while a host restarts. */
 export async function requestOk(
-  warren: VmInstance,
+  warren: Target,
   method: string,
   path: string,
   body?: object,
@@ -52,16 +49,16 @@ export async function requestOk(
   }
 }
 
-export const getSandbox = async (warren: VmInstance, id: string): Promise<SandboxView> =>
+export const getSandbox = async (warren: Target, id: string): Promise<SandboxView> =>
   (await requestOk(warren, 'GET', `/sandboxes/${id}`)) as SandboxView
 
-export async function createSandbox(warren: VmInstance, body: object = {}): Promise<SandboxView> {
+export async function createSandbox(warren: Target, body: object = {}): Promise<SandboxView> {
   return (await requestOk(warren, 'POST', '/sandboxes', { shape: 's-1vcpu-256mb', ...body })) as SandboxView
 }
 
 /** Polls until the sandbox has the status. Fails at once when it has settled in another one. */
 export async function waitForStatus(
-  warren: VmInstance,
+  warren: Target,
   id: string,
   wanted: string,
   limitMs = STATUS_LIMIT_MS,
@@ -75,28 +72,28 @@ export async function waitForStatus(
   }
 }
 
-export async function pauseSandbox(warren: VmInstance, id: string): Promise<SandboxView> {
+export async function pauseSandbox(warren: Target, id: string): Promise<SandboxView> {
   await requestOk(warren, 'POST', `/sandboxes/${id}/pause`)
   return waitForStatus(warren, id, 'paused')
 }
 
-export async function resumeSandbox(warren: VmInstance, id: string): Promise<SandboxView> {
+export async function resumeSandbox(warren: Target, id: string): Promise<SandboxView> {
   await requestOk(warren, 'POST', `/sandboxes/${id}/resume`)
   return waitForStatus(warren, id, 'running')
 }
 
-export async function forkSandbox(warren: VmInstance, id: string, body: object = {}): Promise<SandboxView> {
+export async function forkSandbox(warren: Target, id: string, body: object = {}): Promise<SandboxView> {
   const child = (await requestOk(warren, 'POST', `/sandboxes/${id}/fork`, body)) as SandboxView
   return waitForStatus(warren, child.id, 'start_paused' in body ? 'paused' : 'running')
 }
 
-export async function destroySandbox(warren: VmInstance, id: string): Promise<void> {
+export async function destroySandbox(warren: Target, id: string): Promise<void> {
   await requestOk(warren, 'DELETE', `/sandboxes/${id}`)
   await waitForStatus(warren, id, 'destroyed')
 }
 
 /** Runs a script, which must succeed, and returns its stdout. */
-export async function runShell(warren: VmInstance, id: string, script: string): Promise<string> {
+export async function runShell(warren: Target, id: string, script: string): Promise<string> {
   const data = await requestOk(warren, 'POST', `/sandboxes/${id}/exec`, { cmd: 'sh', args: ['-c', script] })
   const result = data.result as { stdout: string; stderr: string; exit_code: number }
   assert.equal(result.exit_code, 0, `${script}: ${result.stdout}${result.stderr}`)
@@ -104,6 +101,6 @@ export async function runShell(warren: VmInstance, id: string, script: string): 
 }
 
 /** Waits in the guest until a command succeeds, which costs one request. Fails after about a minute. */
-export async function untilInGuest(warren: VmInstance, id: string, condition: string): Promise<void> {
+export async function untilInGuest(warren: Target, id: string, condition: string): Promise<void> {
   await runShell(warren, id, `for try in $(seq 600); do ${condition} && exit; sleep 0.1; done; exit 1`)
 }

@@ -75,8 +75,18 @@ export type VmInstance = {
   restart(): Promise<void>
 }
 
+type DataDirOptions = {
+  /** Instead of a new one. */
+  dataDir?: string
+  /** Fills the new one before the start. It does not exist yet. */
+  fill?: (dataDir: string) => void
+}
+
 /** Called at the top of a test file, for all of its tests. */
-export async function startVmInstance(env: NodeJS.ProcessEnv = {}, existingDataDir?: string): Promise<VmInstance> {
+export async function startVmInstance(
+  env: NodeJS.ProcessEnv = {},
+  { dataDir: existing, fill }: DataDirOptions = {},
+): Promise<VmInstance> {
   let started: VmInstance | undefined
   // Runs before the clean-up of createDataDir, which kills what remains.
   addCleanUp({ after }, async () => {
@@ -87,8 +97,9 @@ export async function startVmInstance(env: NodeJS.ProcessEnv = {}, existingDataD
       await stop(started.instance)
     }
   })
-  const dataDir = existingDataDir ?? (await createDataDir({ after }))
-  if (existingDataDir) addCleanUp({ after }, () => killProcesses(existingDataDir))
+  const dataDir = existing ?? (await createDataDir({ after }))
+  if (existing) addCleanUp({ after }, () => killProcesses(existing))
+  fill?.(dataDir)
   const start = () => startInstance(dataDir, { env: { ...VM_ENV, ...env }, readyLimitMs: VM_READY_LIMIT_MS })
   const warren: VmInstance = {
     instance: await start(),
