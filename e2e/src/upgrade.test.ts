@@ -7,9 +7,9 @@ import { until } from '@warren/kit/testing/until'
 import { restore } from './support/back-up.ts'
 import { ROOT } from './support/instance.ts'
 import { checkCount, processClient } from './support/process-client.ts'
-import { RELEASES, type Release } from './support/releases.ts'
+import { cannotCheckOut, RELEASES, type Release } from './support/releases.ts'
 import { getSandbox, pauseSandbox, requestOk, resumeSandbox, runShell } from './support/sandboxes.ts'
-import { cannotCheckOut, ENVS, getUpgradeFixture, NUMBERS, type UpgradeFixture } from './support/upgrade-fixture.ts'
+import { ENVS, getUpgradeFixture, NUMBERS, type UpgradeFixture } from './support/upgrade-fixture.ts'
 import {
   cannotRunVms,
   startUnlessSkipped,

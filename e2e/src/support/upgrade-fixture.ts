@@ -3,7 +3,7 @@
  * switched off. It is made by that version's own code, from the history of this repository, and cached: with the memory of
  * its base it is too large to commit. docs/decisions/0028-upgrade-fixtures-from-history.md says why.
  */
-import { execFile, execFileSync, spawnSync } from 'node:child_process'
+import { execFile, execFileSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { existsSync, readFileSync } from 'node:fs'
 import { mkdir, readdir, readFile, rename, rm, stat, utimes, writeFile } from 'node:fs/promises'
@@ -42,12 +42,6 @@ export type UpgradeFixture = {
   backUp: string
   running: { id: string; ip: string }
   paused: { id: string; ip: string; processId: string }
-}
-
-/** The reason why a version cannot be tried, or false. */
-export function cannotCheckOut({ commit }: Release): string | false {
-  const { status } = spawnSync('git', ['cat-file', '-e', `${commit}^{commit}`], { cwd: ROOT })
-  return status === 0 ? false : `git has no commit ${commit} here; fetch the whole history: git fetch --unshallow`
 }
 
 export async function getUpgradeFixture(release: Release): Promise<UpgradeFixture> {
