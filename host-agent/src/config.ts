@@ -1,7 +1,7 @@
 /** The settings of the host agent. `npm run docs` lists them in docs/configuration.md. */
 import { totalmem } from 'node:os'
 import path from 'node:path'
-import { integer, list, readConfig, text, url } from '@warren/kit/config'
+import { ConfigError, flag, integer, list, readConfig, text, url } from '@warren/kit/config'
 import { instanceName } from '@warren/kit/instance-name'
 import {
   CACHE_DIR,
@@ -14,6 +14,9 @@ import {
   OTLP_ENDPOINT,
   REGION,
 } from '@warren/kit/shared-settings'
+import { findShape, SHAPES } from '@warren/protocol'
+
+const PREPARED_SHAPES = ['s-1vcpu-1gb', 's-1vcpu-256mb', 's-2vcpu-2gb', 's-4vcpu-4gb']
 
 export const SETTINGS = {
   dataDir: DATA_DIR,
@@ -66,6 +69,17 @@ export const SETTINGS = {
   backgroundImages: list('WARREN_BACKGROUND_IMAGES', {
     defaultText: 'devbox:1',
     description: 'Images, separated by commas, that are built in the background after the start. `none` builds none.',
+  }),
+  prepareShapes: list('WARREN_PREPARE_SHAPES', {
+    defaultText: PREPARED_SHAPES.join(', '),
+    description:
+      'Shapes, separated by commas, whose bases are booted before the first create, for WARREN_DEFAULT_ROOTFS and ' +
+      'WARREN_BACKGROUND_IMAGES, one at a time while the machine is idle. `none` boots none.',
+  }),
+  prepareAtOnce: flag('WARREN_PREPARE_AT_ONCE', {
+    default: false,
+    description: 'Whether bases are booted although the machine is busy.',
+    internal: true,
   }),
   guestCaFile: text('WARREN_GUEST_CA_FILE', {
     default: '',
@@ -123,7 +137,17 @@ export function readHostConfig(env: Record<string, string | undefined>) {
     memMib,
     poolMib: config.poolMib >= 0 ? config.poolMib : tenthMib,
     standbyMib: config.standbyMib >= 0 ? config.standbyMib : tenthMib,
+    prepareShapes: readShapes(config.prepareShapes),
     backgroundImages:
       config.backgroundImages.length > 0 ? config.backgroundImages.filter((name) => name !== 'none') : ['devbox:1'],
   }
+}
+
+function readShapes(names: readonly string[]): readonly string[] {
+  if (names.length === 0) return PREPARED_SHAPES
+  const shapes = names.filter((name) => name !== 'none')
+  const unknown = shapes.filter((name) => !findShape(name))
+  if (unknown.length === 0) return shapes
+  const known = SHAPES.map(({ id }) => id).join(', ')
+  throw new ConfigError(`WARREN_PREPARE_SHAPES names unknown shapes: ${unknown.join(', ')}; known are ${known}`)
 }

@@ -1,5 +1,6 @@
 /** What every function of the host agent gets as its first argument; built once in main.ts. Types only. */
 import type { Log } from '@warren/kit/log'
+import type { Activity } from './activity.ts'
 import type { Cgroups } from './cgroups/cgroups.ts'
 import type { Config } from './config.ts'
 import type { OperatorSettings } from './guest/operator-settings.ts'
@@ -35,6 +36,7 @@ export type Deps = {
   pool: Pool
   standby: Standby
   compactor: Compactor
+  activity: Activity
   /** A separate user id per slot, so that one QEMU process cannot touch another. */
   uidOf(slot: number): number
   /** Aborted when the host agent stops, to end background work. */

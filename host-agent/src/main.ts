@@ -29,6 +29,7 @@ import { createLog, type Log, logFormat } from '@warren/kit/log'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
 import { VERSION } from '@warren/kit/version'
 import { warrenCommand } from '@warren/kit/warren-command'
+import { createActivity } from './activity.ts'
 import { createHostApp } from './app.ts'
 import { pruneBases } from './bases/prune.ts'
 import { type Cgroups, openCgroups } from './cgroups/cgroups.ts'
@@ -153,6 +154,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     pool: createPool(() => deps, config.poolMib),
     standby: createStandby(() => deps, config.standbyMib),
     compactor: createCompactor(() => deps),
+    activity: createActivity(),
     uidOf: (slot) => FIRST_UID + (Number.parseInt(config.instance.slice(0, 3), 16) << 16) + (slot & 0xffff),
     stopping: signal,
     restoreLimiter: createLimiter(availableParallelism()),

@@ -5,7 +5,12 @@ import { readFileSync } from 'node:fs'
 const AVAILABLE_MIN_SHARE = 0.08
 
 export function isMemoryShort(): boolean {
+  const { availableMib, totalMib } = readMemory()
+  return availableMib < totalMib * AVAILABLE_MIN_SHARE
+}
+
+export function readMemory(): { availableMib: number; totalMib: number } {
   const text = readFileSync('/proc/meminfo', 'utf8')
-  const read = (name: string) => Number(new RegExp(`^${name}:\\s*(\\d+)`, 'm').exec(text)?.[1] ?? 0)
-  return read('MemAvailable') < read('MemTotal') * AVAILABLE_MIN_SHARE
+  const read = (name: string) => Number(new RegExp(`^${name}:\\s*(\\d+)`, 'm').exec(text)?.[1] ?? 0) / 1024
+  return { availableMib: read('MemAvailable'), totalMib: read('MemTotal') }
 }

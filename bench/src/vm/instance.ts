@@ -116,6 +116,7 @@ function renderEnv(dataDir: string, more: Readonly<Record<string, string>> = {})
     WARREN_RATE_LIMIT: '0',
     WARREN_INGRESS_RATE_LIMIT: '0',
     WARREN_BACKGROUND_IMAGES: 'none',
+    WARREN_PREPARE_SHAPES: 'none',
     // As under npm: Warren then stops when its parent process changes, which happens when the bench is killed.
     npm_lifecycle_event: 'bench',
     ...more,

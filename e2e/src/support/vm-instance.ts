@@ -55,7 +55,7 @@ export async function startUnlessSkipped<T extends object>(skip: string | false,
   }
 }
 
-export const VM_ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none' }
+export const VM_ENV = { WARREN_VMS: 'on', WARREN_BACKGROUND_IMAGES: 'none', WARREN_PREPARE_SHAPES: 'none' }
 /** The first start on a machine builds the image. */
 export const VM_READY_LIMIT_MS = scaleLimit(10 * 60_000)
 

@@ -15,7 +15,9 @@ import { createOverlay } from '../vmm/disk/qcow2/overlay.ts'
 import { guestSocketsIn, socketFolderOf } from '../vmm/folders.ts'
 import { launchQemu } from '../vmm/launch.ts'
 import type { Qmp } from '../vmm/qmp.ts'
+import { QEMU_OVERHEAD_MIB } from '../vmm/start.ts'
 import type { Base } from './base.ts'
+import type { Build } from './builds.ts'
 
 /**
  * Of one attempt. A guest that panics ends its attempt at once, so this is only for one that hangs. It must not end slow
@@ -25,7 +27,7 @@ const BOOT_LIMIT_MS = 240_000
 /** Of the guest's console, in the error when a boot fails. */
 const CONSOLE_LINES = 6
 
-export async function bootAndSave(deps: Deps, base: Base): Promise<void> {
+export async function bootAndSave(deps: Deps, base: Base, build: Build): Promise<void> {
   const signal = AbortSignal.any([AbortSignal.timeout(BOOT_LIMIT_MS), deps.stopping])
   const undo = new Undo()
   const id = `base-${base.key}`
@@ -33,7 +35,8 @@ export async function bootAndSave(deps: Deps, base: Base): Promise<void> {
   const work = path.join(base.folder, 'work')
   const disk = path.join(work, diskFile(0))
   try {
-    const qmp = await boot(deps, base, { id, consoleFile, work, disk }, undo, signal)
+    const cgroups = build.isBackground ? await createBackgroundCgroup(deps, id, base.shape.mem_mib, build, undo) : []
+    const qmp = await boot(deps, base, { id, consoleFile, work, disk, cgroups }, undo, signal)
     undo.add('abort listener', qmp.closeOnAbort(deps.stopping))
     const exited = qmp.closed.then(() => {
       throw new Error('the guest panicked or powered off')
@@ -61,10 +64,33 @@ export async function bootAndSave(deps: Deps, base: Base): Promise<void> {
   }
 }
 
+type BootPlan = { id: string; consoleFile: string; work: string; disk: string; cgroups: string[] }
+
+/** With it the boot gets only the CPU time that sandboxes leave, until a request waits for it. */
+async function createBackgroundCgroup(
+  deps: Deps,
+  id: string,
+  memMib: number,
+  build: Build,
+  undo: Undo,
+): Promise<string[]> {
+  undo.add('cgroup', () => deps.cgroups.remove(id))
+  const { procs } = await deps.cgroups.create(id, { memoryBytes: (2 * memMib + QEMU_OVERHEAD_MIB) * 1024 * 1024 })
+  await deps.cgroups.setBackground(id, true)
+  const bringForward = () =>
+    void deps.cgroups
+      .setBackground(id, false)
+      .catch((error) => deps.log.warn({ err: error, base: id }, 'failed to give a boot more CPU time'))
+  build.onForeground = bringForward
+  undo.add('switch to the foreground', () => delete build.onForeground)
+  if (!build.isBackground) bringForward() // A request joined meanwhile.
+  return procs
+}
+
 async function boot(
   deps: Deps,
   base: Base,
-  { id, consoleFile, work, disk }: { id: string; consoleFile: string; work: string; disk: string },
+  { id, consoleFile, work, disk, cgroups }: BootPlan,
   undo: Undo,
   signal: AbortSignal,
 ): Promise<Qmp> {
@@ -95,7 +121,7 @@ async function boot(
       },
       layers: [],
       logFile: path.join(base.folder, 'qemu.log'),
-      cgroups: [],
+      cgroups,
       outlivesHostAgent: false,
     },
     undo,

@@ -16,7 +16,7 @@ import { link, lstat, mkdir, readdir, readFile, rename, rm, stat, utimes } from 
 import path from 'node:path'
 import { syncFile, syncFolder } from '@warren/kit/files'
 import type { Deps } from '../deps.ts'
-import { type Lock, lock } from '../images/lock.ts'
+import { type Lock, lock, tryLock } from '../images/lock.ts'
 import { runCommandOrThrow } from '../run-command.ts'
 import { locateBase } from './base.ts'
 
@@ -32,12 +32,24 @@ const UNUSED_MS = 24 * 60 * 60_000
  * or if the folder cannot be used: then the base is for this data directory only.
  */
 export async function lockSharedBase(deps: SharedDeps, key: string): Promise<Lock | undefined> {
+  const onWait = () => deps.log.info({ base: key }, 'waiting for another Warren that boots the same base')
+  return withLockFile(deps, key, (file) => lock(file, onWait, deps.stopping))
+}
+
+/** The same without waiting: also undefined if another instance holds it. */
+export const tryLockSharedBase = (deps: SharedDeps, key: string): Promise<Lock | undefined> =>
+  withLockFile(deps, key, tryLock)
+
+async function withLockFile(
+  deps: SharedDeps,
+  key: string,
+  acquire: (file: string) => Promise<Lock | undefined>,
+): Promise<Lock | undefined> {
   if (deps.config.sharedBases === undefined) return undefined
   const folder = path.join(deps.config.sharedBases, 'locks')
-  const onWait = () => deps.log.info({ base: key }, 'waiting for another Warren that boots the same base')
   try {
     await mkdir(folder, { recursive: true, mode: 0o700 })
-    return await lock(path.join(folder, await sharedName(key)), onWait, deps.stopping)
+    return await acquire(path.join(folder, await sharedName(key)))
   } catch (error) {
     deps.stopping.throwIfAborted()
     deps.log.warn({ err: error, folder }, 'failed to lock a shared base: it is not shared')

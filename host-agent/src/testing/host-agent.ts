@@ -19,7 +19,13 @@ const STOP_LIMIT_MS = 10_000
 export async function startHostAgent(): Promise<{ socket: string; dataDir: string; cidr: string }> {
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-host-agent-'))
   const dataDir = path.join(folder, 'data')
-  const env = { ...process.env, WARREN_DATA_DIR: dataDir, WARREN_BACKGROUND_IMAGES: 'none', WARREN_LOG_LEVEL: 'fatal' }
+  const env = {
+    ...process.env,
+    WARREN_DATA_DIR: dataDir,
+    WARREN_BACKGROUND_IMAGES: 'none',
+    WARREN_PREPARE_SHAPES: 'none',
+    WARREN_LOG_LEVEL: 'fatal',
+  }
   const { runDir, instance } = readHostConfig(env)
   recordInstance(instance)
   const child = spawn(process.execPath, [path.resolve(import.meta.dirname, '../main.ts')], {

@@ -41,7 +41,7 @@ export type VmmPlan = {
 }
 
 /** Needed beside the guest's memory: QEMU itself, its device buffers, and under emulation the translated code. */
-const QEMU_OVERHEAD_MIB = 512
+export const QEMU_OVERHEAD_MIB = 512
 const MIB = 1024 * 1024
 
 export const startVmm = (deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSignal): Promise<Vmm> =>

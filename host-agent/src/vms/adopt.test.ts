@@ -6,6 +6,7 @@ import { existsSync, mkdirSync, readdirSync, readFileSync, writeFileSync } from 
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import { setImmediate } from 'node:timers/promises'
+import { createActivity } from '../activity.ts'
 import type { Deps } from '../deps.ts'
 import { makeFolder } from '../images/testing.ts'
 import { createMetrics } from '../observe/metrics.ts'
@@ -49,6 +50,7 @@ async function start(t: TestContext, records: StoredVm[], generations: number[] 
   }
   const deps = {
     metrics: createMetrics(),
+    activity: createActivity(),
     config: { dataDir, runDir },
     machine: { binary: 'fake-qemu' },
     uidOf: (slot: number) => process.getuid!() - FAKE_QEMU_SLOT + slot,

@@ -116,7 +116,7 @@ export class Vms {
   }
 
   #measure<Response extends object>(operation: Parameters<typeof measureOperation>[1], work: () => Promise<Response>) {
-    return measureOperation(this.#deps.metrics, operation, work)
+    return this.#deps.activity.run(() => measureOperation(this.#deps.metrics, operation, work))
   }
 
   async connect(id: string, port: number, signal: AbortSignal): Promise<Socket> {
