@@ -14,6 +14,7 @@ import { createCli } from '../cli/src/cli.ts'
 import { SETTINGS as CLI_SETTINGS, CLIENT_SETTINGS } from '../cli/src/config.ts'
 import { createAdminCommand } from '../control-plane/src/admin/cli.ts'
 import { SETTINGS as CONTROL_PLANE_SETTINGS } from '../control-plane/src/config.ts'
+import { createBasesCommand } from '../host-agent/src/bases/main.ts'
 import { SETTINGS as HOST_AGENT_SETTINGS } from '../host-agent/src/config.ts'
 import { createDoctorCommand } from '../host-agent/src/doctor/main.ts'
 import { createImagesCommand } from '../host-agent/src/images/main.ts'
@@ -81,7 +82,9 @@ function renderCommands(): string {
   const cli = createCli()
   const programs = [
     createAdminCommand(),
-    ...[createImagesCommand, createSnapshotsCommand, createDoctorCommand].map((create) => create(process)),
+    ...[createImagesCommand, createBasesCommand, createSnapshotsCommand, createDoctorCommand].map((create) =>
+      create(process),
+    ),
   ]
   const isProgram = (command: Command) => programs.some((program) => program.name() === fullName(command))
   const own = cli.commands.filter((command) => !isProgram(command))

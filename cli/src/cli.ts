@@ -1,6 +1,6 @@
 /**
  * The commands of `warren`. Those that belong to a service are separate programs, started with their arguments
- * unchanged: `admin` of the control plane, `images`, `snapshots` and `doctor` of the host agent.
+ * unchanged: `admin` of the control plane, `images`, `bases`, `snapshots` and `doctor` of the host agent.
  */
 import { VERSION } from '@warren/kit/version'
 import { spellCommand, warrenCommand } from '@warren/kit/warren-command'
@@ -33,6 +33,12 @@ const PROGRAMS = [
     name: 'images',
     description: 'list, build, import and remove images',
     file: 'host-agent/src/images/main.ts',
+    needsDatabase: false,
+  },
+  {
+    name: 'bases',
+    description: 'list and prepare bases, the booted machines that sandboxes are cloned from',
+    file: 'host-agent/src/bases/main.ts',
     needsDatabase: false,
   },
   {

@@ -1,6 +1,7 @@
 /** What `warren start` prints. */
+
+import { Board, type Task } from '@warren/kit/board'
 import { errorText } from '@warren/kit/error-text'
-import { Board, type Task } from './board.ts'
 
 const board = new Board(process.stdout)
 

@@ -73,6 +73,9 @@ const WAYS: Way[] = [
   },
 ]
 
+/** So that bases are booted in the background when a stop comes, however busy the machine is. */
+const ENV = { ...VM_ENV, WARREN_PREPARE_SHAPES: 's-1vcpu-256mb, s-2vcpu-2gb', WARREN_PREPARE_AT_ONCE: 'true' }
+
 /** On this one, bases exist from the earlier stops on, so that its stops come while pools are filled. */
 const usedDataDir = cannotRunVms ? '' : await createDataDir({ after })
 
@@ -86,7 +89,7 @@ for (let i = 0; i < STOPS; i++) {
     const dataDir = isNew ? await createDataDir(t) : usedDataDir
     const command = way.command?.([process.execPath, 'cli/src/main.ts', 'start'])
     // A new one boots its bases, because it has no access to those that other data directories booted.
-    const env = { ...VM_ENV, ...(isNew && { WARREN_SHARED_BASES: 'none' }) }
+    const env = { ...ENV, ...(isNew && { WARREN_SHARED_BASES: 'none' }) }
     const launched = launch(dataDir, { env, ...(command && { command }) })
     await passTime(afterMs, 'the stop comes at a random moment of the start')
 
@@ -100,13 +103,13 @@ for (let i = 0; i < STOPS; i++) {
 test('after everything was killed, the next start removes what was left, and its stop leaves nothing', {
   skip: cannotRunVms,
 }, async () => {
-  const killed = await startInstance(usedDataDir, { env: VM_ENV, readyLimitMs: VM_READY_LIMIT_MS })
+  const killed = await startInstance(usedDataDir, { env: ENV, readyLimitMs: VM_READY_LIMIT_MS })
   await until(() => listLeftovers(usedDataDir).some(({ name }) => name.includes('qemu')), 'a pool is being filled')
   for (const pid of listProcesses(usedDataDir)) kill(pid, 'SIGKILL')
   await killed.exited
   const strays = listLeftovers(usedDataDir).filter(({ kind }) => kind === 'process')
 
-  const instance = await startInstance(usedDataDir, { env: VM_ENV, readyLimitMs: VM_READY_LIMIT_MS })
+  const instance = await startInstance(usedDataDir, { env: ENV, readyLimitMs: VM_READY_LIMIT_MS })
   const left = new Set(listLeftovers(usedDataDir).map(({ name }) => name))
   assert.equal(await stop(instance), 0)
 

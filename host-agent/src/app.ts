@@ -11,6 +11,9 @@ import {
   respondFailure,
 } from '@warren/kit/host-router'
 import { findRelayedGuestRoute, type HostState, type HostVmCreateBody, type HostVmCreated } from '@warren/protocol'
+import { listBuilds } from './bases/ensure.ts'
+import { listBases } from './bases/list.ts'
+import { prepareBase } from './bases/prepare.ts'
 import type { Deps } from './deps.ts'
 import { NO_MEMORY_LIMIT_MB } from './guest/channel.ts'
 import { relayToGuest } from './guest/relay-to-guest.ts'
@@ -69,6 +72,8 @@ const createHandlers = (deps: Deps, vms: Vms): HostHandlers => ({
   getVmNetwork: ({ params }) => vms.reportNetwork(params.id),
   listNetworks: () => vms.listNetworks(),
   collectSnapshots: () => deps.snapshots.collect(UNNAMED_OBJECT_MAX_AGE_MS),
+  listBases: async () => ({ bases: await listBases(deps, vms.records(), listBuilds()) }),
+  prepareBase: ({ body }) => deps.activity.run(() => prepareBase(deps, body)),
   connectToPort: ({ params, stream }) => relayToPort(vms, stream, params.id, parsePort(params.port)),
   callGuest: ({ method, params, search, stream }) =>
     callGuest(vms, stream, params.id, { method, path: `/${params['*']}`, search }),

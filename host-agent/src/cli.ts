@@ -1,5 +1,5 @@
 /**
- * What the command-line programs of the host agent (`warren images`, `warren snapshots`, `warren doctor`) share.
+ * What the command-line programs of the host agent (`warren images`, `warren bases`, `warren snapshots`, `warren doctor`) share.
  *
  * Exit status: 0 on success, 1 when the command failed, 2 for a wrong command line, which is answered with the help.
  */

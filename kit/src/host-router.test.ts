@@ -51,6 +51,8 @@ const REQUESTS: Record<HostRouteName, [path: string, body?: object]> = {
   getVmNetwork: [`/v1/vms/${ID}/network`],
   listNetworks: ['/v1/networks'],
   collectSnapshots: ['/v1/snapshots/collect'],
+  listBases: ['/v1/bases'],
+  prepareBase: ['/v1/bases', { image: 'debian:13', vcpu: 1, mem_mib: 256, disk_mib: 1024 }],
   connectToPort: [`/v1/vms/${ID}/ports/8080`],
   callGuest: [`/v1/vms/${ID}/guest/processes/proc_1/wait?scope=tree`],
 }

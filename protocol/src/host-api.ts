@@ -8,6 +8,7 @@
  *   createVm, resumeVm      when the guest agent has answered
  *   pauseVm                 when the generation is durable
  *   forkVm                  when the children exist, paused and still without an identity
+ *   prepareBase             when the base is ready, which may take minutes; it is built to its end if the caller disconnects
  *   deleteVm                when the VM is gone; also succeeds for a VM that never existed here
  *   connectToPort           200 when the TCP connection is established; then both bodies are its bytes
  *   callGuest               when the guest agent responds (guest-routes.ts); both bodies are streamed
@@ -232,6 +233,47 @@ export const HostSnapshotsCollected = Type.Object({
 })
 export type HostSnapshotsCollected = Static<typeof HostSnapshotsCollected>
 
+export const HOST_BASE_STATES = ['ready', 'building', 'superseded', 'damaged'] as const
+
+/** A VM that was booted once and saved, for one image, shape and disk size. New VMs are clones of it. */
+export const HostBase = Type.Object({
+  key: Type.String({
+    description: 'Names it on this host; the same for the same image, shape, disk, kernel and QEMU.',
+  }),
+  image: Type.Optional(Type.String({ description: 'Name of the image; absent if it is not known any more.' })),
+  vcpu: Type.Integer(),
+  mem_mib: Type.Integer(),
+  disk_mib: Type.Integer({ description: 'A VM with a larger disk starts from it as well.' }),
+  state: Type.Enum(HOST_BASE_STATES, {
+    description:
+      '`superseded`: of an older image, kernel, QEMU or guest agent; VMs that were made from it still need it. ' +
+      '`damaged`: its files do not match their checksums; VMs that were made from it cannot be resumed from disk.',
+  }),
+  progress: Type.Optional(Type.String({ description: 'Of a build, as text for people.' })),
+  size_bytes: Type.Integer({ description: 'Size on disk, without the image.' }),
+  vms: Type.Integer({ description: 'Number of VMs on this host, running or saved, that were made from it.' }),
+  made_at: Type.Optional(Timestamp),
+})
+export type HostBase = Static<typeof HostBase>
+
+export const HostBases = Type.Object({ bases: Type.Array(HostBase) })
+export type HostBases = Static<typeof HostBases>
+
+export const HostBaseBody = Type.Object({
+  image: Type.String({ description: 'Name of an image on this host.' }),
+  vcpu: Type.Integer({ minimum: 1, maximum: 64 }),
+  mem_mib: Type.Integer({ minimum: 128 }),
+  disk_mib: Type.Integer({ minimum: 1 }),
+})
+export type HostBaseBody = Static<typeof HostBaseBody>
+
+export const HostBasePrepared = Type.Object({
+  key: Type.String(),
+  booted: Type.Boolean({ description: 'False if the base existed before, here or in another data directory.' }),
+  took_ms: Type.Number(),
+})
+export type HostBasePrepared = Static<typeof HostBasePrepared>
+
 export const HostFenceQuery = Type.Object({ fence: Type.Integer({ minimum: 1 }) })
 
 /**
@@ -260,6 +302,8 @@ export const HOST_ROUTES = {
   listNetworks: { method: 'GET', path: '/v1/networks', response: HostNetworks },
   /** Removes snapshot objects that no manifest names. */
   collectSnapshots: { method: 'POST', path: '/v1/snapshots/collect', response: HostSnapshotsCollected },
+  listBases: { method: 'GET', path: '/v1/bases', response: HostBases },
+  prepareBase: { method: 'POST', path: '/v1/bases', body: HostBaseBody, response: HostBasePrepared },
   connectToPort: { method: 'POST', path: '/v1/vms/:id/ports/:port' },
   callGuest: { method: '*', path: '/v1/vms/:id/guest/*' },
 } as const satisfies Record<string, HostRoute>

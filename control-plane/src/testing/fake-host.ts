@@ -128,6 +128,8 @@ export class FakeHost extends FakeVms {
       getVmNetwork: ({ params }) => this.getNetwork(params.id),
       listNetworks: () => this.listNetworks(),
       collectSnapshots: () => ({ removed: 0, bytes: 0 }),
+      listBases: () => ({ bases: this.listBases() }),
+      prepareBase: ({ body }) => this.prepareBase(body),
       connectToPort: ({ params, stream }) => this.#connectToPort(params.id, parsePort(params.port), stream),
       callGuest: ({ method, params, search, stream }) =>
         this.#callGuest(params.id, method, new URL(`/guest/${params['*']}${search}`, 'http://host'), stream),

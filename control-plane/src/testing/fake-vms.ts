@@ -9,6 +9,9 @@ import { cp, mkdtemp, readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import {
   HOST_NETWORK_DEFAULT,
+  type HostBase,
+  type HostBaseBody,
+  type HostBasePrepared,
   type HostImage,
   type HostNetworks,
   type HostVm,
@@ -28,6 +31,8 @@ import type { FakeGuest } from './fake-guest.ts'
 import { FakeNetwork } from './fake-network.ts'
 import { endCommands, endGuest, FakeHostFailure, type FakeVm, type VmHooks } from './fake-vm.ts'
 
+/** A larger disk grows from a base of this size. */
+const BASE_DISK_MAX_MIB = 10_240
 const HOLDS_MEMORY: HostVm['state'][] = ['creating', 'running', 'pausing', 'resuming']
 
 export class FakeVms {
@@ -38,6 +43,7 @@ export class FakeVms {
   protected readonly folder: string
   /** The fences of deleted VMs: a create that arrives late must not bring them back. */
   readonly #tombstones = new Map<string, number>()
+  readonly #bases = new Map<string, HostBase>()
   /** Incremented when the agent dies, which cancels its operations. */
   #incarnation = 0
 
@@ -61,9 +67,7 @@ export class FakeVms {
   /** `cancelled` rejects when the caller disconnects or the time is up. Unlike other operations, a create is undone then. */
   async createVm(body: HostVmCreateBody, cancelled: Promise<never>): Promise<{ spawn_ms: number; how: 'clone' }> {
     this.#checkNew(body)
-    const image = this.images.find((one) => one.name === body.image && one.state === 'ready')
-    if (!image) throw new FakeHostFailure('image_not_ready', body.image)
-    if (body.disk_mib < (image.min_disk_mib ?? 0)) throw new FakeHostFailure('disk_too_small', body.image)
+    this.#checkImage(body)
     this.#checkRoom(body.id, body)
     const vm = this.#newVm(body, 'creating', await mkdtemp(path.join(this.folder, 'vm-')))
     const unlessCancelled = <T>(work: T) => Promise.race([work, cancelled])
@@ -71,12 +75,34 @@ export class FakeVms {
       await unlessCancelled(this.hooks.beforeCreate?.(body))
       if (this.vms.get(body.id) !== vm) throw new FakeHostFailure('fence_lost', 'deleted during the create')
       vm.state = 'running'
+      this.prepareBase(body)
       await unlessCancelled(this.hooks.afterCreate?.(body))
       return { spawn_ms: 12.5, how: 'clone' }
     } catch (error) {
       if (this.vms.get(body.id) === vm) this.vms.delete(body.id)
       throw error
     }
+  }
+
+  listBases(): HostBase[] {
+    return [...this.#bases.values()]
+  }
+
+  prepareBase({ image, vcpu, mem_mib, disk_mib }: HostBaseBody): HostBasePrepared {
+    this.#checkImage({ image, disk_mib })
+    if (mem_mib > this.memMib) throw new FakeHostFailure('no_capacity', `the host has ${this.memMib} MiB`)
+    const base = { image, vcpu, mem_mib, disk_mib: Math.min(disk_mib, BASE_DISK_MAX_MIB) }
+    const key = Object.values(base).join(' ')
+    const booted = !this.#bases.has(key)
+    const made_at = new Date().toISOString()
+    if (booted) this.#bases.set(key, { key, ...base, state: 'ready', size_bytes: 1, vms: 0, made_at })
+    return { key, booted, took_ms: 1 }
+  }
+
+  #checkImage({ image: name, disk_mib }: { image: string; disk_mib: number }): void {
+    const image = this.images.find((one) => one.name === name && one.state === 'ready')
+    if (!image) throw new FakeHostFailure('image_not_ready', name)
+    if (disk_mib < (image.min_disk_mib ?? 0)) throw new FakeHostFailure('disk_too_small', name)
   }
 
   async pauseVm(id: string, { fence }: HostVmPauseBody): Promise<HostVmPaused> {

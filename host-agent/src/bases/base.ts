@@ -48,7 +48,7 @@ export async function getBase(deps: Deps, wanted: { base: string; baseId: string
 }
 
 /** Undefined if there is no base with this key, or its manifest cannot be read. */
-export async function readBase(deps: Deps, key: string): Promise<Base | undefined> {
+export async function readBase(deps: Pick<Deps, 'config'>, key: string): Promise<Base | undefined> {
   const place = locateBase(deps, key)
   const text = await readFile(path.join(place.folder, 'manifest.json'), 'utf8').catch(() => undefined)
   if (text === undefined) return undefined

@@ -20,6 +20,7 @@ async function start(t: TestContext, bases: Record<string, object | undefined>, 
     machine: CURRENT.machine,
     kernel: { digest: CURRENT.kernel },
     initramfs: { digest: CURRENT.initramfs },
+    operatorSettings: { ca_certificates: [], default_envs: {} },
     images: {
       list: async () => [{ name: 'debian:13', state: 'ready' }],
       find: async () => ({ digest: 'debian' }),
@@ -37,6 +38,7 @@ test('a base of the current inputs stays, one of older inputs is removed', async
     kernel: { ...CURRENT, kernel: 'k1' },
     qemu: { ...CURRENT, machine: { version: '7.1' } },
     image: { ...CURRENT, image: 'ubuntu' },
+    proxy: { ...CURRENT, operatorSettings: 'of a proxy that is not set any more' },
   })
 
   await pruneBases(deps, [])

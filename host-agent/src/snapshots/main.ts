@@ -1,11 +1,10 @@
 /** `warren snapshots`: lists, verifies and cleans up snapshots. Works while Warren runs and while it does not. */
 import { closeSync, existsSync, openSync } from 'node:fs'
-import http2 from 'node:http2'
-import net from 'node:net'
 import path from 'node:path'
 import type { Command } from 'commander'
 import { createCommand, runCli, type Terminal } from '../cli.ts'
 import { type Config, readHostConfig } from '../config.ts'
+import { callHost, isListening } from '../host-client.ts'
 import { acquireProcessLock } from '../process-lock.ts'
 import { findVmmRecord } from '../vms/record.ts'
 import { openRegistry } from '../vms/registry.ts'
@@ -100,7 +99,7 @@ function findDamage(store: SnapshotStore, { sandbox, generation }: SnapshotLine)
  * runs, its lock is held meanwhile, so that none starts.
  */
 async function collect(config: Config): Promise<{ removed: number; bytes: number }> {
-  if (await isListening(config.socket)) return requestCollect(config.socket)
+  if (await isListening(config.socket)) return callHost(config, 'collectSnapshots')
   const release = await acquireProcessLock('netd', config.instance)
   try {
     const store = await openSnapshotStore(path.join(config.dataDir, 'snapshots'))
@@ -117,26 +116,6 @@ async function collect(config: Config): Promise<{ removed: number; bytes: number
     return await store.collect()
   } finally {
     release()
-  }
-}
-
-function isListening(socket: string): Promise<boolean> {
-  return new Promise((resolve) => {
-    const connection = net.connect(socket)
-    connection.once('connect', () => resolve(true)).once('error', () => resolve(false))
-    connection.once('connect', () => connection.destroy())
-  })
-}
-
-async function requestCollect(socket: string): Promise<{ removed: number; bytes: number }> {
-  const session = http2.connect('http://host', { createConnection: () => net.connect(socket) })
-  try {
-    const stream = session.request({ ':method': 'POST', ':path': '/v1/snapshots/collect' })
-    const chunks: Buffer[] = []
-    for await (const chunk of stream) chunks.push(chunk as Buffer)
-    return JSON.parse(Buffer.concat(chunks).toString('utf8'))
-  } finally {
-    session.close()
   }
 }
 

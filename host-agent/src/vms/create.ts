@@ -13,6 +13,7 @@ import type { Base } from '../bases/base.ts'
 import { type EnsuredBase, ensureBase } from '../bases/ensure.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
+import { getImage } from '../images/get-image.ts'
 import { Undo } from '../undo.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
 import { growDisk } from '../vmm/disk/live.ts'
@@ -87,11 +88,7 @@ async function startVm(
 }
 
 async function getBase(deps: Deps, request: HostVmCreateBody, signal: AbortSignal): Promise<EnsuredBase> {
-  const image = await deps.images.find(request.image)
-  if (!image) throw new HostError('image_not_ready', await describeImage(deps, request.image))
-  if (request.disk_mib < image.minDiskMib) {
-    throw new HostError('disk_too_small', `${request.image} needs a disk of at least ${image.minDiskMib} MiB`)
-  }
+  const image = await getImage(deps, request)
   const shape = { vcpu: request.vcpu, mem_mib: request.mem_mib }
   // The build continues: the base serves the next create.
   return abortable(ensureBase(deps, image, shape, request.disk_mib), signal).catch((error) => {
@@ -140,10 +137,4 @@ async function setUp(
   await applyIdentity(vmm, { address: ip, hostname, envs, ssh_pubkeys }, { isNew: true }, signal)
   // Last: under a quota of a quarter of a core the start would take four times as long.
   await span('limit CPU', () => deps.cgroups.limitCpu(vmm.record.id, cpu_quota_pct))
-}
-
-async function describeImage(deps: Deps, name: string): Promise<string> {
-  const image = (await deps.images.list()).find((one) => one.name === name)
-  if (!image) return `${name} is not on this host`
-  return `${name} is ${image.state}${image.progress ? `: ${image.progress}` : ''}`
 }

@@ -53,6 +53,10 @@ export function testHostContract(host: ContractHost): void {
     ...{ id: newVmId(), fence: 1, ...SIZE, image: host.image, ip: host.newAddress(), hostname: 'contract' },
     ...{ envs: {}, ssh_pubkeys: [], network: HOST_NETWORK_DEFAULT, limit_ms: LIMIT_MS, ...more },
   })
+  const baseBody = (more: object = {}) => {
+    const { cpu_quota_pct: _, ...size } = SIZE
+    return { image: host.image, ...size, ...more }
+  }
   const resumeBody = (fence: number, more: Partial<HostVmResumeBody> = {}): HostVmResumeBody => ({
     ...{ fence, cpu_quota_pct: 100, ip: host.newAddress(), hostname: 'contract', envs: {}, ssh_pubkeys: [] },
     ...{ network: HOST_NETWORK_DEFAULT, limit_ms: LIMIT_MS, ...more },
@@ -108,6 +112,8 @@ export function testHostContract(host: ContractHost): void {
         ['POST', `/v1/vms/${id}/ports/0`, '', 'invalid'],
         ['POST', `/v1/vms/${id}/ports/65536`, '', 'invalid'],
         ['POST', `/v1/vms/${id}/ports/http`, '', 'invalid'],
+        ['POST', '/v1/bases', JSON.stringify({ image: host.image }), 'invalid'],
+        ['POST', '/v1/bases', JSON.stringify({ ...baseBody(), vcpu: 0 }), 'invalid'],
         ['GET', `/v1/vms/${id}/guest/ready`, undefined, 'not_found'],
         ['GET', `/v1/vms/${id}/guest/no-such-route`, undefined, 'not_found'],
       ]
@@ -116,6 +122,33 @@ export function testHostContract(host: ContractHost): void {
         checkFailure(`${method} ${path}`, response)
         assert.equal(response.body.code, code, `${method} ${path}`)
       }
+    })
+
+    test('prepares a base once, and lists it', async () => {
+      const first = await call('prepareBase', {}, baseBody())
+      const [second, larger] = await Promise.all([
+        call('prepareBase', {}, baseBody()),
+        call('prepareBase', {}, baseBody({ disk_mib: SIZE.disk_mib + 1024 })),
+      ])
+
+      assert.equal(first.status, 200, JSON.stringify(first.body))
+      for (const { body } of [second, larger]) {
+        assert.deepEqual([body.key, body.booted], [first.body.key, false])
+      }
+      const { bases } = (await call('listBases')).body
+      const { size_bytes, made_at, ...base } = bases.find(({ key }: { key: string }) => key === first.body.key)
+      assert.deepEqual(base, { key: first.body.key, ...baseBody(), state: 'ready', vms: 0 })
+      assert.ok(size_bytes > 0 && Date.parse(made_at) <= Date.now(), `${size_bytes} ${made_at}`)
+    })
+
+    test('prepares no base without its image, on a disk that is too small, or with more memory than it has', async () => {
+      const { body: before } = await call('listBases')
+
+      assert.equal(await codeOf('prepareBase', {}, baseBody({ image: 'none:1' })), 'image_not_ready')
+      assert.equal(await codeOf('prepareBase', {}, baseBody({ disk_mib: 1 })), 'disk_too_small')
+      assert.equal(await codeOf('prepareBase', {}, baseBody({ mem_mib: 100_000_000 })), 'no_capacity')
+
+      assert.deepEqual((await call('listBases')).body, before)
     })
 
     test('does not find it, and takes no fence from such a request', async () => {

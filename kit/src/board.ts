@@ -1,7 +1,7 @@
 /**
- * What `warren start` shows while it works. On a terminal every running task has one line at the bottom, which is updated
- * in place, and finished tasks and messages scroll away above them. Elsewhere (a pipe, a log file) each task prints one line
- * per phase and one when it ends.
+ * What `warren start` and `warren bases prepare` show while they work. On a terminal every running task has one line at the
+ * bottom, which is updated in place, and finished tasks and messages scroll away above them. Elsewhere (a pipe, a log file)
+ * each task prints one line per phase and one when it ends.
  *
  * A task reports `phase: detail`, for example `installing Debian trixie: 42 %: Setting up libc6`. The detail is shown on a
  * terminal only.
