@@ -21,7 +21,8 @@ test('a stop without sandboxes leaves nothing on the machine', { skip: cannotRun
   const kinds = new Set(listLeftovers(dataDir).map(({ kind }) => kind))
   await deleteAllSandboxes({ instance, client })
 
-  assert.equal(await stop(instance), 0)
+  const code = await stop(instance)
+  assert.equal(code, 0, instance.output())
 
   assert.deepEqual(kinds, new Set(['process', 'folder', 'cgroup', 'namespace', 'interface', 'table', 'route']))
   assert.deepEqual(listLeftovers(dataDir), [])
