@@ -60,6 +60,8 @@ import { waitForAll } from './wait-for-all.ts'
 
 /** `warren start` kills a host agent that needs longer than this plus half a second (cli/src/host-agent.ts). */
 const STOP_LIMIT_MS = 5_000
+/** After the death of `warren start`, which would have cleaned up what a stop within its limit leaves. */
+const ORPHAN_STOP_LIMIT_MS = 60_000
 /** Of it, so that nothing before it can use it up. Killing a handful of VMMs takes about 200 ms, the network as long. */
 const RESERVED_MS = { vmms: 800, launcher: 700, leftovers: 1_500 }
 /** The launcher stores nothing, so one that is busy is killed. */
@@ -78,7 +80,7 @@ const log = createLog({
 const stack = new StopStack()
 const stopping = new AbortController()
 onStopSignal(() => void stop(0))
-process.on('disconnect', () => void stop(0))
+process.on('disconnect', () => void stop(0, ORPHAN_STOP_LIMIT_MS))
 process.on('uncaughtException', (error) => die(error))
 process.on('unhandledRejection', (error) => die(error))
 
@@ -240,10 +242,10 @@ async function withProgress<T>(what: string, work: () => Promise<T>): Promise<T>
   return work()
 }
 
-async function stop(exitCode: number): Promise<never> {
+async function stop(exitCode: number, limitMs = STOP_LIMIT_MS): Promise<never> {
   stopping.abort(new Error('the host agent is stopping'))
   stack.add('the start', () => started.catch(() => {})) // Its error is reported where it is awaited.
-  const failed = await stack.run(log, STOP_LIMIT_MS)
+  const failed = await stack.run(log, limitMs)
   process.exit(failed.length > 0 ? 1 : exitCode)
 }
 
