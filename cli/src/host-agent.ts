@@ -14,8 +14,11 @@ export type HostAgent = Child<{ socket: string }>
 const START_LIMIT_MS = 30 * 60_000
 /** The host agent limits its own stop to 5 s (STOP_LIMIT_MS in host-agent/src/main.ts). */
 const STOP_LIMIT_MS = 5_500
-/** What it does takes less than a second; it first waits for child processes of the killed host agent to exit. */
-const CLEAN_UP_LIMIT_MS = 4_000
+/**
+ * What it does takes less than a second; it first waits for child processes of the killed host agent to exit. The limit is
+ * for a machine so slow that the host agent could not stop in time: there it needs seconds, and without it all stays.
+ */
+const CLEAN_UP_LIMIT_MS = 20_000
 
 export const canRunVms = (env: NodeJS.ProcessEnv): boolean =>
   process.getuid?.() === 0 && process.arch === 'x64' && areVmsEnabled(env)

@@ -20,7 +20,7 @@ import {
   writeInstanceFile,
 } from './instance-file.ts'
 
-/** A service that loses its launcher stops automatically; it has 7 s to do so. */
+/** A service that loses its launcher stops automatically, in a few seconds unless the machine is very slow. */
 const ORPHAN_LIMIT_MS = 8_000
 
 /** Also stops the services that a killed predecessor left running. Returns the new content of the instance file. */

@@ -35,9 +35,9 @@ import { Supervisor } from './supervisor.ts'
  * The services limit their own stops so that all of them together end within 10 s. The rest is for cleaning up after a
  * host agent that hung or was killed.
  */
-const STOP_LIMIT_MS = 14_000
+const STOP_LIMIT_MS = 30_000
 /** Of it, so that a service that hangs cannot use up the time of the next one. */
-const RESERVED_MS = { hostAgent: 5_500, cleanUp: 4_000, database: 1_000 }
+const RESERVED_MS = { hostAgent: 5_500, cleanUp: 20_000, database: 1_000 }
 /** PostgreSQL does not start with less free space than this. */
 const DISK_MIN_MIB = 100
 
