@@ -42,7 +42,9 @@ describe('the public Python client', { skip: cannotRun, timeout: VM_STORIES_LIMI
 
     const story = promisify(execFile)(python!, [path.join(FOLDER, 'client_story.py')], { env, timeout: STORY_LIMIT_MS })
 
-    const { stdout } = await story.catch((error) => assert.fail(`${error.stdout}\n${error.stderr}`))
+    const { stdout } = await story.catch(({ code, signal, stdout, stderr }) =>
+      assert.fail(`ended with ${code ?? signal}:\n${stdout}\n${stderr}`),
+    )
     assert.match(stdout, /^probes\n.*\nan unknown host\n$/s)
   })
 })

@@ -23,7 +23,7 @@ export const RELEASES: readonly Release[] = [
     cidr: '100.96.0.0/16',
     mappedAddress: '172.30.0.2',
   },
-  { version: '0.2.0', cidr: '100.97.0.0/16', commit: '61837e5467a20c127cd1dc58280fa8a39cb943e7' },
+  { version: 'version 0.2.0', cidr: '100.97.0.0/16', commit: '61837e5467a20c127cd1dc58280fa8a39cb943e7' },
 ]
 
 /** The reason why a version cannot be tried, or false. With `CI=true` a skip for it is a failure. */
