@@ -3,7 +3,7 @@
 import assert from 'node:assert/strict'
 import { execFile, spawnSync } from 'node:child_process'
 import { createHash } from 'node:crypto'
-import { existsSync, readFileSync, renameSync, rmSync } from 'node:fs'
+import { readFileSync, renameSync, rmSync } from 'node:fs'
 import { homedir } from 'node:os'
 import path from 'node:path'
 import { describe, test } from 'node:test'
@@ -58,9 +58,10 @@ function installClient(): string | undefined {
   const staging = `${venv}.${process.pid}`
   const run = (command: string, ...args: string[]) =>
     spawnSync(command, args, { timeout: INSTALL_LIMIT_MS, stdio: 'ignore' }).status === 0
-  if (!existsSync(venv)) {
+  if (!run(`${venv}/bin/python`, '--version')) {
+    rmSync(venv, { recursive: true, force: true }) // Its Python was removed or upgraded.
     if (
-      !run('python3', '-m', 'venv', staging) ||
+      !run(findPython(), '-m', 'venv', staging) ||
       !run(`${staging}/bin/python`, '-m', 'pip', 'install', '-qr', requirements)
     ) {
       rmSync(staging, { recursive: true, force: true })
@@ -69,4 +70,12 @@ function installClient(): string | undefined {
     renameSync(staging, venv)
   }
   return `${venv}/bin/python`
+}
+
+/** The program itself: a link to it from the PATH of one test run does not outlive that run. */
+function findPython(): string {
+  const { status, stdout } = spawnSync('python3', ['-c', 'import os, sys; print(os.path.realpath(sys.executable))'], {
+    encoding: 'utf8',
+  })
+  return status === 0 ? stdout.trim() : 'python3'
 }
