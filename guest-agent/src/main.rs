@@ -38,6 +38,9 @@ fn main() -> ExitCode {
     // SAFETY: plain umask. Files created for the user then have exactly the requested modes.
     unsafe { libc::umask(0o022) };
     let is_init = std::process::id() == 1;
+    if is_init {
+        restore_default_faults();
+    }
     let result = if is_init { start_machine() } else { Ok(()) }.and_then(|()| serve(is_init));
     if let Err(error) = result {
         log(&format!("fatal: {error}"));
@@ -46,6 +49,15 @@ fn main() -> ExitCode {
         shutdown::turn_off();
     }
     ExitCode::FAILURE
+}
+
+/// The kernel drops signals that the init process has no handler for, unless a real fault raised them. Rust's runtime has
+/// a handler for stack overflows, which can abort when a process in the guest sends the signal.
+fn restore_default_faults() {
+    for signal in [libc::SIGSEGV, libc::SIGBUS] {
+        // SAFETY: no other thread exists yet, and the default action runs no code.
+        unsafe { libc::signal(signal, libc::SIG_DFL) };
+    }
 }
 
 fn start_machine() -> Result<()> {
