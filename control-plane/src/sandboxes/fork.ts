@@ -3,8 +3,8 @@
  *
  *   1. Parse the body (parse-fork.ts). Every 400 comes from here.
  *   2. One transaction, with the user's row locked, checks that the source is paused, or running if the request has
- *      `live` (409), checks caps (429) and credit (402), reserves memory and addresses on the source's host (503), and inserts the children as `forking`, owned by this
- *      process.
+ *      `live` (409), checks caps (429) and credit (402), reserves memory and addresses on the source's host (503), and
+ *      inserts the children as `forking`, owned by this process.
  *   3. The host copies the snapshot by reference, which takes milliseconds. From then on the children are independent
  *      of the source.
  *   4. One transaction clears the owner of the children, moves those that start paused to `paused`, adds a job for each

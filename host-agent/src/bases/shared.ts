@@ -81,7 +81,7 @@ export async function publishSharedBase(deps: SharedDeps, key: string): Promise<
   if (shared === undefined) return
   const partial = `${shared}.new`
   try {
-    await removeSharedBase(deps, key)
+    await rm(shared, { recursive: true, force: true }) // A damaged one.
     await copyBase(locateBase(deps, key).folder, partial)
     await rename(partial, shared)
     await syncFolder(path.dirname(shared))
@@ -89,12 +89,6 @@ export async function publishSharedBase(deps: SharedDeps, key: string): Promise<
     await rm(partial, { recursive: true, force: true })
     deps.log.warn({ err: error, base: key }, 'failed to share a base with other data directories')
   }
-}
-
-/** For one that is damaged. */
-export async function removeSharedBase(deps: SharedDeps, key: string): Promise<void> {
-  const shared = await locateShared(deps, key)
-  if (shared !== undefined) await rm(shared, { recursive: true, force: true })
 }
 
 /** Removes shared bases that no create could use any more, and leftovers of interrupted publications. */
