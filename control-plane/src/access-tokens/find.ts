@@ -8,7 +8,8 @@ import type { Deps } from '../deps.ts'
 import type { Caller } from '../http/caller.ts'
 import { type CallerRow, toCallerUser } from '../users/find-by-key.ts'
 
-const FIND = `select encode(t.hash, 'hex') as hash, u.id, u.name, u.external_id, u.plan, u.operator, s.id as sandbox_id
+const FIND = `select encode(t.hash, 'hex') as hash, u.id, u.name, u.external_id, u.plan, u.operator,
+    u.limit_overrides, s.id as sandbox_id
   from access_tokens t join sandboxes s on s.id = t.sandbox_id join users u on u.id = s.user_id
   where t.hash = any($1) and s.status not in ('destroyed', 'failed')`
 

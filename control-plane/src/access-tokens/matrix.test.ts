@@ -29,6 +29,7 @@ const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'GET /mcp': 'tools',
   'DELETE /mcp': 'tools',
   'GET /v1/whoami': 'account',
+  'GET /v1/plan': 'account',
   'GET /v1/hosts': 'operator',
   'POST /v1/sandboxes': 'account',
   'GET /v1/sandboxes': 'account',

@@ -5,6 +5,7 @@
 import { spellCommand } from '@warren/kit/warren-command'
 import { Command, Help } from 'commander'
 import { addKeyCommands } from './keys.ts'
+import { addPlanCommand } from './plans.ts'
 import { createRunOnDatabase } from './run-on-database.ts'
 import { addUserCommands } from './users.ts'
 
@@ -17,8 +18,10 @@ export function createAdminCommand(): Command {
       commandUsage: (command) => spellCommand(new Help().commandUsage(command)),
     })
     .showHelpAfterError()
-  const runOnDatabase = createRunOnDatabase(() => admin.opts<{ json?: boolean }>().json ?? false)
+  const isJson = () => admin.opts<{ json?: boolean }>().json ?? false
+  const runOnDatabase = createRunOnDatabase(isJson)
   addUserCommands(admin, runOnDatabase)
   addKeyCommands(admin, runOnDatabase)
+  addPlanCommand(admin, isJson)
   return admin
 }

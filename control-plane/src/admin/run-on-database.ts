@@ -15,11 +15,15 @@ export function createRunOnDatabase(isJson: () => boolean): RunOnDatabase {
     const database = connectDatabase(url, createLog({ name: 'admin', level: 'error', format: 'json' }), { max: 2 })
     try {
       const result = await action(database)
-      process.stdout.write(isJson() ? `${JSON.stringify(result)}\n` : renderResult(result))
+      printResult(result, isJson())
     } finally {
       await database.close()
     }
   }
+}
+
+export function printResult(result: unknown, isJson: boolean): void {
+  process.stdout.write(isJson ? `${JSON.stringify(result)}\n` : renderResult(result))
 }
 
 /** The result is one row or an array of rows; the first row has the columns. */

@@ -1,4 +1,4 @@
-/** `warren admin user`: creates and lists users, and changes their plan and credit. */
+/** `warren admin user`: creates and lists users, and changes their plan, limits and credit. */
 import { notFound } from '@warren/kit/failure'
 import { type Command, InvalidArgumentError, Option } from 'commander'
 import type { Db } from '../db/connect.ts'
@@ -6,7 +6,9 @@ import type { UserRow } from '../db/schema.ts'
 import { createUser } from '../users/create.ts'
 import { addCredit, MICRO_PER_CREDIT } from '../users/credit.ts'
 import { createApiKey } from '../users/keys.ts'
-import { PLAN_NAMES, type PlanName } from '../users/plans.ts'
+import { LIMIT_NAMES, type LimitName, limitsOf, PLAN_NAMES, type PlanName } from '../users/plans.ts'
+import { setLimit } from '../users/set-limit.ts'
+import { viewLimits } from './plans.ts'
 import type { RunOnDatabase } from './run-on-database.ts'
 
 export function addUserCommands(admin: Command, runOnDatabase: RunOnDatabase): void {
@@ -50,6 +52,25 @@ export function addUserCommands(admin: Command, runOnDatabase: RunOnDatabase): v
     )
 
   user
+    .command('set-limit')
+    .argument('<user>', 'id or name of the user')
+    .addArgument(admin.createArgument('<limit>', 'limit, as printed by `user limits`').choices(LIMIT_NAMES))
+    .argument('<value>', 'a number, `unlimited`, or `plan` for the limit of the plan', parseLimit)
+    .description('set a limit of one user, from the next request on')
+    .action((userRef: string, limit: LimitName, value: number | 'plan') =>
+      runOnDatabase(async ({ db }) => {
+        const { id } = await getUser(db, userRef)
+        return listLimits(await setLimit(db, id, limit, value))
+      }),
+    )
+
+  user
+    .command('limits')
+    .argument('<user>', 'id or name of the user')
+    .description('list the limits of a user, and where each comes from')
+    .action((userRef: string) => runOnDatabase(async ({ db }) => listLimits(await getUser(db, userRef))))
+
+  user
     .command('add-credit')
     .argument('<user>', 'id or name of the user')
     .argument('<credits>', 'number of credits; a negative number removes credit', parseCredits)
@@ -71,6 +92,22 @@ export async function getUser(db: Db, userRef: string): Promise<UserRow> {
     .executeTakeFirst()
   if (!row) throw notFound(`user ${userRef}`)
   return row
+}
+
+function parseLimit(text: string): number | 'plan' {
+  if (text === 'plan') return 'plan'
+  if (text === 'unlimited') return Number.POSITIVE_INFINITY
+  if (!/^\d{1,9}$/.test(text)) throw new InvalidArgumentError('a whole number, `unlimited` or `plan`.')
+  return Number(text)
+}
+
+function listLimits(user: UserRow) {
+  const limits = viewLimits(limitsOf(user))
+  return LIMIT_NAMES.map((limit) => ({
+    limit,
+    value: limits[limit],
+    from: limit in user.limit_overrides ? 'set for this user' : `plan ${user.plan}`,
+  }))
 }
 
 function parseCredits(text: string): number {

@@ -10,7 +10,7 @@ import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { pushNetworks, raiseRevisions } from '../networks/host-network.ts'
-import { lockUser } from '../sandboxes/caps.ts'
+import { type LockedUser, lockUser } from '../users/caps.ts'
 import { addCredit, MICRO_PER_CREDIT } from '../users/credit.ts'
 import { getBandwidth, viewBandwidth } from './get.ts'
 
@@ -42,13 +42,7 @@ export async function rechargeBandwidth(
 }
 
 /** An unmetered sandbox has no quota to add to, so it is not charged. */
-async function charge(
-  deps: Deps,
-  tx: Tx,
-  row: SandboxRow,
-  user: Awaited<ReturnType<typeof lockUser>>,
-  addBytes: number,
-): Promise<SandboxRow> {
+async function charge(deps: Deps, tx: Tx, row: SandboxRow, user: LockedUser, addBytes: number): Promise<SandboxRow> {
   if (row.bandwidth_quota_bytes === BANDWIDTH_UNMETERED) return row
   const credits = user.plan === 'local' ? 0 : Math.ceil(addBytes / GIB) * deps.config.rechargeCreditsPerGib
   if (credits * MICRO_PER_CREDIT > user.credit_micro && credits > 0) {

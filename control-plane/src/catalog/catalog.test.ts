@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { findShape, SHAPES } from '@warren/protocol'
 import { createTestApp } from '../testing/app.ts'
-import { PLAN_NAMES, PLANS, planAllowsShape } from '../users/plans.ts'
+import { allowsShape, PLAN_NAMES, PLANS, planLimits } from '../users/plans.ts'
 
 const { deps, user, get } = await createTestApp()
 
@@ -33,11 +33,11 @@ test('all eleven shapes are listed without a credential, in pages', async () => 
 
 test('a plan allows the shapes up to its largest', () => {
   const allowed = Object.fromEntries(
-    PLAN_NAMES.map((plan) => [plan, SHAPES.filter((shape) => planAllowsShape(plan, shape.id)).length]),
+    PLAN_NAMES.map((plan) => [plan, SHAPES.filter((shape) => allowsShape(planLimits(plan), shape.id)).length]),
   )
 
   assert.deepEqual(allowed, { local: 11, free: 4, beginner: 8, pro: 10, enterprise: 11 })
-  assert.equal(planAllowsShape('local', 's-1024vcpu'), false)
+  assert.equal(allowsShape(planLimits('local'), 's-1024vcpu'), false)
 })
 
 test('only shapes with less than one core show a CPU quota', async () => {

@@ -1,7 +1,7 @@
 /** The types of the tables. Columns have the field names of the API, so views need little mapping. */
 import type { Envs, EventActor, HostImage, HostStatus, SandboxStatus } from '@warren/protocol'
 import type { ColumnType, Generated, Insertable, Selectable } from 'kysely'
-import type { PlanName } from '../users/plans.ts'
+import type { LimitOverrides, PlanName } from '../users/plans.ts'
 
 /** Set by the database when the row is inserted. */
 type CreatedAt = ColumnType<Date, Date | undefined, never>
@@ -14,6 +14,7 @@ export type Tables = {
     plan: PlanName
     operator: Generated<boolean>
     credit_micro: Generated<number>
+    limit_overrides: ColumnType<LimitOverrides, string | undefined, string>
     created_at: CreatedAt
   }
   credit_entries: {

@@ -20,6 +20,7 @@ test('openapi.json is OpenAPI 3.1 and lists every route of the API', async () =>
     '/v1/hosts',
     '/v1/networks',
     '/v1/networks/{id}',
+    '/v1/plan',
     '/v1/rootfs',
     '/v1/sandboxes',
     '/v1/sandboxes/by-ip/{ip}',

@@ -1,7 +1,7 @@
 /** The types of an authenticated caller, and of what a route demands of one. */
-import type { PlanName } from '../users/plans.ts'
+import type { Limits, PlanName } from '../users/plans.ts'
 
-export type CallerUser = { id: string; plan: PlanName; operator: boolean }
+export type CallerUser = { id: string; plan: PlanName; limits: Limits; operator: boolean }
 
 /** A sandbox access token acts for the sandbox's owner, but on this sandbox only and for some operations only. */
 export type Caller =

@@ -1,9 +1,13 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { planLimits } from '../users/plans.ts'
 import type { Caller } from './caller.ts'
 import { CredentialCache } from './credential-cache.ts'
 
-const ada: Caller = { kind: 'user', user: { id: 'usr_ada', plan: 'free', operator: false } }
+const ada: Caller = {
+  kind: 'user',
+  user: { id: 'usr_ada', plan: 'free', limits: planLimits('free'), operator: false },
+}
 
 function counted(result: Caller | undefined) {
   const counter = {

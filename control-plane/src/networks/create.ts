@@ -1,11 +1,11 @@
 /** Creates a private network. The plan's caps are checked under the lock of the user's row, as for sandboxes. */
-import { badField, failure } from '@warren/kit/failure'
+import { badField } from '@warren/kit/failure'
 import { type NetworkCreateBody, type NetworkView, newId } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
-import { checkCredit, lockUser } from '../sandboxes/caps.ts'
-import { PLANS, type PlanName } from '../users/plans.ts'
+import { checkCaps, checkCredit, lockUser } from '../users/caps.ts'
+import { NETWORK_CAPS } from './caps.ts'
 import { viewNetwork } from './queries.ts'
 
 /** Runs in the transaction that creates the network. */
@@ -20,7 +20,7 @@ export async function createNetwork(
   return deps.db.transaction().execute(async (tx) => {
     const user = await lockUser(tx, userId)
     await checkName(tx, userId, name)
-    await checkCaps(tx, userId, user.plan)
+    await checkCaps(tx, user, NETWORK_CAPS)
     checkCredit(user, 'create', 'networks')
     const row = await tx
       .insertInto('networks')
@@ -38,18 +38,4 @@ async function checkName(tx: Tx, userId: string, name: string): Promise<void> {
   const { rows } = await sql`select from networks
     where user_id = ${userId} and name = ${name} and deleted_at is null`.execute(tx)
   if (rows.length > 0) throw badField({ name: `network name ${name} is already in use` })
-}
-
-async function checkCaps(tx: Tx, userId: string, plan: PlanName): Promise<void> {
-  const { concurrent, per_day } = PLANS[plan].networks
-  const { rows } = await sql<{ live: number; today: number }>`select
-      count(*) filter (where deleted_at is null) as live,
-      count(*) filter (where created_at > now() - interval '24 hours') as today
-    from networks where user_id = ${userId}
-      and (deleted_at is null or created_at > now() - interval '24 hours')`.execute(tx)
-  const { live, today } = rows[0]!
-  if (live >= concurrent) throw failure('cap_reached', `network cap reached: ${plan} allows ${concurrent} at once`)
-  if (today >= per_day) {
-    throw failure('daily_cap_reached', `daily network cap reached: ${plan} allows ${per_day} in 24 hours`)
-  }
 }

@@ -22,8 +22,9 @@ import { HostError, type HostErrorCode, statusReason } from '../hosts/host-error
 import type { CallerUser } from '../http/caller.ts'
 import { getHostNetwork, pushNetworkIfChanged, pushPeerNetworks } from '../networks/host-network.ts'
 import { addToNetworks, lockNetworks } from '../networks/members.ts'
+import { checkCaps, checkCredit, lockUser } from '../users/caps.ts'
 import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
-import { checkCaps, checkCredit, lockUser } from './caps.ts'
+import { SANDBOX_CAPS } from './caps.ts'
 import { saveEnvs } from './envs.ts'
 import { endMove, FenceLost } from './move.ts'
 import { chooseName } from './names.ts'
@@ -46,7 +47,7 @@ export async function createSandbox(
   body: SandboxCreateBody,
   { signal, commit }: CreateOptions,
 ): Promise<CreatedSandbox> {
-  const request = await parseCreate(deps, user.plan, body)
+  const request = await parseCreate(deps, user, body)
   const row = await span('reserve', () => admitWithOrphanCleanup(deps, user.id, request))
   try {
     const host = await deps.hosts.get(row.host_id)
@@ -87,7 +88,7 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
     const user = await lockUser(tx, userId)
     const networks = await lockNetworks(tx, userId, request.networks)
     const name = await chooseName(tx, userId, request.name)
-    await checkCaps(tx, userId, user.plan)
+    await checkCaps(tx, user, SANDBOX_CAPS)
     checkCredit(user, 'create')
     if (request.region !== deps.config.region) throw unavailable(`region ${request.region} is not configured`)
     const placement = await placeSandbox(tx, {

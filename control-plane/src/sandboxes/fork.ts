@@ -27,8 +27,9 @@ import { HostError } from '../hosts/host-error.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
 import { pushPeerNetworks } from '../networks/host-network.ts'
 import { addToNetworks, lockNetworks } from '../networks/members.ts'
+import { checkCaps, checkCredit, lockUser } from '../users/caps.ts'
 import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
-import { checkCaps, checkCredit, lockUser } from './caps.ts'
+import { SANDBOX_CAPS } from './caps.ts'
 import { getEnvs, saveEnvs } from './envs.ts'
 import { endMove } from './move.ts'
 import { chooseName } from './names.ts'
@@ -95,7 +96,7 @@ async function admit(deps: Deps, { id: sourceId, user_id }: SandboxRow, request:
       .executeTakeFirstOrThrow()
     const networks = await lockNetworks(tx, user_id, request.networks)
     checkSource(lockedSource, request)
-    await checkCaps(tx, user_id, user.plan, request.count)
+    await checkCaps(tx, user, SANDBOX_CAPS, request.count)
     checkCredit(user, 'fork')
     if (lockedSource.host_id === null) throw noCapacity({ shape: lockedSource.shape, region: lockedSource.region })
     const ips = await placeForks(tx, lockedSource, request.count, !request.startPaused)

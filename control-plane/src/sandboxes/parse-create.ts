@@ -19,7 +19,8 @@ import {
   type Shape,
 } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
-import { PLANS, type PlanName, planAllowsShape } from '../users/plans.ts'
+import type { CallerUser } from '../http/caller.ts'
+import { allowsShape } from '../users/plans.ts'
 
 export type CreateRequest = {
   shape: Shape
@@ -40,8 +41,8 @@ export type CreateRequest = {
 
 const REGIONS = ['eu', 'us']
 
-export async function parseCreate(deps: Deps, plan: PlanName, body: SandboxCreateBody): Promise<CreateRequest> {
-  const shape = parseShape(plan, body.shape)
+export async function parseCreate(deps: Deps, user: CallerUser, body: SandboxCreateBody): Promise<CreateRequest> {
+  const shape = parseShape(user, body.shape)
   const rootfs = await getRootfs(deps, body.rootfs || deps.config.defaultRootfs)
   const name = body.name || undefined
   const envs = body.envs ?? {}
@@ -60,7 +61,7 @@ export async function parseCreate(deps: Deps, plan: PlanName, body: SandboxCreat
     shape,
     rootfs,
     name,
-    diskMib: await parseDisk(deps, plan, body.disk_mib || shape.default_disk_mib, rootfs),
+    diskMib: await parseDisk(deps, user, body.disk_mib || shape.default_disk_mib, rootfs),
     sshPubkeys: mergeSshPublicKeys([], sshPubkeys),
     envs,
     ingressEnabled: body.ingress_enabled ?? false,
@@ -77,10 +78,12 @@ function checkFields(errors: Record<string, string | undefined>): void {
   for (const [field, error] of Object.entries(errors)) if (error !== undefined) throw badField({ [field]: error })
 }
 
-function parseShape(plan: PlanName, id: string): Shape {
+function parseShape(user: CallerUser, id: string): Shape {
   const shape = findShape(id)
   if (!shape) throw badField({ shape: `unknown shape: ${id.slice(0, 100)}, see GET /v1/shapes` })
-  if (!planAllowsShape(plan, id)) throw new Failure('plan_limit', { shape: `${id} is larger than plan ${plan} allows` })
+  if (!allowsShape(user.limits, id)) {
+    throw new Failure('plan_limit', { shape: `${id} is larger than plan ${user.plan} allows` })
+  }
   return shape
 }
 
@@ -93,8 +96,8 @@ async function getRootfs(deps: Deps, name: string): Promise<string> {
 }
 
 /** Any number of MiB that holds the root file system, up to the maximum of the plan. */
-async function parseDisk(deps: Deps, plan: PlanName, diskMib: number, rootfs: string): Promise<number> {
-  const max = PLANS[plan].max_disk_mib
+async function parseDisk(deps: Deps, { plan, limits }: CallerUser, diskMib: number, rootfs: string): Promise<number> {
+  const max = limits.max_disk_mib
   if (diskMib > max) throw new Failure('plan_limit', { disk_mib: `plan ${plan} allows at most ${max}` })
   const min = await findMinDisk(deps, rootfs)
   if (diskMib < min) throw badField({ disk_mib: `must be at least ${min} to hold ${rootfs}` })

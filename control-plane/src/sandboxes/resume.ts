@@ -14,7 +14,8 @@ import type { EventActor } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
-import { checkCredit, checkResumeCap, lockUser } from './caps.ts'
+import { checkConcurrentCap, checkCredit, lockUser } from '../users/caps.ts'
+import { SANDBOX_CAPS } from './caps.ts'
 import { beginMove } from './move.ts'
 import { findOperation, Operation, operationKey } from './operation.ts'
 import { reserveMemory } from './reservations.ts'
@@ -44,7 +45,7 @@ export async function resumeSandbox(
   const row = await deps.db.transaction().execute(async (tx) => {
     const user = await lockUser(tx, sandbox.user_id)
     const resuming = await beginMove(tx, sandbox.id, 'resume', { actor, reason })
-    await checkResumeCap(tx, sandbox.user_id, user.plan)
+    await checkConcurrentCap(tx, user, SANDBOX_CAPS)
     checkCredit(user, 'resume')
     await reserveMemory(tx, resuming)
     await addJob(tx, resumeJob, { id: resuming.id, fence: resuming.fence })

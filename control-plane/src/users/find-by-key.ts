@@ -2,10 +2,11 @@
 import type { UserRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import type { Caller, CallerUser } from '../http/caller.ts'
+import { limitsOf } from './plans.ts'
 
-export type CallerRow = Pick<UserRow, 'id' | 'name' | 'external_id' | 'plan' | 'operator'>
+export type CallerRow = Pick<UserRow, 'id' | 'name' | 'external_id' | 'plan' | 'operator' | 'limit_overrides'>
 
-const FIND = `select u.id, u.name, u.external_id, u.plan, u.operator
+const FIND = `select u.id, u.name, u.external_id, u.plan, u.operator, u.limit_overrides
   from api_keys k join users u on u.id = k.user_id where k.hash = $1 and k.revoked_at is null`
 
 export async function findKeyCaller(deps: Deps, hash: Buffer): Promise<Caller | undefined> {
@@ -16,5 +17,5 @@ export async function findKeyCaller(deps: Deps, hash: Buffer): Promise<Caller | 
 export function toCallerUser(deps: Deps, row: CallerRow): CallerUser {
   const names = [row.id, row.name, row.external_id]
   const configured = deps.config.operators.some((operator) => names.includes(operator))
-  return { id: row.id, plan: row.plan, operator: row.operator || configured }
+  return { id: row.id, plan: row.plan, limits: limitsOf(row), operator: row.operator || configured }
 }

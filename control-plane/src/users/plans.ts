@@ -1,4 +1,7 @@
-/** The limits of each plan. `local` is the plan of the local user (local.ts) and has no caps. */
+/**
+ * The limits of each plan, and of one user: those of the plan, except where an operator has set another value
+ * (`warren admin user set-limit`). `local` is the plan of the local user (local.ts) and has no caps.
+ */
 import { findShape } from '@warren/protocol'
 
 export type Cap = { concurrent: number; per_day: number }
@@ -13,6 +16,8 @@ export type Plan = {
   max_vcpu: number
   max_mem_mib: number
   webhook_endpoints: number
+  /** Builds of templates that run or wait at the same time. */
+  template_builds: number
 }
 
 const GIB = 1024
@@ -29,6 +34,7 @@ export const PLANS = {
     max_vcpu: 8,
     max_mem_mib: 16 * GIB,
     webhook_endpoints: Number.POSITIVE_INFINITY,
+    template_builds: 2,
   },
   free: {
     sandboxes: cap(1, 10),
@@ -39,6 +45,7 @@ export const PLANS = {
     max_vcpu: 1,
     max_mem_mib: 1 * GIB,
     webhook_endpoints: 2,
+    template_builds: 2,
   },
   beginner: {
     sandboxes: cap(5, 50),
@@ -49,6 +56,7 @@ export const PLANS = {
     max_vcpu: 4,
     max_mem_mib: 4 * GIB,
     webhook_endpoints: 4,
+    template_builds: 2,
   },
   pro: {
     sandboxes: cap(20, 200),
@@ -59,6 +67,7 @@ export const PLANS = {
     max_vcpu: 8,
     max_mem_mib: 8 * GIB,
     webhook_endpoints: 6,
+    template_builds: 2,
   },
   enterprise: {
     sandboxes: cap(30, 300),
@@ -69,6 +78,7 @@ export const PLANS = {
     max_vcpu: 8,
     max_mem_mib: 16 * GIB,
     webhook_endpoints: Number.POSITIVE_INFINITY,
+    template_builds: 2,
   },
 } as const satisfies Record<string, Plan>
 
@@ -76,7 +86,43 @@ export type PlanName = keyof typeof PLANS
 export const PLAN_NAMES = Object.keys(PLANS) as PlanName[]
 export const isPlanName = (text: string): text is PlanName => Object.hasOwn(PLANS, text)
 
-export function planAllowsShape(plan: PlanName, shapeId: string): boolean {
+/** In the order in which they are listed. */
+const LIMIT_OF_PLAN = {
+  sandboxes: (plan) => plan.sandboxes.concurrent,
+  sandboxes_per_day: (plan) => plan.sandboxes.per_day,
+  networks: (plan) => plan.networks.concurrent,
+  networks_per_day: (plan) => plan.networks.per_day,
+  disks: (plan) => plan.disks.concurrent,
+  disks_per_day: (plan) => plan.disks.per_day,
+  templates: (plan) => plan.templates.concurrent,
+  templates_per_day: (plan) => plan.templates.per_day,
+  template_builds: (plan) => plan.template_builds,
+  webhook_endpoints: (plan) => plan.webhook_endpoints,
+  max_disk_mib: (plan) => plan.max_disk_mib,
+  max_vcpu: (plan) => plan.max_vcpu,
+  max_mem_mib: (plan) => plan.max_mem_mib,
+} as const satisfies Record<string, (plan: Plan) => number>
+
+export type LimitName = keyof typeof LIMIT_OF_PLAN
+export const LIMIT_NAMES = Object.keys(LIMIT_OF_PLAN) as LimitName[]
+/** What a user may have. Infinity means no limit. */
+export type Limits = Record<LimitName, number>
+
+/** As stored with the user. JSON has no Infinity, so null means no limit. */
+export type LimitOverrides = Partial<Record<LimitName, number | null>>
+
+export function limitsOf(user: { plan: PlanName; limit_overrides: LimitOverrides }): Limits {
+  const limitOf = (name: LimitName): number => {
+    const override = user.limit_overrides[name]
+    if (override === undefined) return LIMIT_OF_PLAN[name](PLANS[user.plan])
+    return override ?? Number.POSITIVE_INFINITY
+  }
+  return Object.fromEntries(LIMIT_NAMES.map((name) => [name, limitOf(name)])) as Limits
+}
+
+export const planLimits = (plan: PlanName): Limits => limitsOf({ plan, limit_overrides: {} })
+
+export function allowsShape(limits: Limits, shapeId: string): boolean {
   const shape = findShape(shapeId)
-  return shape !== undefined && shape.vcpu <= PLANS[plan].max_vcpu && shape.mem_mib <= PLANS[plan].max_mem_mib
+  return shape !== undefined && shape.vcpu <= limits.max_vcpu && shape.mem_mib <= limits.max_mem_mib
 }

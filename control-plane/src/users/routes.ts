@@ -1,6 +1,7 @@
-import { ok, success, Whoami } from '@warren/protocol'
+import { ok, PlanView, success, Whoami } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import type { App } from '../http/server.ts'
+import { getPlan } from './get-plan.ts'
 import { whoami } from './whoami.ts'
 
 export function userRoutes(app: App, deps: Deps): void {
@@ -15,5 +16,18 @@ export function userRoutes(app: App, deps: Deps): void {
       },
     },
     async (request) => ok(await whoami(deps, request.caller)),
+  )
+
+  app.get(
+    '/v1/plan',
+    {
+      config: { access: 'user' },
+      schema: {
+        summary: 'Get the limits of the plan of the caller, and what is used now',
+        tags: ['identity'],
+        response: { 200: success(PlanView) },
+      },
+    },
+    async (request) => ok(await getPlan(deps, request.caller.user.id)),
   )
 }
