@@ -44,6 +44,8 @@ export type InstanceConfig = {
   /** Set when the operator runs the database. */
   databaseUrl: string | undefined
   keyFile: string
+  /** Encrypts secrets in the database, unless WARREN_SECRETS_KEY is set. */
+  secretsKeyFile: string
   logDir: string
   instanceFile: string
   /** Holds the local certificate authority of ingress. */
@@ -58,6 +60,7 @@ export function readInstanceConfig(env: NodeJS.ProcessEnv = process.env): Instan
     dataDir,
     databaseUrl: config.databaseUrl || undefined,
     keyFile: path.join(dataDir, 'local.key'),
+    secretsKeyFile: path.join(dataDir, 'secrets.key'),
     logDir: path.join(dataDir, 'log'),
     instanceFile: path.join(dataDir, 'instance.json'),
     caDir: config.caDir || path.join(dataDir, 'ingress'),

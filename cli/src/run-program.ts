@@ -8,10 +8,12 @@ import { isAlive, readInstanceFile } from './instance-file.ts'
 
 export async function runProgram(file: string, args: string[], needs: { needsDatabase: boolean }): Promise<void> {
   const config = readInstanceConfig()
-  const database = needs.needsDatabase ? { DATABASE_URL: await getDatabaseUrl(config, args) } : {}
+  const admin = needs.needsDatabase
+    ? { DATABASE_URL: await getDatabaseUrl(config, args), WARREN_SECRETS_KEY_FILE: config.secretsKeyFile }
+    : {}
   const child = spawn(process.execPath, [path.join(ROOT, file), ...args], {
     stdio: 'inherit',
-    env: { ...process.env, WARREN_DATA_DIR: config.dataDir, WARREN_CACHE_DIR: CACHE_DIR, ...database },
+    env: { ...process.env, WARREN_DATA_DIR: config.dataDir, WARREN_CACHE_DIR: CACHE_DIR, ...admin },
   })
   process.exitCode = await new Promise<number>((resolve, reject) => {
     child.once('error', reject)

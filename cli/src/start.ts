@@ -186,6 +186,7 @@ const controlPlaneEnv = (config: InstanceConfig, databaseUrl: string): NodeJS.Pr
   DATABASE_URL: databaseUrl,
   WARREN_LOCAL_USER: 'true',
   WARREN_LOCAL_KEY_FILE: config.keyFile,
+  WARREN_SECRETS_KEY_FILE: config.secretsKeyFile,
   WARREN_INGRESS_CA_DIR: config.caDir,
   WARREN_HOST_SOCKET: canRunVms(process.env) ? hostSocket(config) : '',
   // The host agent has set up the address at which sandboxes see this machine.

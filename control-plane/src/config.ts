@@ -126,6 +126,18 @@ export const SETTINGS = {
     description: 'Requests per minute from one address to all sandboxes, per process. `0` turns the limit off.',
   }),
   ingressCaDir: INGRESS_CA_DIR,
+  secretsKey: text('WARREN_SECRETS_KEY', {
+    default: '',
+    defaultText: 'a key in `secrets.key` in the data directory, made at the first start',
+    description:
+      'Key that encrypts secrets in the database: 32 bytes in hexadecimal or base64. Several, separated by commas, during a ' +
+      'rotation: the new key first.',
+  }),
+  secretsKeyFile: text('WARREN_SECRETS_KEY_FILE', {
+    default: '',
+    description: 'File with that key, created at the first start.',
+    internal: true,
+  }),
   localUser: flag('WARREN_LOCAL_USER', {
     default: false,
     description: 'Create the local user and its API key when the database has no user.',

@@ -6,7 +6,9 @@ import { createHosts } from './hosts/hosts.ts'
 import { createIngressAddress } from './ingress/address.ts'
 import { createLoaders } from './loaders.ts'
 
-type Given = Pick<Deps, 'config' | 'log' | 'database' | 'credentials' | 'metrics' | 'processId'> & { now?: () => Date }
+type Given = Pick<Deps, 'config' | 'log' | 'database' | 'credentials' | 'metrics' | 'processId' | 'secrets'> & {
+  now?: () => Date
+}
 
 export function createDeps(given: Given): Deps {
   const { config, database, log } = given

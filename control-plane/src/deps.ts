@@ -12,6 +12,7 @@ import type { CredentialCache } from './http/credential-cache.ts'
 import type { IngressAddress } from './ingress/address.ts'
 import type { Loaders } from './loaders.ts'
 import type { Metrics } from './observe/metrics.ts'
+import type { Secrets } from './secrets/secrets.ts'
 
 export type Deps = {
   config: Config
@@ -25,6 +26,8 @@ export type Deps = {
   hosts: Hosts
   activity: Activity
   ingressAddress: IngressAddress
+  /** Encrypts what is stored in the database and must not be readable there. */
+  secrets: Secrets
   /** Identifies this process among all that use the same database. */
   processId: string
   now: () => Date

@@ -1,12 +1,12 @@
 /**
- * The control plane process. It starts in this order and stops in the reverse order: configuration, database, deps, app,
+ * The control plane process. It starts in this order and stops in the reverse order: configuration, secrets key, database, deps, app,
  * worker, ingress, API listener.
  *
  * Under `warren start` it has an IPC channel to its parent. It sends `ready` when it could listen, and listens when the
  * parent sends `listen`: the host agent starts at the same time and adds the address at which sandboxes reach the API. It
  * stops when the channel closes, because then the parent has exited.
  *
- * It can also run alone, in several copies on one database; it then needs DATABASE_URL only.
+ * It can also run alone, in several copies on one database; it then needs DATABASE_URL and WARREN_SECRETS_KEY only.
  */
 
 import { randomUUID } from 'node:crypto'
@@ -31,6 +31,9 @@ import { startWorker } from './jobs/worker.ts'
 import { createMetrics } from './observe/metrics.ts'
 import { startOperatorServer } from './observe/server.ts'
 import { startTracing } from './observe/tracing.ts'
+import { keySourceOf } from './secrets/key-source.ts'
+import type { Secrets } from './secrets/secrets.ts'
+import { findKeys, registerKeys } from './secrets/start.ts'
 import { ensureLocalUser } from './users/local.ts'
 
 type Urls = { baseUrl: string; port: number; metricsUrl: string; ingressUrl?: string; ingressPort?: number }
@@ -73,7 +76,7 @@ function waitForListen(): Promise<void> {
 
 /** Starts everything but the API listener. */
 async function start(config: Config, log: Log, stack: StopStack): Promise<{ listen(): Promise<Urls> }> {
-  await migrateDatabase(config, log)
+  const secrets = await migrateDatabase(config, log)
   const database = connectDatabase(config.databaseUrl, log)
   stack.add('database', () => database.close())
   const deps = createDeps({
@@ -83,6 +86,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ list
     credentials: new CredentialCache(),
     metrics: createMetrics(database.pool),
     processId: randomUUID(),
+    secrets,
   })
   stack.add('hosts', () => deps.hosts.close())
   stack.add('token streams', () => deps.tokenStreams.close())
@@ -120,10 +124,16 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ list
 }
 
 /** On separate connections, without the query timeouts of requests: a migration may take long. */
-async function migrateDatabase(config: Config, log: Log): Promise<void> {
+async function migrateDatabase(config: Config, log: Log): Promise<Secrets> {
   const database = connectDatabase(config.databaseUrl, log, { max: 4, queryLimitMs: 0 })
   try {
-    await migrate(database)
+    const source = keySourceOf(config)
+    const keys = await findKeys(database, source)
+    let secrets: Secrets | undefined
+    await migrate(database, async () => {
+      secrets = await registerKeys(database, keys, source)
+    })
+    return secrets! // Set by the function above, which has run.
   } finally {
     await database.close()
   }

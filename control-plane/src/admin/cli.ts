@@ -7,6 +7,7 @@ import { Command, Help } from 'commander'
 import { addKeyCommands } from './keys.ts'
 import { addPlanCommand } from './plans.ts'
 import { createRunOnDatabase } from './run-on-database.ts'
+import { addSecretCommands } from './secrets.ts'
 import { addUserCommands } from './users.ts'
 
 export function createAdminCommand(): Command {
@@ -23,5 +24,6 @@ export function createAdminCommand(): Command {
   addUserCommands(admin, runOnDatabase)
   addKeyCommands(admin, runOnDatabase)
   addPlanCommand(admin, isJson)
+  addSecretCommands(admin, runOnDatabase)
   return admin
 }

@@ -16,7 +16,7 @@ test('several processes can migrate an empty database at the same time', async (
   const server = await startTestPostgres()
   const databases = Array.from({ length: 4 }, () => connectDatabase(server.url, SILENT, { max: 4 }))
   try {
-    await Promise.all(databases.map(migrate))
+    await Promise.all(databases.map((database) => migrate(database)))
 
     const { rows } = await databases[0]!.pool.query('select name from kysely_migration order by name')
     const files = await readdir(new URL('./migrations/', import.meta.url))

@@ -15,7 +15,8 @@ const FOLDER = new URL('./migrations/', import.meta.url)
 /** An arbitrary number that identifies this lock. */
 const MIGRATION_LOCK = 7_236_001
 
-export async function migrate(database: Database): Promise<void> {
+/** `afterwards` runs under the same lock. */
+export async function migrate(database: Database, afterwards?: () => Promise<void>): Promise<void> {
   const lockClient = await database.pool.connect()
   try {
     await lockClient.query('select pg_advisory_lock($1)', [MIGRATION_LOCK])
@@ -23,13 +24,14 @@ export async function migrate(database: Database): Promise<void> {
     const { error } = await migrator.migrateToLatest()
     if (error) throw new Error('failed to migrate the database', { cause: error })
     await runMigrations({ pgPool: database.pool })
+    await afterwards?.()
   } finally {
     await lockClient.query('select pg_advisory_unlock($1)', [MIGRATION_LOCK]).catch(() => {})
     lockClient.release()
   }
 }
 
-async function readMigrations(): Promise<Record<string, Migration>> {
+export async function readMigrations(): Promise<Record<string, Migration>> {
   const files = (await readdir(FOLDER)).filter((name) => name.endsWith('.sql')).sort()
   return Object.fromEntries(
     files.map((name) => [

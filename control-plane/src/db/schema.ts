@@ -1,5 +1,5 @@
 /** The types of the tables. Columns have the field names of the API, so views need little mapping. */
-import type { Envs, EventActor, HostImage, HostStatus, SandboxStatus } from '@warren/protocol'
+import type { EventActor, HostImage, HostStatus, SandboxStatus } from '@warren/protocol'
 import type { ColumnType, Generated, Insertable, Selectable } from 'kysely'
 import type { LimitOverrides, PlanName } from '../users/plans.ts'
 
@@ -114,7 +114,8 @@ export type Tables = {
   }
   sandbox_envs: {
     sandbox_id: string
-    envs: ColumnType<Envs, string, string>
+    /** Encrypted (secrets/places.ts). */
+    envs: string
   }
   sandbox_events: {
     id: Generated<number>
@@ -154,12 +155,18 @@ export type Tables = {
     answer: string | null
     created_at: CreatedAt
   }
+  secret_keys: {
+    id: string
+    current: boolean
+    created_at: CreatedAt
+  }
   service_processes: {
     id: string
     pools: Generated<string[]>
     started_at: CreatedAt
     seen_at: Generated<Date>
     activity_at: Generated<Date>
+    secret_keys: Generated<string[]>
   }
 }
 

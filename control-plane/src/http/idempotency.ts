@@ -18,6 +18,8 @@ import { sql } from 'kysely'
 import type { Db, Tx } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import { DEAD_AFTER_S } from '../jobs/processes.ts'
+import { isSealed } from '../secrets/cipher.ts'
+import { responsePlace } from '../secrets/places.ts'
 import { callerKey } from './caller.ts'
 
 export const RETENTION_HOURS = 24
@@ -59,6 +61,15 @@ export async function storeResponse(db: Db | Tx, claim: Claim, status: number, p
   claim.stored = true
 }
 
+/** For a response that contains a secret. */
+export function storeSecretResponse(deps: Deps, tx: Tx, claim: Claim, status: number, payload: string): Promise<void> {
+  return storeResponse(tx, claim, status, deps.secrets.seal(responsePlace(claim.caller, claim.key), payload))
+}
+
+/** All other responses are JSON, which never looks like a sealed text. */
+const openAnswer = async (deps: Deps, claim: Claim, answer: string): Promise<string> =>
+  isSealed(answer) ? deps.secrets.open(responsePlace(claim.caller, claim.key), answer) : answer
+
 async function claimKey(deps: Deps, request: FastifyRequest, reply: FastifyReply, claim: Claim) {
   const requestHash = hashRequest(request)
   for (const deadline = Date.now() + WAIT_LIMIT_MS; Date.now() < deadline; await delay(POLL_MS)) {
@@ -72,7 +83,8 @@ async function claimKey(deps: Deps, request: FastifyRequest, reply: FastifyReply
       throw failure('idempotency_key_reused', `Idempotency-Key ${claim.key} was used for another request`)
     }
     if (row.status !== null) {
-      return reply.code(row.status).header('Idempotent-Replayed', 'true').type('application/json').send(row.answer)
+      const answer = await openAnswer(deps, claim, row.answer ?? '')
+      return reply.code(row.status).header('Idempotent-Replayed', 'true').type('application/json').send(answer)
     }
   }
   throw unavailable('the first request with this Idempotency-Key is still running', { retryAfterSeconds: 2 })

@@ -13,9 +13,16 @@ import type { Sweep } from './sweep.ts'
 export const HEARTBEAT_MS = 1_000
 export const DEAD_AFTER_S = 4
 
+/** Also tells which secrets keys this process has, and learns of a rotation (secrets/rotate.ts). */
 export async function writeHeartbeat(deps: Deps, pools: string[]): Promise<void> {
-  await sql`insert into service_processes (id, pools) values (${deps.processId}, ${pools})
-    on conflict (id) do update set pools = excluded.pools, seen_at = now()`.execute(deps.db)
+  const keys = deps.secrets.keyIds()
+  const { rows } = await sql<{ current: string | null }>`insert into service_processes (id, pools, secret_keys)
+    values (${deps.processId}, ${pools}, ${keys})
+    on conflict (id) do update set pools = excluded.pools, secret_keys = excluded.secret_keys, seen_at = now()
+    returning (select id from secret_keys where current) as current`.execute(deps.db)
+  const current = rows[0]?.current
+  if (current == null || current === keys[0] || (await deps.secrets.useKey(current))) return
+  deps.log.error({ key: current }, 'this process does not have the secrets key that the database names as current')
 }
 
 export async function removeProcess(deps: Deps): Promise<void> {

@@ -100,7 +100,7 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
     })
     const row = newRow(deps, userId, name, request, placement)
     const inserted = await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow()
-    await saveEnvs(tx, [inserted.id], request.envs)
+    await saveEnvs(deps, tx, [inserted.id], request.envs)
     await addToNetworks(tx, networks, inserted.id)
     return inserted
   })

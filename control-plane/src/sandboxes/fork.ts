@@ -107,7 +107,7 @@ async function admit(deps: Deps, { id: sourceId, user_id }: SandboxRow, request:
     }
     const ids = children.map((child) => child.id)
     for (const id of ids) await addToNetworks(tx, networks, id)
-    await saveEnvs(tx, ids, request.envs ?? (await getEnvs(tx, sourceId)))
+    await saveEnvs(deps, tx, ids, request.envs ?? (await getEnvs(deps, tx, sourceId)))
     return { children, lockedSource }
   })
 }

@@ -105,7 +105,7 @@ const UNDECIDED: ReadonlySet<HostErrorCode> = new Set(['unreachable', 'fence_los
 const IN_TRANSITION: ReadonlySet<HostVm['state']> = new Set(['pausing', 'resuming'])
 
 async function resumeWithRetries(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<HostVmResumed> {
-  const envs = await getEnvs(deps.db, row.id)
+  const envs = await getEnvs(deps, deps.db, row.id)
   for (let attempt = 1; ; attempt++) {
     try {
       const host = await deps.hosts.get(row.host_id)

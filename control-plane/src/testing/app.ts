@@ -15,6 +15,7 @@ import { createMetrics } from '../observe/metrics.ts'
 import { createUser, type NewUser } from '../users/create.ts'
 import { createApiKey } from '../users/keys.ts'
 import { createTestDatabase } from './database.ts'
+import { createTestSecrets } from './secrets.ts'
 
 export type TestApp = {
   app: App
@@ -65,6 +66,7 @@ export function createTestDeps(database: Database, config: Partial<Config> = {})
     credentials: new CredentialCache(),
     metrics: createMetrics(database.pool),
     processId: randomUUID(),
+    secrets: createTestSecrets(),
   })
 }
 

@@ -10,6 +10,7 @@ import { startTestPostgres, TEST_POSTGRES_VARIABLE } from '@warren/kit/postgres/
 import pg from 'pg'
 import { connectDatabase, type Database } from '../db/connect.ts'
 import { migrate } from '../db/migrate.ts'
+import { TEST_SECRET_KEY } from './secrets.ts'
 
 const TEMPLATE_LOCK = 7_236_002
 const SILENT = { warn() {} }
@@ -54,6 +55,7 @@ async function ensureTemplate(admin: pg.Client, serverUrl: string): Promise<stri
     await admin.query(`create database ${template}`)
     const database = connectDatabase(urlOf(serverUrl, template), SILENT, { max: 4 })
     await migrate(database)
+    await database.pool.query('insert into secret_keys (id, current) values ($1, true)', [TEST_SECRET_KEY.id])
     await database.close()
   }
   return template
