@@ -4,6 +4,8 @@
  */
 import { VERSION } from '@warren/kit/version'
 import { accessTokenRoutes } from './access-tokens/routes.ts'
+import { recordRequests } from './audit/record-requests.ts'
+import { auditRoutes } from './audit/routes.ts'
 import { bandwidthRoutes } from './bandwidth/routes.ts'
 import { catalogRoutes } from './catalog/routes.ts'
 import type { Deps } from './deps.ts'
@@ -34,6 +36,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   addAccessControl(app, deps)
   acceptJsonBodies(app)
   addIdempotency(app, deps)
+  recordRequests(app, deps)
   observeRequests(app, deps)
   await describeApi(app, VERSION)
   app.addHook('onRoute', (route) => {
@@ -44,6 +47,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   healthRoutes(app, deps)
   catalogRoutes(app, deps)
   userRoutes(app, deps)
+  auditRoutes(app, deps)
   hostRoutes(app, deps)
   sandboxRoutes(app, deps)
   guestRoutes(app, deps)

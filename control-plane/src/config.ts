@@ -12,6 +12,7 @@ import {
   REGION,
 } from '@warren/kit/shared-settings'
 import {
+  AUDIT_RETENTION_DEFAULT_DAYS,
   BANDWIDTH_QUOTA_DEFAULT_BYTES,
   BANDWIDTH_UNMETERED,
   PROCESS_RECORDS_MAX,
@@ -126,6 +127,12 @@ export const SETTINGS = {
     description: 'Requests per minute from one address to all sandboxes, per process. `0` turns the limit off.',
   }),
   ingressCaDir: INGRESS_CA_DIR,
+  auditRetentionDays: integer('WARREN_AUDIT_RETENTION_DAYS', {
+    default: AUDIT_RETENTION_DEFAULT_DAYS,
+    min: 1,
+    max: 36_500,
+    description: 'Days for which the audit log is retained.',
+  }),
   secretsKey: text('WARREN_SECRETS_KEY', {
     default: '',
     defaultText: 'a key in `secrets.key` in the data directory, made at the first start',

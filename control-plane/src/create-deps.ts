@@ -1,5 +1,6 @@
 /** Builds `Deps`: once in main.ts and once per test. There is no other dependency injection. */
 import { createTokenStreams } from './access-tokens/end-revoked.ts'
+import { createAuditLog } from './audit/log.ts'
 import type { Deps } from './deps.ts'
 import { createActivity } from './guest/activity.ts'
 import { createHosts } from './hosts/hosts.ts'
@@ -20,6 +21,7 @@ export function createDeps(given: Given): Deps {
     hosts: createHosts(database),
     activity: createActivity(),
     ingressAddress: createIngressAddress(config.ingressDomain),
+    audit: createAuditLog(database, log),
     now: given.now ?? (() => new Date()),
   }
 }

@@ -4,6 +4,7 @@
  */
 import type { Log } from '@warren/kit/log'
 import type { TokenStreams } from './access-tokens/end-revoked.ts'
+import type { AuditLog } from './audit/log.ts'
 import type { Config } from './config.ts'
 import type { Database, Db } from './db/connect.ts'
 import type { Activity } from './guest/activity.ts'
@@ -26,6 +27,7 @@ export type Deps = {
   hosts: Hosts
   activity: Activity
   ingressAddress: IngressAddress
+  audit: AuditLog
   /** Encrypts what is stored in the database and must not be readable there. */
   secrets: Secrets
   /** Identifies this process among all that use the same database. */

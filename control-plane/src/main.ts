@@ -89,6 +89,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ list
     secrets,
   })
   stack.add('hosts', () => deps.hosts.close())
+  stack.add('audit log', () => deps.audit.close())
   stack.add('token streams', () => deps.tokenStreams.close())
   if (config.localUser) await ensureLocalUser(deps.db, config.localKeyFile)
 

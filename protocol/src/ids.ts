@@ -35,6 +35,7 @@ export const ID_PREFIX = {
   template: 'tpl_',
   user: 'usr_',
   apiKey: 'key_',
+  auditEntry: 'aud_',
 } as const
 
 /**

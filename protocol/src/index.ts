@@ -1,4 +1,5 @@
 export * from './access-token.ts'
+export * from './audit.ts'
 export * from './bandwidth.ts'
 export * from './base64.ts'
 export * from './catalog.ts'

@@ -9,11 +9,11 @@ import type { Caller } from '../http/caller.ts'
 import { type CallerRow, toCallerUser } from '../users/find-by-key.ts'
 
 const FIND = `select encode(t.hash, 'hex') as hash, u.id, u.name, u.external_id, u.plan, u.operator,
-    u.limit_overrides, s.id as sandbox_id
+    u.limit_overrides, s.id as sandbox_id, t.hint
   from access_tokens t join sandboxes s on s.id = t.sandbox_id join users u on u.id = s.user_id
   where t.hash = any($1) and s.status not in ('destroyed', 'failed')`
 
-export type TokenRow = CallerRow & { hash: string; sandbox_id: string }
+export type TokenRow = CallerRow & { hash: string; sandbox_id: string; hint: string }
 
 /** Keyed by hash, in hex. */
 export async function findTokens(database: Database, hashes: string[]): Promise<Map<string, TokenRow>> {
@@ -24,5 +24,7 @@ export async function findTokens(database: Database, hashes: string[]): Promise<
 
 export async function findTokenCaller(deps: Deps, hash: string): Promise<Caller | undefined> {
   const row = await deps.loaders.accessToken(hash)
-  return row && { kind: 'token', user: toCallerUser(deps, row), sandboxId: row.sandbox_id, tokenHash: hash }
+  if (!row) return undefined
+  const { hint: credential, sandbox_id: sandboxId } = row
+  return { kind: 'token', user: toCallerUser(deps, row), credential, sandboxId, tokenHash: hash }
 }

@@ -30,6 +30,7 @@ const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'DELETE /mcp': 'tools',
   'GET /v1/whoami': 'account',
   'GET /v1/plan': 'account',
+  'GET /v1/audit': 'account',
   'GET /v1/hosts': 'operator',
   'POST /v1/sandboxes': 'account',
   'GET /v1/sandboxes': 'account',

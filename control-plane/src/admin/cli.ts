@@ -4,6 +4,8 @@
  */
 import { spellCommand } from '@warren/kit/warren-command'
 import { Command, Help } from 'commander'
+import type { AdminCommand } from '../audit/record-command.ts'
+import { addAuditCommand } from './audit.ts'
 import { addKeyCommands } from './keys.ts'
 import { addPlanCommand } from './plans.ts'
 import { createRunOnDatabase } from './run-on-database.ts'
@@ -20,10 +22,16 @@ export function createAdminCommand(): Command {
     })
     .showHelpAfterError()
   const isJson = () => admin.opts<{ json?: boolean }>().json ?? false
-  const runOnDatabase = createRunOnDatabase(isJson)
+  let current: AdminCommand = { name: 'unknown', target: undefined }
+  admin.hook('preAction', (_admin, command) => {
+    const parent = command.parent === admin ? '' : `${command.parent?.name()} `
+    current = { name: `${parent}${command.name()}`, target: command.args[0] }
+  })
+  const runOnDatabase = createRunOnDatabase(isJson, () => current)
   addUserCommands(admin, runOnDatabase)
   addKeyCommands(admin, runOnDatabase)
   addPlanCommand(admin, isJson)
   addSecretCommands(admin, runOnDatabase)
+  addAuditCommand(admin, runOnDatabase)
   return admin
 }

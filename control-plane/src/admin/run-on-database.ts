@@ -3,18 +3,23 @@
 import { createLog } from '@warren/kit/log'
 import { type Column, renderTable } from '@warren/kit/table'
 import { warrenCommand } from '@warren/kit/warren-command'
+import { type AdminCommand, recordCommand } from '../audit/record-command.ts'
 import { connectDatabase, type Database } from '../db/connect.ts'
 
 export type RunOnDatabase = (action: (database: Database) => Promise<unknown>) => Promise<void>
 
-/** `isJson` is called after the command line has been parsed. */
-export function createRunOnDatabase(isJson: () => boolean): RunOnDatabase {
+/** The functions are called after the command line has been parsed. Commands that change something are recorded. */
+export function createRunOnDatabase(isJson: () => boolean, currentCommand: () => AdminCommand): RunOnDatabase {
   return async (action) => {
     const url = process.env.DATABASE_URL
     if (!url) throw new Error(`DATABASE_URL is not set; use ${warrenCommand()} admin while Warren runs`)
     const database = connectDatabase(url, createLog({ name: 'admin', level: 'error', format: 'json' }), { max: 2 })
     try {
-      const result = await action(database)
+      const result = await action(database).catch(async (error) => {
+        await recordCommand(database.db, currentCommand(), error).catch(() => {}) // The first error is the one to report.
+        throw error
+      })
+      await recordCommand(database.db, currentCommand())
       printResult(result, isJson())
     } finally {
       await database.close()

@@ -1,5 +1,5 @@
 /** The types of the tables. Columns have the field names of the API, so views need little mapping. */
-import type { EventActor, HostImage, HostStatus, SandboxStatus } from '@warren/protocol'
+import type { AuditActorKind, AuditOutcome, EventActor, HostImage, HostStatus, SandboxStatus } from '@warren/protocol'
 import type { ColumnType, Generated, Insertable, Selectable } from 'kysely'
 import type { LimitOverrides, PlanName } from '../users/plans.ts'
 
@@ -92,6 +92,7 @@ export type Tables = {
     last_active_at: Date | null
     status_since: Generated<Date>
     status_actor: Generated<EventActor>
+    status_audit_id: string | null
     generation: number | null
     auto_resume: Generated<boolean>
     bandwidth_used_bytes: Generated<number>
@@ -154,6 +155,20 @@ export type Tables = {
     status: number | null
     answer: string | null
     created_at: CreatedAt
+  }
+  audit_log: {
+    id: string
+    at: Generated<Date>
+    user_id: string | null
+    actor_kind: AuditActorKind
+    actor: string
+    credential: string | null
+    action: string
+    target: string | null
+    outcome: AuditOutcome
+    status: number | null
+    code: string | null
+    request_id: string | null
   }
   secret_keys: {
     id: string

@@ -17,6 +17,7 @@ test('openapi.json is OpenAPI 3.1 and lists every route of the API', async () =>
   assert.deepEqual(Object.keys(body.paths).sort(), [
     '/healthz',
     '/readyz',
+    '/v1/audit',
     '/v1/hosts',
     '/v1/networks',
     '/v1/networks/{id}',

@@ -9,6 +9,7 @@ import { failure } from '@warren/kit/failure'
 import { SHELL_PAYLOAD_MAX_BYTES } from '@warren/protocol'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { type WebSocket, WebSocketServer } from 'ws'
+import { recordUpgrade } from '../audit/record-requests.ts'
 import type { Deps } from '../deps.ts'
 import { resetStream } from '../hosts/session.ts'
 import { callerDisconnected } from '../http/caller-disconnected.ts'
@@ -42,6 +43,7 @@ export async function openShellWebSocket(deps: Deps, request: FastifyRequest, re
   checkHandshake(request)
   const stream = await openGuestConnection(deps, request.sandbox, { route: 'shell' }, callerDisconnected(reply))
   const { socket, head } = takeUpgrade(request, reply, 'websocket')
+  recordUpgrade(deps, request)
   socket.once('close', () => resetStream(stream))
   requestIds.set(request.raw, request.id)
   server.handleUpgrade(request.raw, socket, head, (peer) => {

@@ -4,6 +4,7 @@
  */
 import { TUNNEL_UPGRADE } from '@warren/protocol'
 import type { FastifyReply, FastifyRequest } from 'fastify'
+import { recordUpgrade } from '../audit/record-requests.ts'
 import type { Deps } from '../deps.ts'
 import type { GuestRequest } from '../hosts/client.ts'
 import { callerDisconnected } from '../http/caller-disconnected.ts'
@@ -23,6 +24,7 @@ export async function openTunnel(
   requireUpgrade(request, TUNNEL_UPGRADE)
   const stream = await openGuestConnection(deps, request.sandbox, to, callerDisconnected(reply))
   const upgrade = takeUpgrade(request, reply, TUNNEL_UPGRADE)
+  recordUpgrade(deps, request)
   upgrade.socket.write(
     `HTTP/1.1 101 Switching Protocols\r\nUpgrade: ${TUNNEL_UPGRADE}\r\nConnection: Upgrade\r\n` +
       `X-Request-Id: ${request.id}\r\n\r\n`,

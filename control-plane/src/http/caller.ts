@@ -3,10 +3,14 @@ import type { Limits, PlanName } from '../users/plans.ts'
 
 export type CallerUser = { id: string; plan: PlanName; limits: Limits; operator: boolean }
 
-/** A sandbox access token acts for the sandbox's owner, but on this sandbox only and for some operations only. */
+/**
+ * `credential` is a hint for the audit log, such as `skp_ab12...89ef`.
+ *
+ * A sandbox access token acts for the sandbox's owner, but on this sandbox only and for some operations only.
+ */
 export type Caller =
-  | { kind: 'user'; user: CallerUser }
-  | { kind: 'token'; user: CallerUser; sandboxId: string; tokenHash: string }
+  | { kind: 'user'; user: CallerUser; credential: string }
+  | { kind: 'token'; user: CallerUser; credential: string; sandboxId: string; tokenHash: string }
 
 /** Identifies a caller for rate limits, idempotency keys and logs. An access token counts separately from its owner. */
 export const callerKey = (caller: Caller): string =>

@@ -6,6 +6,7 @@ import { CredentialCache } from './credential-cache.ts'
 
 const ada: Caller = {
   kind: 'user',
+  credential: 'skp_0000...0000',
   user: { id: 'usr_ada', plan: 'free', limits: planLimits('free'), operator: false },
 }
 

@@ -37,6 +37,8 @@ declare module 'fastify' {
     /** Set by `loadOwnSandbox`. */
     sandbox: SandboxRow
     idempotency: Claim | undefined
+    /** Set for routes that the audit log records. */
+    auditId: string | undefined
   }
 }
 
@@ -52,6 +54,7 @@ export function createServer(deps: Deps): App {
   app.decorateRequest('caller', null as never)
   app.decorateRequest('sandbox', null as never)
   app.decorateRequest('idempotency', undefined)
+  app.decorateRequest('auditId', undefined)
   app.decorate('routeList', [])
   app.setValidatorCompiler(compileValidator)
   app.setErrorHandler((error, request, reply) => replyWithError(deps, error, request, reply))

@@ -1,4 +1,5 @@
 /** All background work. Slow work is a job, defined next to the function that adds it; repeated work is a sweep. */
+import { deleteOldAuditEntries } from '../audit/delete-old.ts'
 import { flushActivity } from '../guest/activity.ts'
 import { pushSshKeysJob } from '../guest/add-ssh-keys.ts'
 import { watchHosts } from '../hosts/heartbeat.ts'
@@ -28,4 +29,5 @@ export const SWEEPS: readonly Sweep[] = [
   flushActivity,
   autoPause,
   deleteOldEvents,
+  deleteOldAuditEntries,
 ]

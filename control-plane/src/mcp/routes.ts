@@ -14,7 +14,8 @@ export function mcpRoutes(app: App, deps: Deps, version: string): void {
     const body = request.method === 'POST' ? request.body : undefined
     // Loaded by the first request, because its packages take long and many instances serve no model.
     const { serveMcp } = await import('./server.ts')
-    const response = await serveMcp(deps, version, request.caller, toRequest(request, callerDisconnected(reply)), body)
+    const from = { caller: request.caller, requestId: request.id }
+    const response = await serveMcp(deps, version, from, toRequest(request, callerDisconnected(reply)), body)
     reply.code(response.status)
     for (const [name, value] of response.headers) reply.header(name, value)
     return reply.send(response.body ? Readable.fromWeb(response.body as ReadableStream) : '')

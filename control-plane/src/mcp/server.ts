@@ -5,6 +5,7 @@
 
 import { errorText } from '@warren/kit/error-text'
 import { Failure, Fault } from '@warren/kit/failure'
+import { recordTool } from '../audit/record-tool.ts'
 import type { Deps } from '../deps.ts'
 import type { Caller } from '../http/caller.ts'
 import { renderError } from '../http/errors.ts'
@@ -21,7 +22,7 @@ const INSTRUCTIONS =
 export async function serveMcp(
   deps: Deps,
   version: string,
-  caller: Caller,
+  { caller, requestId }: { caller: Caller; requestId: string },
   request: Request,
   body: unknown,
 ): Promise<Response> {
@@ -35,7 +36,11 @@ export async function serveMcp(
         const { name, title, description, readOnly = false, destructive = false } = tool
         const annotations = { title, readOnlyHint: readOnly, destructiveHint: destructive }
         server.registerTool(name, { title, description, inputSchema, annotations }, (input, context) =>
-          runTool(tool, { deps, caller, signal: AbortSignal.any([request.signal, context.mcpReq.signal]) }, input),
+          runTool(
+            tool,
+            { deps, caller, requestId, signal: AbortSignal.any([request.signal, context.mcpReq.signal]) },
+            input,
+          ),
         )
       }
       return server
@@ -59,7 +64,7 @@ async function load() {
 
 async function runTool(tool: Tool, call: ToolCall, input: unknown) {
   try {
-    return textOf(await tool.run(call, input))
+    return textOf(await recordTool(call, tool.name, input, () => tool.run(call, input)))
   } catch (error) {
     return { ...textOf(explain(call.deps, tool, error)), isError: true }
   }

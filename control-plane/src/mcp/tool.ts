@@ -6,7 +6,7 @@ import type { Deps } from '../deps.ts'
 import type { Caller } from '../http/caller.ts'
 import { findOwnSandbox } from '../sandboxes/queries.ts'
 
-export type ToolCall = { deps: Deps; caller: Caller; signal: AbortSignal }
+export type ToolCall = { deps: Deps; caller: Caller; signal: AbortSignal; requestId: string }
 
 export type Tool<Input extends TSchema = TSchema> = {
   name: string

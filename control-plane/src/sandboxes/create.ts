@@ -15,6 +15,7 @@
 import { badField, Failure, unavailable, upstreamUnavailable } from '@warren/kit/failure'
 import { span } from '@warren/kit/span'
 import { type HostVmCreated, type HostVmNetwork, newId, type SandboxCreateBody } from '@warren/protocol'
+import { currentAuditId } from '../audit/context.ts'
 import type { Tx } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
@@ -118,6 +119,7 @@ const newRow = (
   name,
   status: 'creating',
   owner: deps.processId,
+  status_audit_id: currentAuditId() ?? null,
   host_id: placement.hostId,
   ip: placement.ip,
   reserved_mib: request.shape.mem_mib,

@@ -20,6 +20,7 @@ import { crashPoint } from '@warren/kit/crash-point'
 import { Failure, unavailable, wrongState } from '@warren/kit/failure'
 import { span } from '@warren/kit/span'
 import { type HostVmForked, newId, type SandboxForkBody } from '@warren/protocol'
+import { currentAuditId } from '../audit/context.ts'
 import type { Tx } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
@@ -129,6 +130,7 @@ const newRow = (deps: Deps, source: SandboxRow, request: ForkRequest, name: stri
   name,
   status: 'forking',
   owner: deps.processId,
+  status_audit_id: currentAuditId() ?? null,
   host_id: source.host_id,
   ip,
   reserved_mib: request.startPaused ? 0 : source.mem_mib,

@@ -18,6 +18,7 @@ import {
   type SandboxStatus,
 } from '@warren/protocol'
 import { sql } from 'kysely'
+import { currentAuditId } from '../audit/context.ts'
 import type { Db, Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import { deleteEnvs } from './envs.ts'
@@ -94,7 +95,7 @@ async function update(tx: Tx, id: string, move: SandboxMove, options: BeginOptio
           status_since: sql<Date>`now()`,
           status_reason: options.reason ?? (INHERITS_REASON.has(move) ? sql<string | null>`status_reason` : null),
           ...(options.actor ? { status_actor: options.actor } : {}),
-          ...(role === 'begins' ? { fence: sql<number>`fence + 1` } : {}),
+          ...(role === 'begins' ? { fence: sql<number>`fence + 1`, status_audit_id: currentAuditId() ?? null } : {}),
         })
         .whereRef('sandboxes.id', '=', 'before.id')
         .returningAll('sandboxes'),

@@ -41,6 +41,7 @@ export async function createTestApp(
   const deps = createTestDeps(database, options.config)
   after(() => deps.hosts.close())
   after(() => deps.tokenStreams.close())
+  after(() => deps.audit.close())
   const watcher = options.watchCredentials === false ? { close() {} } : await watchCredentials(deps)
   after(() => watcher.close())
   const app = await buildApp(deps)

@@ -27,7 +27,8 @@ export async function findOauthCaller(
   const ttlMs = typeof body.exp === 'number' ? body.exp * 1000 - deps.now().getTime() : undefined
   if (ttlMs !== undefined && ttlMs <= 0) return { caller: undefined }
   const user = await findOrCreateExternalUser(deps.db, `oauth:${body.sub}`)
-  return { caller: { kind: 'user', user: toCallerUser(deps, user) }, ...(ttlMs === undefined ? {} : { ttlMs }) }
+  const caller = { kind: 'user' as const, user: toCallerUser(deps, user), credential: 'OAuth access token' }
+  return { caller, ...(ttlMs === undefined ? {} : { ttlMs }) }
 }
 
 const basic = (id: string, secret: string): string =>

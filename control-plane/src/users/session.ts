@@ -29,7 +29,7 @@ export async function findSessionCaller(deps: Deps, token: string): Promise<{ ca
     })
   }
   const user = await findOrCreateExternalUser(deps.db, `session:${id}`)
-  return { caller: { kind: 'user', user: toCallerUser(deps, user) } }
+  return { caller: { kind: 'user', user: toCallerUser(deps, user), credential: 'session token' } }
 }
 
 function readUserId(body: unknown): string | undefined {
