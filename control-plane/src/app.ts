@@ -8,6 +8,7 @@ import { recordRequests } from './audit/record-requests.ts'
 import { auditRoutes } from './audit/routes.ts'
 import { bandwidthRoutes } from './bandwidth/routes.ts'
 import { catalogRoutes } from './catalog/routes.ts'
+import { creditRoutes } from './credit/routes.ts'
 import type { Deps } from './deps.ts'
 import { diskRoutes } from './disks/routes.ts'
 import { describeApi, docsRoutes } from './docs/openapi.ts'
@@ -48,6 +49,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   catalogRoutes(app, deps)
   userRoutes(app, deps)
   auditRoutes(app, deps)
+  creditRoutes(app, deps)
   hostRoutes(app, deps)
   sandboxRoutes(app, deps)
   guestRoutes(app, deps)

@@ -1,5 +1,5 @@
 /** The settings of the control plane. `npm run docs` lists them in docs/configuration.md. */
-import { flag, integer, list, readConfig, text, url } from '@warren/kit/config'
+import { decimal, flag, integer, list, readConfig, text, url } from '@warren/kit/config'
 import {
   DATABASE_URL,
   DEFAULT_ROOTFS,
@@ -18,6 +18,10 @@ import {
   PROCESS_RECORDS_MAX,
   PROCESSES_LIVE_MAX,
 } from '@warren/protocol'
+import { PRICE_DECIMALS } from './credit/price.ts'
+
+/** In credits per second. */
+const PRICE_MAX = 1_000
 
 export const SETTINGS = {
   ...LISTENERS,
@@ -103,6 +107,40 @@ export const SETTINGS = {
     min: 0,
     max: 1_000_000,
     description: 'Price in credits of more outbound traffic, per GiB or part of one.',
+  }),
+  priceVcpu: decimal('WARREN_PRICE_VCPU', {
+    default: '0.00100455',
+    decimals: PRICE_DECIMALS,
+    max: PRICE_MAX,
+    description: 'Credits per second for each vCPU of a running sandbox. Fractional shapes pay their part of one.',
+  }),
+  priceMemory: decimal('WARREN_PRICE_MEMORY', {
+    default: '0.00032195',
+    decimals: PRICE_DECIMALS,
+    max: PRICE_MAX,
+    description: 'Credits per second for each 1,024 MiB of memory of a running or paused sandbox.',
+  }),
+  priceDisk: decimal('WARREN_PRICE_DISK', {
+    default: '0.0000044',
+    decimals: PRICE_DECIMALS,
+    max: PRICE_MAX,
+    description: 'Credits per second for each 1,024 MiB of disk of a sandbox, until it is deleted.',
+  }),
+  chargeSeconds: integer('WARREN_CHARGE_SECONDS', {
+    default: 60,
+    min: 1,
+    max: 3600,
+    description: 'How often usage is charged, in seconds. Each charge is one entry of the ledger for each sandbox.',
+  }),
+  creditPause: flag('WARREN_CREDIT_PAUSE', {
+    default: true,
+    description: 'Pause the running sandboxes of an account that has no credit left.',
+  }),
+  lowCredits: integer('WARREN_LOW_CREDITS', {
+    default: 50,
+    min: 0,
+    max: 1_000_000_000,
+    description: 'The owner of an account is notified when its credit falls below this number of credits.',
   }),
   ingressDomain: text('WARREN_INGRESS_DOMAIN', {
     default: '',

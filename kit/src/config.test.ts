@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { ConfigError, choice, flag, integer, linkLocalAddress, list, readConfig, text, url } from './config.ts'
+import { ConfigError, choice, decimal, flag, integer, linkLocalAddress, list, readConfig, text, url } from './config.ts'
 
 const SETTINGS = {
   port: integer('PORT', { default: 8080, min: 0, max: 65_535, description: 'Port.' }),
@@ -69,5 +69,15 @@ test('a link-local address is neither reserved nor that of the metadata service 
     'x',
   ]) {
     assert.throws(() => readConfig(settings, { HOST: bad }), /HOST must be an address from 169\.254\.1\.0/, bad)
+  }
+})
+
+test('a decimal is read as a whole number of its smallest unit', () => {
+  const settings = { price: decimal('PRICE', { default: '0.25', decimals: 3, max: 10, description: 'Price.' }) }
+  const read = (PRICE: string) => readConfig(settings, { PRICE }).price
+
+  assert.deepEqual(['', '0', '0.001', '1.5', '10'].map(read), [250, 0, 1, 1500, 10_000])
+  for (const wrong of ['0.0001', '10.001', '-1', '1e3', '.5', '1.', 'x']) {
+    assert.throws(() => read(wrong), /PRICE must be a number from 0 to 10 with at most 3 decimals/, wrong)
   }
 })

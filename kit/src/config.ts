@@ -35,6 +35,19 @@ export const integer = (name: string, options: { default: number; min: number; m
     return number
   })
 
+/** Read as a whole number of the smallest unit: with 2 decimals, "1.5" is 150. */
+export const decimal = (name: string, options: { default: string; decimals: number; max: number } & Documentation) => {
+  const { decimals, max } = options
+  const parse = (value: string): number => {
+    const [, whole = '', fraction = ''] = /^(\d{1,9})(?:\.(\d+))?$/.exec(value) ?? []
+    if (whole === '' || fraction.length > decimals || Number(value) > max) {
+      throw new Error(`must be a number from 0 to ${max} with at most ${decimals} decimals, not "${value}"`)
+    }
+    return Number(whole + fraction.padEnd(decimals, '0'))
+  }
+  return setting(name, { ...options, default: parse(options.default), defaultText: options.default }, parse)
+}
+
 export const choice = <const T extends string>(
   name: string,
   options: { default: T; choices: readonly T[] } & Documentation,

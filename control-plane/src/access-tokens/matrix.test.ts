@@ -31,6 +31,8 @@ const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'GET /v1/whoami': 'account',
   'GET /v1/plan': 'account',
   'GET /v1/audit': 'account',
+  'GET /v1/credit': 'account',
+  'GET /v1/credit/ledger': 'account',
   'GET /v1/hosts': 'operator',
   'POST /v1/sandboxes': 'account',
   'GET /v1/sandboxes': 'account',

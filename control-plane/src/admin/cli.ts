@@ -6,6 +6,7 @@ import { spellCommand } from '@warren/kit/warren-command'
 import { Command, Help } from 'commander'
 import type { AdminCommand } from '../audit/record-command.ts'
 import { addAuditCommand } from './audit.ts'
+import { addCreditCommands } from './credit.ts'
 import { addKeyCommands } from './keys.ts'
 import { addPlanCommand } from './plans.ts'
 import { createRunOnDatabase } from './run-on-database.ts'
@@ -33,5 +34,6 @@ export function createAdminCommand(): Command {
   addPlanCommand(admin, isJson)
   addSecretCommands(admin, runOnDatabase)
   addAuditCommand(admin, runOnDatabase)
+  addCreditCommands(admin, runOnDatabase)
   return admin
 }

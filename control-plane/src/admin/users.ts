@@ -1,10 +1,10 @@
 /** `warren admin user`: creates and lists users, and changes their plan, limits and credit. */
 import { notFound } from '@warren/kit/failure'
 import { type Command, InvalidArgumentError, Option } from 'commander'
+import { addCredit, MICRO_PER_CREDIT } from '../credit/add.ts'
 import type { Db } from '../db/connect.ts'
 import type { UserRow } from '../db/schema.ts'
 import { createUser } from '../users/create.ts'
-import { addCredit, MICRO_PER_CREDIT } from '../users/credit.ts'
 import { createApiKey } from '../users/keys.ts'
 import { LIMIT_NAMES, type LimitName, limitsOf, PLAN_NAMES, type PlanName } from '../users/plans.ts'
 import { setLimit } from '../users/set-limit.ts'
@@ -75,11 +75,13 @@ export function addUserCommands(admin: Command, runOnDatabase: RunOnDatabase): v
     .argument('<user>', 'id or name of the user')
     .argument('<credits>', 'number of credits; a negative number removes credit', parseCredits)
     .option('--reason <text>', 'reason, stored with the entry', 'added by an operator')
+    .option('--reference <text>', 'such as the number of an invoice; a repeated reference changes nothing')
     .description('add credit to a user')
-    .action((userRef: string, credits: number, options: { reason: string }) =>
+    .action((userRef: string, credits: number, options: { reason: string; reference?: string }) =>
       runOnDatabase(async ({ db }) => {
         const { id } = await getUser(db, userRef)
-        return viewUser(await db.transaction().execute((tx) => addCredit(tx, id, credits, options.reason)))
+        const entry = { kind: credits < 0 ? 'adjustment' : 'top_up', ...options } as const
+        return viewUser(await db.transaction().execute((tx) => addCredit(tx, id, credits, entry)))
       }),
     )
 }

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { reconcileNetworks } from '../networks/reconcile.ts'
+import { setBalance } from '../testing/set-balance.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const GIB = 1024 ** 3
@@ -142,7 +143,7 @@ test('a recharge needs an integer of at most 100 GiB, a running sandbox and enou
   }
   const poor = await user({ plan: 'pro' })
   const theirs = (await create(poor)).body.data
-  await deps.db.updateTable('users').set({ credit_micro: 1_500_000 }).where('id', '=', poor.id).execute()
+  await setBalance(deps.db, poor.id, 1_500_000)
   const unpaid = await recharge(theirs.id, 2 * GIB, poor)
   assert.deepEqual([unpaid.status, unpaid.body.data.code], [402, 'insufficient_credit'])
   assert.equal(await creditOf(poor.id), 1_500_000)

@@ -6,12 +6,13 @@
 import { failure, wrongState } from '@warren/kit/failure'
 import { BANDWIDTH_UNMETERED, type BandwidthView, type RechargeBody } from '@warren/protocol'
 import { sql } from 'kysely'
+import { addCredit, MICRO_PER_CREDIT } from '../credit/add.ts'
+import { noteLowCredit } from '../credit/note-low.ts'
 import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { pushNetworks, raiseRevisions } from '../networks/host-network.ts'
 import { type LockedUser, lockUser } from '../users/caps.ts'
-import { addCredit, MICRO_PER_CREDIT } from '../users/credit.ts'
 import { getBandwidth, viewBandwidth } from './get.ts'
 
 const GIB = 1024 ** 3
@@ -48,7 +49,14 @@ async function charge(deps: Deps, tx: Tx, row: SandboxRow, user: LockedUser, add
   if (credits * MICRO_PER_CREDIT > user.credit_micro && credits > 0) {
     throw failure('insufficient_credit', `insufficient credit, this recharge costs ${credits}`)
   }
-  if (credits > 0) await addCredit(tx, row.user_id, -credits, `bandwidth of ${row.id}`)
+  if (credits > 0) {
+    await addCredit(tx, row.user_id, -credits, {
+      kind: 'bandwidth',
+      reason: `bandwidth of ${row.id}`,
+      sandboxId: row.id,
+    })
+    await noteLowCredit(deps, tx, row.user_id)
+  }
   const charged = await tx
     .updateTable('sandboxes')
     .set({ bandwidth_quota_bytes: sql<number>`bandwidth_quota_bytes + ${addBytes}` })

@@ -1,5 +1,13 @@
 /** The types of the tables. Columns have the field names of the API, so views need little mapping. */
-import type { AuditActorKind, AuditOutcome, EventActor, HostImage, HostStatus, SandboxStatus } from '@warren/protocol'
+import type {
+  AuditActorKind,
+  AuditOutcome,
+  CreditEntryKind,
+  EventActor,
+  HostImage,
+  HostStatus,
+  SandboxStatus,
+} from '@warren/protocol'
 import type { ColumnType, Generated, Insertable, Selectable } from 'kysely'
 import type { LimitOverrides, PlanName } from '../users/plans.ts'
 
@@ -15,13 +23,28 @@ export type Tables = {
     operator: Generated<boolean>
     credit_micro: Generated<number>
     limit_overrides: ColumnType<LimitOverrides, string | undefined, string>
+    /** Only used in SQL: it exceeds what a number holds exactly. */
+    credit_carry: Generated<number>
+    credit_entry_count: Generated<number>
+    credit_low_at: Date | null
     created_at: CreatedAt
   }
   credit_entries: {
     id: Generated<number>
     user_id: string
+    kind: CreditEntryKind
     amount_micro: number
+    balance_micro: number
     reason: string
+    sandbox_id: string | null
+    reference: string | null
+    interval_id: number | null
+    period_start: Date | null
+    period_end: Date | null
+    vcpu_price: number | null
+    mem_price: number | null
+    disk_price: number | null
+    units: string | null
     created_at: CreatedAt
   }
   api_keys: {
@@ -134,10 +157,15 @@ export type Tables = {
     user_id: string
     kind: UsageKind
     shape: string
+    cpu_pct: number
     mem_mib: number
     disk_mib: number
     started_at: Generated<Date>
     ended_at: Date | null
+    billable: boolean
+    charged_until: Date
+    uncharged_us: Generated<number>
+    settled: Generated<boolean>
   }
   access_tokens: {
     sandbox_id: string

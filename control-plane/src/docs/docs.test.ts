@@ -18,6 +18,8 @@ test('openapi.json is OpenAPI 3.1 and lists every route of the API', async () =>
     '/healthz',
     '/readyz',
     '/v1/audit',
+    '/v1/credit',
+    '/v1/credit/ledger',
     '/v1/hosts',
     '/v1/networks',
     '/v1/networks/{id}',

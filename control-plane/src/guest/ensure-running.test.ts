@@ -4,6 +4,7 @@ import { until } from '@warren/kit/testing/until'
 import { listenOn } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
+import { setBalance } from '../testing/set-balance.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 import { ensureRunning } from './ensure-running.ts'
 import { checkRunning, checkRunningOrConflict } from './with-guest.ts'
@@ -139,10 +140,10 @@ test('a rejected resume fails the request, and an invalid request does not resum
   const id = await createPaused({ auto_resume: true })
   const bad = await send('POST', `/v1/sandboxes/${id}/exec`, ada, { cmd: 'true', env: { UNDECLARED: '1' } })
   const statusAfterBad = (await viewOf(id)).status
-  await deps.db.updateTable('users').set({ credit_micro: 0 }).where('id', '=', ada.id).execute()
+  await setBalance(deps.db, ada.id, 0)
 
   const unpaid = await echo(id)
-  await deps.db.updateTable('users').set({ credit_micro: 1e9 }).where('id', '=', ada.id).execute()
+  await setBalance(deps.db, ada.id, 1e9)
 
   assert.deepEqual([bad.status, statusAfterBad], [400, 'paused'])
   assert.deepEqual([unpaid.status, unpaid.body.data.code], [402, 'insufficient_credit'])

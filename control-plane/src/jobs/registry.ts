@@ -1,5 +1,6 @@
 /** All background work. Slow work is a job, defined next to the function that adds it; repeated work is a sweep. */
 import { deleteOldAuditEntries } from '../audit/delete-old.ts'
+import { chargeUsage } from '../credit/charge.ts'
 import { flushActivity } from '../guest/activity.ts'
 import { pushSshKeysJob } from '../guest/add-ssh-keys.ts'
 import { watchHosts } from '../hosts/heartbeat.ts'
@@ -28,6 +29,7 @@ export const SWEEPS: readonly Sweep[] = [
   reconcileNetworks,
   flushActivity,
   autoPause,
+  chargeUsage,
   deleteOldEvents,
   deleteOldAuditEntries,
 ]

@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
+import { setBalance } from '../testing/set-balance.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 import { reconcileNetworks } from './reconcile.ts'
 
@@ -87,7 +88,7 @@ test('plans limit concurrent and daily networks, and credit is required', async 
   assert.deepEqual([daily.status, daily.body.data.code], [429, 'daily_cap_reached'])
 
   const poor = await user({ plan: 'pro' })
-  await deps.db.updateTable('users').set({ credit_micro: 0 }).where('id', '=', poor.id).execute()
+  await setBalance(deps.db, poor.id, 0)
   assert.equal((await send('POST', '/v1/networks', poor, { name: 'one' })).status, 402)
 })
 

@@ -2,15 +2,17 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { SANDBOX_STATUSES } from '@warren/protocol'
+import { addCredit } from '../credit/add.ts'
 import { watchHosts } from '../hosts/heartbeat.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
 import { createHostedApp } from '../testing/with-host.ts'
-import { addCredit } from '../users/credit.ts'
 
 const hosted = await createHostedApp({ config: { ingressDomain: 'box.test' } })
 const { deps, host, user, create, send, get } = hosted
 
 const ED25519 = 'ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIHKBJTCQ2Nx3hJq2W7Bv0XsWn3mP5m0rC0vB7Gf0Xn9h'
+
+const SPENT = { kind: 'adjustment', reason: 'spent' } as const
 
 test('a create returns the full view of a running sandbox, and its VM is as requested', async () => {
   const ada = await user()
@@ -211,7 +213,7 @@ test('the daily cap counts creates of the last 24 hours, destroyed sandboxes inc
 test('without credit a create is 402, except on the local plan', async () => {
   const poor = await user()
   const local = await user({ plan: 'local' })
-  for (const who of [poor, local]) await deps.db.transaction().execute((tx) => addCredit(tx, who.id, -500, 'spent'))
+  for (const who of [poor, local]) await deps.db.transaction().execute((tx) => addCredit(tx, who.id, -500, SPENT))
 
   const refused = await create(poor)
 
@@ -222,7 +224,7 @@ test('without credit a create is 402, except on the local plan', async () => {
 test('checks run in this order: body, name, caps, credit, capacity', async () => {
   const ada = await user({ plan: 'free' })
   await insertSandbox(deps.db, ada.id, 'running', { name: 'taken' })
-  await deps.db.transaction().execute((tx) => addCredit(tx, ada.id, -500, 'spent'))
+  await deps.db.transaction().execute((tx) => addCredit(tx, ada.id, -500, SPENT))
   const everything = { shape: 's-1vcpu-1gb', name: 'taken', egress: ['://'], region: 'us' }
 
   const statuses = [
@@ -232,7 +234,7 @@ test('checks run in this order: body, name, caps, credit, capacity', async () =>
   ]
   await deps.db.updateTable('users').set({ plan: 'beginner' }).where('id', '=', ada.id).execute()
   statuses.push((await create(ada, { region: 'us' })).status)
-  await deps.db.transaction().execute((tx) => addCredit(tx, ada.id, 1, 'gift'))
+  await deps.db.transaction().execute((tx) => addCredit(tx, ada.id, 1, { kind: 'top_up', reason: 'gift' }))
   statuses.push((await create(ada, { region: 'us' })).status)
 
   assert.deepEqual(statuses, [400, 409, 429, 402, 503])

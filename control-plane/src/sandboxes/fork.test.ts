@@ -4,6 +4,7 @@ import { until } from '@warren/kit/testing/until'
 import type { HostVmForkBody, HostVmResumeBody } from '@warren/protocol'
 import type { TestResponse, TestUser } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
+import { setBalance } from '../testing/set-balance.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const hosted = await createHostedApp({ host: { memMib: 8192 } })
@@ -152,7 +153,7 @@ test('several children are created all or not at all: cap, credit, memory', asyn
   const id = await createPaused({ shape: 's-2vcpu-4gb' }, bob)
   const capped = await fork(id, { count: 5 }, bob)
   const crowded = await fork(id, { count: 3 }, bob)
-  await deps.db.updateTable('users').set({ credit_micro: 0 }).where('id', '=', bob.id).execute()
+  await setBalance(deps.db, bob.id, 0)
   const broke = await fork(id, {}, bob)
 
   assert.deepEqual([capped.status, capped.body.data.code], [429, 'cap_reached'])

@@ -5,6 +5,7 @@ import type { HostVmResumeBody } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { TestUser } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
+import { setBalance } from '../testing/set-balance.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp({ host: { memMib: 4096 } })
@@ -111,7 +112,7 @@ test('the cap on resume counts all other sandboxes, paused ones included', async
 test('without credit a resume is 402 and the sandbox stays paused', async () => {
   const bob = await user()
   const id = await createPaused({}, bob)
-  await deps.db.updateTable('users').set({ credit_micro: 0 }).where('id', '=', bob.id).execute()
+  await setBalance(deps.db, bob.id, 0)
 
   const refused = await resume(id, bob)
 

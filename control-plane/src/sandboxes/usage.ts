@@ -1,8 +1,10 @@
 /**
  * Usage intervals, from which users are billed. A move closes the interval that it ends and opens the one that it
- * begins, in its own transaction. A sandbox has at most one open interval, which a unique index enforces.
+ * begins, in its own transaction. A sandbox has at most one open interval, which a unique index enforces. The next
+ * interval begins where the last one ended, so there are neither gaps nor overlaps. A change of size splits the open
+ * interval (a trigger, migration 0010).
  */
-import { SANDBOX_MOVES, type SandboxMove, type SandboxStatus } from '@warren/protocol'
+import { findShape, SANDBOX_MOVES, type SandboxMove, type SandboxStatus } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { SandboxRow, UsageKind } from '../db/schema.ts'
@@ -33,9 +35,7 @@ export async function recordUsage(tx: Tx, move: SandboxMove, row: SandboxRow): P
 }
 
 async function closeInterval(tx: Tx, sandboxId: string): Promise<void> {
-  await sql`update usage_intervals set ended_at = ${END} where sandbox_id = ${sandboxId} and ended_at is null`.execute(
-    tx,
-  )
+  await sql`update usage_intervals set ${END} where sandbox_id = ${sandboxId} and ended_at is null`.execute(tx)
 }
 
 /**
@@ -45,15 +45,19 @@ async function closeInterval(tx: Tx, sandboxId: string): Promise<void> {
  */
 async function switchInterval(tx: Tx, row: SandboxRow, kind: UsageKind): Promise<void> {
   const { id, user_id, shape, mem_mib, disk_mib } = row
+  const cpuPct = findShape(shape)?.cpu_quota_pct ?? row.vcpu * 100
   await sql`with closed as (
-      update usage_intervals set ended_at = ${END}
-      where sandbox_id = ${id} and ended_at is null and kind <> ${kind} returning id)
-    insert into usage_intervals (sandbox_id, user_id, kind, shape, mem_mib, disk_mib)
-    select ${id}, ${user_id}, ${kind}, ${shape}, ${mem_mib}, ${disk_mib}
-    from (select count(*) from closed) after_closing
+      update usage_intervals set ${END}
+      where sandbox_id = ${id} and ended_at is null and kind <> ${kind} returning ended_at)
+    insert into usage_intervals
+      (sandbox_id, user_id, kind, shape, cpu_pct, mem_mib, disk_mib, billable, started_at,
+        charged_until)
+    select ${id}, ${user_id}, ${kind}, ${shape}, ${cpuPct}, ${mem_mib}, ${disk_mib},
+      (select plan <> 'local' from users where id = ${user_id}), began.at, began.at
+    from (select coalesce(max(ended_at), now()) as at from closed) began
     where not exists (
       select from usage_intervals where sandbox_id = ${id} and ended_at is null and kind = ${kind})`.execute(tx)
 }
 
-/** Never before the start, even if the closing transaction began before the opening one. */
-const END = sql`greatest(started_at, now())`
+/** Never before what has been charged, even if the closing transaction began before the charge. */
+const END = sql`ended_at = greatest(charged_until, now()), settled = (charged_until >= now())`

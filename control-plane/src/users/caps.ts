@@ -28,7 +28,7 @@ export type CappedResource = {
   /** One of them, for messages. */
   noun: string
   /** Of a create that exceeds the concurrent cap; `cap_reached` unless the API has a separate code. */
-  code?: Extract<FailureCode, 'cap_reached' | 'build_limit'>
+  code?: FailureCode
   countLive(db: Db | Tx, userId: string): Promise<number>
   /** Creations in the last 24 hours; it may stop counting at `max`. Absent for resources without a daily cap. */
   countDay?(db: Db | Tx, userId: string, max: number): Promise<number>

@@ -4,9 +4,9 @@
  */
 import { failure } from '@warren/kit/failure'
 import { newId } from '@warren/protocol'
+import { addCredit } from '../credit/add.ts'
 import type { Db, Tx } from '../db/connect.ts'
 import type { UserRow } from '../db/schema.ts'
-import { addCredit } from './credit.ts'
 import type { PlanName } from './plans.ts'
 
 const STARTING_CREDITS = 500
@@ -44,5 +44,5 @@ async function insertUser(tx: Tx, user: NewUser): Promise<UserRow | undefined> {
     .returningAll()
     .executeTakeFirst()
   if (!row) return undefined
-  return addCredit(tx, row.id, STARTING_CREDITS, 'new account')
+  return addCredit(tx, row.id, STARTING_CREDITS, { kind: 'grant', reason: 'new account' })
 }

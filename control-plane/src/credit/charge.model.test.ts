@@ -1,0 +1,286 @@
+/**
+ * Credit against a model: random sequences of create, pause, resume, resize, delete, top-ups, recharges, changes of plan and
+ * passing time, while a separate process runs the jobs and charges, and is killed with SIGKILL again and again.
+ *
+ * The model only knows which sandbox had which status and size from when to when. After every step, and after every kill,
+ * the ledger must be the sum of that usage at the documented prices, to the micro-credit.
+ *
+ * Time is a value of the test, in the database. It does not pass during a step, so the model knows when each change of
+ * status happened: if a kill has delayed it, after the time has been moved on.
+ */
+import assert from 'node:assert/strict'
+import { mkdtemp, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, test } from 'node:test'
+import { passTime } from '@warren/kit/testing/pass-time'
+import { until } from '@warren/kit/testing/until'
+import fc from 'fast-check'
+import { sql } from 'kysely'
+import { DEAD_AFTER_S } from '../jobs/processes.ts'
+import type { TestUser } from '../testing/app.ts'
+import { type ChargeProcess, startChargeProcess } from '../testing/charge-process.ts'
+import { costOf, createClockedApp, type Usage } from '../testing/credit-clock.ts'
+import type { PlanName } from '../users/plans.ts'
+import { addCredit } from './add.ts'
+import { verifyCredit } from './verify.ts'
+
+const RUNS = Number(process.env.WARREN_PROPERTY_RUNS ?? 2)
+const STEPS = 20
+const START_MICRO = 500_000_000
+
+const clocked = await createClockedApp({ host: { memMib: 100_000_000 }, startWorker: false })
+const { deps, user, create, send, advance, time } = clocked
+const crashPoints = await mkdtemp(path.join(tmpdir(), 'warren-charge-'))
+after(() => rm(crashPoints, { recursive: true, force: true }))
+
+const SHAPES = ['s-0.25vcpu-512mb', 's-0.5vcpu-1gb', 's-1vcpu-256mb', 's-2vcpu-4gb', 's-4vcpu-8gb']
+const CRASH_POINTS = {
+  charge: ['charge.locked', 'charge.entered', 'charge.committed'],
+  pause: ['pause.started', 'pause.saved', 'pause.done'],
+  resume: ['resume.started', 'resume.restored', 'resume.done'],
+}
+
+type Status = 'running' | 'paused' | 'destroyed'
+type SandboxModel = { id: string; shape: string; diskMib: number; status: Status; since: bigint }
+type Model = {
+  owner: TestUser
+  plan: PlanName
+  sandboxes: SandboxModel[]
+  /** Usage of the past. That of the current status is added when it is compared. */
+  usage: Usage[]
+  addedMicro: number
+}
+
+const second = fc.integer({ min: 1_000, max: 4_000_000 }).map((ms) => ms / 1000)
+const which = fc.nat(20)
+const step = fc.oneof(
+  { weight: 4, arbitrary: fc.record({ do: fc.constant('create' as const), shape: fc.constantFrom(...SHAPES) }) },
+  { weight: 4, arbitrary: fc.record({ do: fc.constant('pause' as const), which }) },
+  { weight: 4, arbitrary: fc.record({ do: fc.constant('resume' as const), which }) },
+  { weight: 3, arbitrary: fc.record({ do: fc.constant('resize' as const), which }) },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant('delete' as const), which }) },
+  {
+    weight: 2,
+    arbitrary: fc.record({ do: fc.constant('credit' as const), credits: fc.integer({ min: -200, max: 300 }) }),
+  },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant('recharge' as const), which }) },
+  { weight: 1, arbitrary: fc.record({ do: fc.constant('plan' as const), plan: fc.constantFrom('local', 'pro') }) },
+  { weight: 6, arbitrary: fc.record({ do: fc.constant('pass' as const), seconds: second }) },
+  {
+    weight: 6,
+    arbitrary: fc.record({
+      do: fc.constant('kill' as const),
+      during: fc.constantFrom('charge', 'pause', 'resume', 'any moment'),
+      point: fc.nat(2),
+      which,
+      seconds: second,
+      afterMs: fc.integer({ min: 0, max: 25 }),
+    }),
+  },
+)
+type Step = typeof step extends fc.Arbitrary<infer S> ? S : never
+
+let kills = 0
+let worker = await startChargeProcess(clocked, crashPoints)
+await worker.begin()
+let successor: Promise<ChargeProcess> = startChargeProcess(clocked, crashPoints)
+
+test(`the ledger is the sum of usage, whatever happens (${RUNS} sequences)`, async () => {
+  await fc.assert(
+    fc.asyncProperty(fc.array(step, { minLength: STEPS, maxLength: STEPS }), async (steps) => {
+      const model: Model = { owner: await user(), plan: 'pro', sandboxes: [], usage: [], addedMicro: START_MICRO }
+      for (const one of steps) {
+        await take(model, one)
+        await assertLedger(model)
+      }
+    }),
+    { numRuns: RUNS, endOnFailure: true },
+  )
+  assert.ok(kills >= RUNS, `${kills} kills`)
+  await worker.kill()
+  await (await successor).kill()
+})
+
+async function take(model: Model, one: Step): Promise<void> {
+  switch (one.do) {
+    case 'create':
+      return createOne(model, one.shape)
+    case 'pause':
+      return move(model, 'pause', one.which)
+    case 'resume':
+      return move(model, 'resume', one.which)
+    case 'resize':
+      return resize(model, one.which)
+    case 'delete':
+      return destroy(model, one.which)
+    case 'credit':
+      model.addedMicro += one.credits * 1_000_000
+      await deps.db
+        .transaction()
+        .execute((tx) => addCredit(tx, model.owner.id, one.credits, { kind: 'adjustment', reason: 'test' }))
+      return
+    case 'recharge':
+      return recharge(model, one.which)
+    case 'plan':
+      for (const sandbox of model.sandboxes) setStatus(model, sandbox, sandbox.status)
+      model.plan = one.plan as PlanName
+      await deps.db.updateTable('users').set({ plan: model.plan }).where('id', '=', model.owner.id).execute()
+      return
+    case 'pass':
+      await advance(one.seconds)
+      return settle(model)
+    case 'kill':
+      return killOne(model, one)
+  }
+}
+
+const pick = (model: Model, status: Status, n: number): SandboxModel | undefined => {
+  const found = model.sandboxes.filter((sandbox) => sandbox.status === status)
+  return found[n % Math.max(1, found.length)]
+}
+
+/** The current status ends now, and its usage is added. */
+function setStatus(model: Model, sandbox: SandboxModel, status: Status): void {
+  model.usage.push(...usageSince(model, sandbox))
+  sandbox.since = time()
+  sandbox.status = status
+}
+
+function usageSince(model: Model, { status, shape, diskMib, since }: SandboxModel): Usage[] {
+  if (status === 'destroyed' || model.plan === 'local') return []
+  return [{ kind: status, shape, diskMib, us: time() - since }]
+}
+
+const balanceOf = (model: Model): number =>
+  model.addedMicro - costOf([...model.usage, ...model.sandboxes.flatMap((one) => usageSince(model, one))])
+
+const isPoor = (model: Model): boolean => model.plan !== 'local' && balanceOf(model) <= 0
+
+async function createOne(model: Model, shape: string): Promise<void> {
+  if (model.sandboxes.filter(({ status }) => status !== 'destroyed').length >= 20) return
+  const { status, body } = await create(model.owner, { shape })
+  assert.equal(status, isPoor(model) ? 402 : 200, JSON.stringify(body))
+  if (status === 200)
+    model.sandboxes.push({ id: body.data.id, shape, diskMib: 10_240, status: 'running', since: time() })
+}
+
+async function move(model: Model, verb: 'pause' | 'resume', n: number): Promise<void> {
+  const sandbox = pick(model, verb === 'pause' ? 'running' : 'paused', n)
+  if (!sandbox || !(await ask(model, verb, sandbox))) return
+  const status = verb === 'pause' ? 'paused' : 'running'
+  await until(async () => (await statusOf(sandbox.id)) === status, `${sandbox.id} is ${status}`, 60_000)
+  setStatus(model, sandbox, status)
+}
+
+/** Returns false when the request is refused because there is no credit. */
+async function ask(model: Model, verb: 'pause' | 'resume', { id }: SandboxModel): Promise<boolean> {
+  const { status, body } = await send('POST', `/v1/sandboxes/${id}/${verb}`, model.owner)
+  assert.equal(status, verb === 'resume' && isPoor(model) ? 402 : 202, JSON.stringify(body))
+  return status === 202
+}
+
+/** What a resize does to the row. */
+async function resize(model: Model, n: number): Promise<void> {
+  const sandbox = pick(model, 'running', n)
+  if (!sandbox) return
+  setStatus(model, sandbox, 'running')
+  sandbox.diskMib += 10_240
+  await sql`update sandboxes set disk_mib = ${sandbox.diskMib} where id = ${sandbox.id}`.execute(deps.db)
+}
+
+async function destroy(model: Model, n: number): Promise<void> {
+  const sandbox = pick(model, n % 2 === 0 ? 'running' : 'paused', n)
+  if (!sandbox) return
+  assert.equal((await send('DELETE', `/v1/sandboxes/${sandbox.id}`, model.owner)).status, 200)
+  setStatus(model, sandbox, 'destroyed')
+}
+
+async function recharge(model: Model, n: number): Promise<void> {
+  const sandbox = pick(model, 'running', n)
+  if (!sandbox) return
+  const affordable = model.plan === 'local' || balanceOf(model) >= 1_000_000
+  const { status } = await send('POST', `/v1/sandboxes/${sandbox.id}/bandwidth/recharge`, model.owner, { add_bytes: 1 })
+  assert.equal(status, affordable ? 200 : 402)
+  if (status === 200 && model.plan !== 'local') model.addedMicro -= 1_000_000
+}
+
+async function killOne(model: Model, one: Extract<Step, { do: 'kill' }>): Promise<void> {
+  const points = CRASH_POINTS[one.during as keyof typeof CRASH_POINTS]
+  const point = points?.[one.point]
+  if (point) await writeFile(path.join(crashPoints, point), 'kill')
+  const moved = one.during === 'pause' ? 'running' : one.during === 'resume' ? 'paused' : undefined
+  const sandbox = moved && pick(model, moved, one.which)
+  if (sandbox) await ask(model, one.during as 'pause' | 'resume', sandbox)
+  else await advance(one.seconds)
+
+  if (point) await Promise.race([worker.ended, passTime(1_500, 'nothing may be due at this point')])
+  else await passTime(one.afterMs, 'the moment of the kill is the input of the test')
+  await worker.kill()
+  if (point) await rm(path.join(crashPoints, point), { force: true })
+  kills++
+  await until(noStatementRuns, 'the database has ended what the process began')
+  assert.deepEqual(await verifyCredit(deps.db), [], `after a kill during ${point ?? one.during}`)
+  await recordStatuses(model)
+
+  worker = await successor
+  successor = startChargeProcess(clocked, crashPoints)
+  await advance(DEAD_AFTER_S + 2)
+  await worker.begin()
+  await settle(model)
+}
+
+/** Waits until the process has charged everything and no operation is in progress; then time has passed for nothing. */
+async function settle(model: Model): Promise<void> {
+  await until(async () => (await countUncharged(model)) === 0, 'all usage is charged', 60_000)
+  await until(async () => await isQuiet(model), 'no operation is in progress', 60_000)
+  await recordStatuses(model)
+}
+
+async function isQuiet(model: Model): Promise<boolean> {
+  const statuses = [...(await readStatuses(model)).values()]
+  if (statuses.some((status) => ['pausing', 'resuming'].includes(status))) return false
+  return !isPoor(model) || !statuses.includes('running')
+}
+
+/** Operations that ended in between did so at the current time. `pausing` is charged as running, `resuming` as paused. */
+async function recordStatuses(model: Model): Promise<void> {
+  const statuses = await readStatuses(model)
+  for (const sandbox of model.sandboxes) {
+    const status = { pausing: 'running', resuming: 'paused' }[statuses.get(sandbox.id)!] ?? statuses.get(sandbox.id)!
+    if (sandbox.status === 'destroyed' || status === sandbox.status) continue
+    assert.ok(status === 'running' || status === 'paused', status)
+    setStatus(model, sandbox, status)
+  }
+}
+
+async function assertLedger(model: Model): Promise<void> {
+  const { rows } = await sql<{ balance: number; sum: number }>`select credit_micro as balance,
+    (select sum(amount_micro) from credit_entries where user_id = users.id) as sum
+    from users where id = ${model.owner.id}`.execute(deps.db)
+  assert.deepEqual(rows[0], { balance: balanceOf(model), sum: balanceOf(model) })
+}
+
+const statusOf = async (id: string) =>
+  (await deps.db.selectFrom('sandboxes').select('status').where('id', '=', id).executeTakeFirstOrThrow()).status
+
+async function readStatuses(model: Model): Promise<Map<string, string>> {
+  const rows = await deps.db
+    .selectFrom('sandboxes')
+    .select(['id', 'status'])
+    .where('user_id', '=', model.owner.id)
+    .execute()
+  return new Map(rows.map(({ id, status }) => [id, status]))
+}
+
+async function countUncharged(model: Model): Promise<number> {
+  const { rows } = await sql<{ n: number }>`select count(*) as n from usage_intervals
+    where user_id = ${model.owner.id} and billable and charged_until < least(ended_at, now())`.execute(deps.db)
+  return rows[0]!.n
+}
+
+async function noStatementRuns(): Promise<boolean> {
+  const { rows } = await sql<{ n: number }>`select count(*) as n from pg_stat_activity
+    where datname = current_database() and pid <> pg_backend_pid() and state <> 'idle'`.execute(deps.db)
+  return rows[0]!.n === 0
+}

@@ -1,0 +1,26 @@
+/**
+ * Notices that the credit of a user has fallen below `lowCredits`. The owner is notified once, and again only after the
+ * credit was above that value in between.
+ */
+import { sql } from 'kysely'
+import type { Tx } from '../db/connect.ts'
+import type { Deps } from '../deps.ts'
+import { MICRO_PER_CREDIT } from './add.ts'
+
+/** Call this in the transaction that has changed the balance. */
+export async function noteLowCredit(deps: Pick<Deps, 'config' | 'log'>, tx: Tx, userId: string): Promise<void> {
+  const lowMicro = deps.config.lowCredits * MICRO_PER_CREDIT
+  const { rows } = await sql<LowCredit & { is_low: boolean }>`
+    update users set credit_low_at = case when credit_micro < ${lowMicro} then now() end
+    where id = ${userId} and plan <> 'local' and (credit_micro < ${lowMicro}) = (credit_low_at is null)
+    returning id, name, credit_micro as balance_micro, credit_low_at is not null as is_low`.execute(tx)
+  const [row] = rows
+  if (row?.is_low) emitLowCredit(deps, row)
+}
+
+type LowCredit = { id: string; name: string; balance_micro: number }
+
+/** The only place that announces low credit. */
+function emitLowCredit({ log }: Pick<Deps, 'log'>, { id, balance_micro }: LowCredit): void {
+  log.warn({ user: id, balance_micro }, 'credit of user is low')
+}
