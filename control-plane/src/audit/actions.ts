@@ -61,4 +61,12 @@ export const TOOL_ACTIONS: Readonly<Record<string, string | 'unrecorded'>> = {
 }
 
 /** Commands of `warren admin` that change nothing. All others are recorded, as `admin.<command>`. */
-export const READING_COMMANDS: ReadonlySet<string> = new Set(['user list', 'user limits', 'key list', 'plan', 'audit'])
+export const READING_COMMANDS: ReadonlySet<string> = new Set([
+  'user list',
+  'user limits',
+  'key list',
+  'plan',
+  'audit',
+  'credit ledger',
+  'credit verify',
+])

@@ -16,10 +16,14 @@ export function verifyCredit(db: Db): Promise<CreditFault[]> {
     .execute(async (tx) => {
       // Longer than a request may take: it reads the whole ledger.
       await sql`set local statement_timeout = 0`.execute(tx)
-      const faults: CreditFault[] = []
-      for (const [check, query] of Object.entries(CHECKS)) faults.push(...(await run(tx, check, query)))
-      return faults
+      return listFaults(tx)
     })
+}
+
+export async function listFaults(tx: Tx): Promise<CreditFault[]> {
+  const faults: CreditFault[] = []
+  for (const [check, query] of Object.entries(CHECKS)) faults.push(...(await run(tx, check, query)))
+  return faults
 }
 
 async function run(tx: Tx, check: string, query: RawBuilder<unknown>): Promise<CreditFault[]> {
