@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
+import { sql } from 'kysely'
 import { reconcileNetworks } from '../networks/reconcile.ts'
 import { setBalance } from '../testing/set-balance.ts'
 import { createHostedApp } from '../testing/with-host.ts'
@@ -152,6 +153,29 @@ test('a recharge needs an integer of at most 100 GiB, a running sandbox and enou
   await waitForStatus(id, 'paused')
   const paused = await recharge(id, GIB)
   assert.deepEqual([paused.status, paused.body.data.message], [409, 'sandbox is paused, expected running'])
+})
+
+test('without the database a recharge is 503, and neither the charge nor the quota has changed', async () => {
+  const { id } = (await create(owner)).body.data
+  const before = await creditOf(owner.id)
+  const lock = await deps.database.pool.connect()
+  await lock.query('begin')
+  await lock.query('select from users where id = $1 for update', [owner.id])
+
+  const asked = recharge(id, GIB)
+  const terminateWaiting = async () => {
+    const { rows } = await sql`select pg_terminate_backend(pid) from pg_stat_activity
+      where datname = current_database() and wait_event_type = 'Lock' and query like '%from "users"%'`.execute(deps.db)
+    return rows.length > 0
+  }
+  await until(terminateWaiting, 'the recharge waits for the account')
+  const { status, body } = await asked
+  await lock.query('rollback')
+  lock.release()
+
+  assert.deepEqual([status, body.code], [503, 503], JSON.stringify(body))
+  assert.equal(await creditOf(owner.id), before)
+  assert.equal((await bandwidthOf(id)).quota_bytes, 5 * GIB)
 })
 
 test('an unmetered sandbox has -1 remaining, is never capped, and is not charged for a recharge', async () => {

@@ -25,8 +25,9 @@ import type { PlanName } from '../users/plans.ts'
 import { addCredit } from './add.ts'
 import { verifyCredit } from './verify.ts'
 
-const RUNS = Number(process.env.WARREN_PROPERTY_RUNS ?? 2)
-const STEPS = 20
+const RUNS = Number(process.env.WARREN_PROPERTY_RUNS ?? 1)
+/** A kill takes seconds, the other steps take milliseconds. */
+const STEPS_PER_KILL = 9
 const START_MICRO = 500_000_000
 
 const clocked = await createClockedApp({ host: { memMib: 100_000_000 }, startWorker: false })
@@ -35,11 +36,20 @@ const crashPoints = await mkdtemp(path.join(tmpdir(), 'warren-charge-'))
 after(() => rm(crashPoints, { recursive: true, force: true }))
 
 const SHAPES = ['s-0.25vcpu-512mb', 's-0.5vcpu-1gb', 's-1vcpu-256mb', 's-2vcpu-4gb', 's-4vcpu-8gb']
-const CRASH_POINTS = {
-  charge: ['charge.locked', 'charge.entered', 'charge.committed'],
-  pause: ['pause.started', 'pause.saved', 'pause.done'],
-  resume: ['resume.started', 'resume.restored', 'resume.done'],
-}
+/** Each kill is at the next one of these. */
+const KILLS = [
+  'charge.entered',
+  'pause.saved',
+  'charge.committed',
+  'any moment',
+  'charge.locked',
+  'resume.restored',
+  'pause.started',
+  'any moment',
+  'resume.started',
+  'pause.done',
+  'resume.done',
+] as const
 
 type Status = 'running' | 'paused' | 'destroyed'
 type SandboxModel = { id: string; shape: string; diskMib: number; status: Status; since: bigint }
@@ -67,37 +77,42 @@ const step = fc.oneof(
   { weight: 1, arbitrary: fc.record({ do: fc.constant('recharge' as const), which }) },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('plan' as const), plan: fc.constantFrom('local', 'pro') }) },
   { weight: 6, arbitrary: fc.record({ do: fc.constant('pass' as const), seconds: second }) },
-  {
-    weight: 6,
-    arbitrary: fc.record({
-      do: fc.constant('kill' as const),
-      during: fc.constantFrom('charge', 'pause', 'resume', 'any moment'),
-      point: fc.nat(2),
-      which,
-      seconds: second,
-      afterMs: fc.integer({ min: 0, max: 25 }),
-    }),
-  },
 )
-type Step = typeof step extends fc.Arbitrary<infer S> ? S : never
+const kill = fc.record({
+  do: fc.constant('kill' as const),
+  which,
+  seconds: second,
+  afterMs: fc.integer({ min: 0, max: 25 }),
+})
+type Kill = typeof kill extends fc.Arbitrary<infer K> ? K : never
+type Step = Kill | (typeof step extends fc.Arbitrary<infer S> ? S : never)
 
-let kills = 0
+const kills: string[] = []
 let worker = await startChargeProcess(clocked, crashPoints)
 await worker.begin()
 let successor: Promise<ChargeProcess> = startChargeProcess(clocked, crashPoints)
 
-test(`the ledger is the sum of usage, whatever happens (${RUNS} sequences)`, async () => {
+const sequence = fc.tuple(
+  ...Array.from(
+    { length: STEPS_PER_KILL * KILLS.length },
+    (_, n) => ((n + 1) % STEPS_PER_KILL === 0 ? kill : step) as fc.Arbitrary<Step>,
+  ),
+)
+
+test(`the ledger is the sum of usage, whatever happens (${RUNS} sequences)`, async (t) => {
   await fc.assert(
-    fc.asyncProperty(fc.array(step, { minLength: STEPS, maxLength: STEPS }), async (steps) => {
+    fc.asyncProperty(sequence, async (steps) => {
       const model: Model = { owner: await user(), plan: 'pro', sandboxes: [], usage: [], addedMicro: START_MICRO }
       for (const one of steps) {
         await take(model, one)
         await assertLedger(model)
       }
+      for (const { status } of model.sandboxes) if (status !== 'destroyed') await destroy(model, 0)
     }),
     { numRuns: RUNS, endOnFailure: true },
   )
-  assert.ok(kills >= RUNS, `${kills} kills`)
+  t.diagnostic(`${kills.length} kills: ${kills.join(', ')}`)
+  assert.deepEqual(new Set(kills), new Set(KILLS))
   await worker.kill()
   await (await successor).kill()
 })
@@ -115,24 +130,30 @@ async function take(model: Model, one: Step): Promise<void> {
     case 'delete':
       return destroy(model, one.which)
     case 'credit':
-      model.addedMicro += one.credits * 1_000_000
-      await deps.db
-        .transaction()
-        .execute((tx) => addCredit(tx, model.owner.id, one.credits, { kind: 'adjustment', reason: 'test' }))
-      return
+      return addCredits(model, one.credits)
     case 'recharge':
       return recharge(model, one.which)
     case 'plan':
-      for (const sandbox of model.sandboxes) setStatus(model, sandbox, sandbox.status)
-      model.plan = one.plan as PlanName
-      await deps.db.updateTable('users').set({ plan: model.plan }).where('id', '=', model.owner.id).execute()
-      return
+      return setPlan(model, one.plan as PlanName)
     case 'pass':
       await advance(one.seconds)
       return settle(model)
     case 'kill':
       return killOne(model, one)
   }
+}
+
+async function setPlan(model: Model, plan: PlanName): Promise<void> {
+  for (const sandbox of model.sandboxes) setStatus(model, sandbox, sandbox.status)
+  model.plan = plan
+  await deps.db.updateTable('users').set({ plan }).where('id', '=', model.owner.id).execute()
+}
+
+async function addCredits(model: Model, credits: number): Promise<void> {
+  model.addedMicro += credits * 1_000_000
+  await deps.db
+    .transaction()
+    .execute((tx) => addCredit(tx, model.owner.id, credits, { kind: 'adjustment', reason: 'test' }))
 }
 
 const pick = (model: Model, status: Status, n: number): SandboxModel | undefined => {
@@ -190,7 +211,7 @@ async function resize(model: Model, n: number): Promise<void> {
 }
 
 async function destroy(model: Model, n: number): Promise<void> {
-  const sandbox = pick(model, n % 2 === 0 ? 'running' : 'paused', n)
+  const sandbox = pick(model, 'running', n) ?? pick(model, 'paused', n)
   if (!sandbox) return
   assert.equal((await send('DELETE', `/v1/sandboxes/${sandbox.id}`, model.owner)).status, 200)
   setStatus(model, sandbox, 'destroyed')
@@ -205,22 +226,21 @@ async function recharge(model: Model, n: number): Promise<void> {
   if (status === 200 && model.plan !== 'local') model.addedMicro -= 1_000_000
 }
 
-async function killOne(model: Model, one: Extract<Step, { do: 'kill' }>): Promise<void> {
-  const points = CRASH_POINTS[one.during as keyof typeof CRASH_POINTS]
-  const point = points?.[one.point]
-  if (point) await writeFile(path.join(crashPoints, point), 'kill')
-  const moved = one.during === 'pause' ? 'running' : one.during === 'resume' ? 'paused' : undefined
-  const sandbox = moved && pick(model, moved, one.which)
-  if (sandbox) await ask(model, one.during as 'pause' | 'resume', sandbox)
-  else await advance(one.seconds)
+async function killOne(model: Model, { which, seconds, afterMs }: Kill): Promise<void> {
+  const point = KILLS[kills.length % KILLS.length]!
+  kills.push(point)
+  const verb = point.startsWith('pause.') ? 'pause' : point.startsWith('resume.') ? 'resume' : undefined
+  const sandbox = await prepareKill(model, verb, which)
+  const file = path.join(crashPoints, point)
+  if (point !== 'any moment') await writeFile(file, 'kill')
+  if (verb) await ask(model, verb, sandbox)
+  else await advance(seconds)
 
-  if (point) await Promise.race([worker.ended, passTime(1_500, 'nothing may be due at this point')])
-  else await passTime(one.afterMs, 'the moment of the kill is the input of the test')
+  if (point !== 'any moment') await worker.ended
+  else await passTime(afterMs, 'the moment of the kill is the input of the test')
   await worker.kill()
-  if (point) await rm(path.join(crashPoints, point), { force: true })
-  kills++
   await until(noStatementRuns, 'the database has ended what the process began')
-  assert.deepEqual(await verifyCredit(deps.db), [], `after a kill during ${point ?? one.during}`)
+  assert.deepEqual(await verifyCredit(deps.db), [], `after a kill at ${point}`)
   await recordStatuses(model)
 
   worker = await successor
@@ -228,6 +248,18 @@ async function killOne(model: Model, one: Extract<Step, { do: 'kill' }>): Promis
   await advance(DEAD_AFTER_S + 2)
   await worker.begin()
   await settle(model)
+}
+
+/** A kill during a charge needs usage to charge, and one during a move a sandbox that can make it. */
+async function prepareKill(model: Model, verb: 'pause' | 'resume' | undefined, which: number): Promise<SandboxModel> {
+  if (model.plan === 'local') await setPlan(model, 'pro')
+  if (balanceOf(model) <= 0) await addCredits(model, 1 - Math.floor(balanceOf(model) / 1_000_000))
+  if (!pick(model, 'running', 0)) {
+    if (pick(model, 'paused', 0)) await move(model, 'resume', which)
+    else await createOne(model, SHAPES[0]!)
+  }
+  if (verb === 'resume' && !pick(model, 'paused', 0)) await move(model, 'pause', which)
+  return pick(model, verb === 'resume' ? 'paused' : 'running', which)!
 }
 
 /** Waits until the process has charged everything and no operation is in progress; then time has passed for nothing. */

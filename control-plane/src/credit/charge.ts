@@ -61,16 +61,18 @@ export async function chargeUser(deps: Deps, userId: string): Promise<void> {
 }
 
 async function listDueUsers(deps: Deps): Promise<string[]> {
-  const { rows } = await sql<{ user_id: string }>`select i.user_id
-    from usage_intervals i join users u on u.id = i.user_id
-    where not i.settled and i.charged_until <= now() - make_interval(secs => ${deps.config.chargeSeconds})
-      and (i.billable or i.ended_at is not null or u.plan <> 'local')
-    group by i.user_id order by min(i.charged_until)`.execute(deps.db)
+  const { rows } = await dueUsers(deps.config.chargeSeconds).execute(deps.db)
   return rows.map((row) => row.user_id)
 }
 
+export const dueUsers = (chargeSeconds: number) => sql<{ user_id: string }>`select i.user_id
+  from usage_intervals i join users u on u.id = i.user_id
+  where not i.settled and i.charged_until <= now() - make_interval(secs => ${chargeSeconds})
+    and (i.billable or i.ended_at is not null or u.plan <> 'local')
+  group by i.user_id order by min(i.charged_until)`
+
 /** The intervals of the user that are used beyond what has been charged, locked. */
-const due = (userId: string, which: RawBuilder<unknown>) => sql`
+export const due = (userId: string, which: RawBuilder<unknown>) => sql`
   select i.*, i.charged_until as period_start, least(i.ended_at, now()) as period_end
   from usage_intervals i
   where i.user_id = ${userId} and not i.settled and i.charged_until < least(i.ended_at, now()) and ${which}
