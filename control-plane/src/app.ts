@@ -29,6 +29,7 @@ import { observeRequests } from './observe/request-log.ts'
 import type { Tracing } from './observe/tracing.ts'
 import { sandboxRoutes } from './sandboxes/routes.ts'
 import { userRoutes } from './users/routes.ts'
+import { webhookRoutes } from './webhooks/routes.ts'
 
 export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   const app = createServer(deps)
@@ -60,6 +61,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   networkRoutes(app, deps)
   bandwidthRoutes(app, deps)
   diskRoutes(app, deps)
+  webhookRoutes(app, deps)
   mcpRoutes(app, deps, VERSION)
   docsRoutes(app)
 

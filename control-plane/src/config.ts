@@ -165,6 +165,12 @@ export const SETTINGS = {
     description: 'Requests per minute from one address to all sandboxes, per process. `0` turns the limit off.',
   }),
   ingressCaDir: INGRESS_CA_DIR,
+  webhookPrivateCidrs: list('WARREN_WEBHOOK_PRIVATE_CIDRS', {
+    defaultText: 'none; loopback for the local user of `./warren start`',
+    description:
+      'Private address blocks, separated by commas, to which webhooks may be sent, such as `10.20.0.0/16`. All other ' +
+      'addresses that are not public are refused.',
+  }),
   auditRetentionDays: integer('WARREN_AUDIT_RETENTION_DAYS', {
     default: AUDIT_RETENTION_DEFAULT_DAYS,
     min: 1,

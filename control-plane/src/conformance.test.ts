@@ -50,6 +50,9 @@ const { process_id: ended } = (await send('POST', processes, ada, { cmd: 'true' 
 await send('GET', `${processes}/${ended}/wait`, ada)
 const { id: network } = (await send('POST', '/v1/networks', ada, { name: 'own' })).body.data
 const { id: foreignNetwork } = (await send('POST', '/v1/networks', operator, { name: 'foreign' })).body.data
+const url = 'https://hooks.invalid/'
+const { id: webhook } = (await send('POST', '/v1/webhook-endpoints', ada, { url })).body.data
+const { id: foreignWebhook } = (await send('POST', '/v1/webhook-endpoints', operator, { url })).body.data
 
 // Commands are random here: none of them may run on this machine.
 host.hooks = {
@@ -87,6 +90,8 @@ function textFor(schema: Schema): fc.Arbitrary<string> {
 const EXISTING: Record<string, string[]> = {
   'sandboxes id': [live, sandbox.id, foreign.id],
   'networks id': [network, 'own', foreignNetwork, 'foreign'],
+  'webhook-endpoints id': [webhook, foreignWebhook],
+  delivery: ['01234567-89ab-4def-8123-456789abcdef'],
   net: [network, 'own', foreignNetwork, 'foreign'],
   process_id: [ended],
   port: ['1', '22', '65535', '0', '65536', '-1', '1e3', '080'],

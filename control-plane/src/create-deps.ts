@@ -6,6 +6,7 @@ import { createActivity } from './guest/activity.ts'
 import { createHosts } from './hosts/hosts.ts'
 import { createIngressAddress } from './ingress/address.ts'
 import { createLoaders } from './loaders.ts'
+import { createWebhookTargets } from './webhooks/targets.ts'
 
 type Given = Pick<Deps, 'config' | 'log' | 'database' | 'credentials' | 'metrics' | 'processId' | 'secrets'> & {
   now?: () => Date
@@ -22,6 +23,7 @@ export function createDeps(given: Given): Deps {
     activity: createActivity(),
     ingressAddress: createIngressAddress(config.ingressDomain),
     audit: createAuditLog(database, log),
+    webhookTargets: createWebhookTargets(config.webhookPrivateCidrs),
     now: given.now ?? (() => new Date()),
   }
 }

@@ -14,6 +14,7 @@ import type { IngressAddress } from './ingress/address.ts'
 import type { Loaders } from './loaders.ts'
 import type { Metrics } from './observe/metrics.ts'
 import type { Secrets } from './secrets/secrets.ts'
+import type { WebhookTargets } from './webhooks/targets.ts'
 
 export type Deps = {
   config: Config
@@ -28,6 +29,8 @@ export type Deps = {
   activity: Activity
   ingressAddress: IngressAddress
   audit: AuditLog
+  /** Decides to which hosts webhooks may be sent. */
+  webhookTargets: WebhookTargets
   /** Encrypts what is stored in the database and must not be readable there. */
   secrets: Secrets
   /** Identifies this process among all that use the same database. */

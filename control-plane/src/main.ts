@@ -1,6 +1,6 @@
 /**
  * The control plane process. It starts in this order and stops in the reverse order: configuration, secrets key, database, deps, app,
- * worker, ingress, API listener.
+ * worker, webhooks, ingress, API listener.
  *
  * Under `warren start` it has an IPC channel to its parent. It sends `ready` when it could listen, and listens when the
  * parent sends `listen`: the host agent starts at the same time and adds the address at which sandboxes reach the API. It
@@ -35,6 +35,7 @@ import { keySourceOf } from './secrets/key-source.ts'
 import type { Secrets } from './secrets/secrets.ts'
 import { findKeys, registerKeys } from './secrets/start.ts'
 import { ensureLocalUser } from './users/local.ts'
+import { startDeliverer } from './webhooks/deliverer.ts'
 
 type Urls = { baseUrl: string; port: number; metricsUrl: string; ingressUrl?: string; ingressPort?: number }
 
@@ -103,6 +104,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ list
   stack.add('credential changes', () => credentialChanges.close())
   const worker = await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
   stack.add('worker', () => worker.stop())
+  const deliverer = startDeliverer(deps)
+  stack.add('webhooks', () => deliverer.stop())
 
   const ingress = config.ingress ? await startIngress(deps) : undefined
   if (ingress) stack.add('ingress', () => ingress.close())

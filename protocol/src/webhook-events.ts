@@ -1,6 +1,6 @@
 /** Webhook events: the actions and the data of each. */
 import { type Static, type TObject, Type } from 'typebox'
-import { DiskId, NetworkId, SandboxId, TemplateId, Timestamp } from './ids.ts'
+import { DiskId, NetworkId, SandboxId, TemplateId, Timestamp, UserId } from './ids.ts'
 import { SandboxStatus } from './sandbox.ts'
 import { TEMPLATE_STATUSES } from './template.ts'
 
@@ -27,9 +27,15 @@ export const WEBHOOK_ACTIONS = [
   'template.delete',
   'template.build.start',
   'template.build.complete',
+  'account.credit.low',
 ] as const
 export type WebhookAction = (typeof WEBHOOK_ACTIONS)[number]
 export const WebhookAction = Type.Enum(WEBHOOK_ACTIONS)
+
+/** Sent on request to one endpoint, whatever it subscribes to. It is not an action that can be subscribed to. */
+export const WEBHOOK_TEST_ACTION = 'webhook.test'
+export const DeliveredAction = Type.Enum([...WEBHOOK_ACTIONS, WEBHOOK_TEST_ACTION])
+export type DeliveredAction = Static<typeof DeliveredAction>
 
 /** Fields of the resource that the action is named after. */
 const sandbox = { id: SandboxId, name: Type.String() }
@@ -65,13 +71,14 @@ export const WEBHOOK_DATA = {
   'sandbox.destroy': SandboxStatusData,
   'sandbox.pause': SandboxStatusData,
   'sandbox.resume': SandboxStatusData,
-  'sandbox.fork': Type.Object({ ...sandbox, forked_from: SandboxId }),
+  'sandbox.fork': Type.Object({ ...sandbox, forked_from: SandboxId, status: SandboxStatus }),
   /** Contains only the changed fields. */
   'sandbox.patch': Type.Object({
     ...sandbox,
     ingress_enabled: Type.Optional(Type.Boolean()),
     auto_pause_after_seconds: Type.Optional(Type.Integer()),
     disable_auto_pause: Type.Optional(Type.Literal(true)),
+    auto_resume: Type.Optional(Type.Boolean()),
   }),
   'sandbox.resize': Type.Object({ ...sandbox, disk_mib: Type.Integer() }),
   'sandbox.egress.set': Type.Object({ ...sandbox, egress: Type.Array(Type.String()) }),
@@ -89,12 +96,14 @@ export const WEBHOOK_DATA = {
   'template.delete': TemplateStatusData,
   'template.build.start': TemplateStatusData,
   'template.build.complete': TemplateStatusData,
+  /** Once each time that the balance falls below the operator's threshold. */
+  'account.credit.low': Type.Object({ id: UserId, name: Type.String(), balance_micro: Type.Integer() }),
 } as const satisfies Record<WebhookAction, TObject>
 export type WebhookData<Action extends WebhookAction> = Static<(typeof WEBHOOK_DATA)[Action]>
 
 /** Body of a delivery of any action. */
 export const WebhookEvent = Type.Object({
-  event: WebhookAction,
+  event: DeliveredAction,
   occurredAt: Timestamp,
   data: Type.Record(Type.String(), Type.Unknown()),
 })

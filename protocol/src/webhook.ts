@@ -3,12 +3,16 @@ import { type Static, Type } from 'typebox'
 import { Timestamp, UserId, WebhookEndpointId } from './ids.ts'
 import { optionalNull } from './optional-null.ts'
 import { checkHttpUrl } from './urls.ts'
-import { WEBHOOK_ACTIONS, WebhookAction, WebhookEvent } from './webhook-events.ts'
+import { DeliveredAction, WEBHOOK_ACTIONS, WebhookAction, WebhookEvent } from './webhook-events.ts'
 
 export const WEBHOOK_SECRET_PREFIX = 'whsec_'
 export const WEBHOOK_TIMESTAMP_HEADER = 'X-Webhook-Timestamp'
 export const WEBHOOK_SIGNATURE_HEADER = 'X-Webhook-Signature'
 export const WEBHOOK_SIGNATURE_PREFIX = 'sha256='
+/** The id of the delivery, the same at each attempt, so that a receiver can recognise a repetition. */
+export const WEBHOOK_DELIVERY_HEADER = 'X-Webhook-Delivery'
+export const WEBHOOK_EVENT_HEADER = 'X-Webhook-Event'
+export const WEBHOOK_URL_MAX_CHARACTERS = 2048
 /** A delivery fails when the receiver takes longer or redirects. */
 export const WEBHOOK_TIMEOUT_MS = 10_000
 /** Delays after the first attempt and after each retry except the last. */
@@ -45,7 +49,10 @@ export const WebhookCreateBody = Type.Object({
 export type WebhookCreateBody = Static<typeof WebhookCreateBody>
 
 /** Error text for the field `url`, or undefined if it is valid. */
-export const checkWebhookUrl = (url: string): string | undefined => checkHttpUrl(url)
+export const checkWebhookUrl = (url: string): string | undefined =>
+  url.length > WEBHOOK_URL_MAX_CHARACTERS
+    ? `must have at most ${WEBHOOK_URL_MAX_CHARACTERS} characters`
+    : checkHttpUrl(url)
 
 /** Error text for the field `events`, or undefined if it is valid. */
 export function checkWebhookEvents(events: readonly string[]): string | undefined {
@@ -55,6 +62,11 @@ export function checkWebhookEvents(events: readonly string[]): string | undefine
 
 export const WebhookParams = Type.Object({ id: Type.String({ description: 'Webhook endpoint id' }) })
 export type WebhookParams = Static<typeof WebhookParams>
+
+export const WebhookDeliveryParams = Type.Object({
+  ...WebhookParams.properties,
+  delivery: Type.String({ description: 'Delivery id' }),
+})
 
 export const WebhookEndpointView = Type.Object({
   id: WebhookEndpointId,
@@ -82,7 +94,7 @@ export const WebhookDeliveryView = Type.Object({
   id: Type.String(),
   endpointId: WebhookEndpointId,
   auditLogId: Type.Optional(Type.String()),
-  eventAction: WebhookAction,
+  eventAction: DeliveredAction,
   status: DeliveryStatus,
   attempts: Type.Integer(),
   payload: WebhookEvent,

@@ -13,6 +13,7 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { pushNetworks, raiseRevisions } from '../networks/host-network.ts'
 import { type LockedUser, lockUser } from '../users/caps.ts'
+import { emitEvent } from '../webhooks/emit.ts'
 import { getBandwidth, viewBandwidth } from './get.ts'
 
 const GIB = 1024 ** 3
@@ -64,5 +65,11 @@ async function charge(deps: Deps, tx: Tx, row: SandboxRow, user: LockedUser, add
     .returningAll()
     .executeTakeFirstOrThrow()
   await raiseRevisions(tx, [row.id])
+  await emitEvent(tx, {
+    userId: row.user_id,
+    action: 'sandbox.bandwidth.update',
+    subject: row.id,
+    data: { id: row.id, name: row.name, add_bytes: addBytes, quota_bytes: charged.bandwidth_quota_bytes },
+  })
   return charged
 }

@@ -5,6 +5,7 @@
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
+import { emitEvent } from '../webhooks/emit.ts'
 import { MICRO_PER_CREDIT } from './add.ts'
 
 /** Call this in the transaction that has changed the balance. */
@@ -15,12 +16,22 @@ export async function noteLowCredit(deps: Pick<Deps, 'config' | 'log'>, tx: Tx, 
     where id = ${userId} and plan <> 'local' and (credit_micro < ${lowMicro}) = (credit_low_at is null)
     returning id, name, credit_micro as balance_micro, credit_low_at is not null as is_low`.execute(tx)
   const [row] = rows
-  if (row?.is_low) emitLowCredit(deps, row)
+  if (row?.is_low) await emitLowCredit(deps, tx, row)
 }
 
 type LowCredit = { id: string; name: string; balance_micro: number }
 
 /** The only place that announces low credit. */
-function emitLowCredit({ log }: Pick<Deps, 'log'>, { id, balance_micro }: LowCredit): void {
+async function emitLowCredit(
+  { log }: Pick<Deps, 'log'>,
+  tx: Tx,
+  { id, name, balance_micro }: LowCredit,
+): Promise<void> {
   log.warn({ user: id, balance_micro }, 'credit of user is low')
+  await emitEvent(tx, {
+    userId: id,
+    action: 'account.credit.low',
+    subject: id,
+    data: { id, name, balance_micro },
+  })
 }

@@ -3,12 +3,15 @@ import type {
   AuditActorKind,
   AuditOutcome,
   CreditEntryKind,
+  DeliveredAction,
+  DeliveryStatus,
   EventActor,
   HostImage,
   HostStatus,
   SandboxStatus,
+  WebhookAction,
 } from '@warren/protocol'
-import type { ColumnType, Generated, Insertable, Selectable } from 'kysely'
+import type { ColumnType, Generated, GeneratedAlways, Insertable, Selectable } from 'kysely'
 import type { LimitOverrides, PlanName } from '../users/plans.ts'
 
 /** Set by the database when the row is inserted. */
@@ -198,6 +201,34 @@ export type Tables = {
     code: string | null
     request_id: string | null
   }
+  webhook_endpoints: {
+    id: Generated<string>
+    user_id: string
+    url: string
+    /** Encrypted (secrets/places.ts). */
+    secret: string
+    events: Generated<WebhookAction[]>
+    active: Generated<boolean>
+    failure_count: Generated<number>
+    created_at: CreatedAt
+    owner: string | null
+  }
+  webhook_deliveries: {
+    id: Generated<string>
+    seq: GeneratedAlways<number>
+    endpoint_id: string
+    event_action: DeliveredAction
+    subject: string
+    payload: string
+    audit_log_id: string | null
+    status: Generated<DeliveryStatus>
+    attempts: Generated<number>
+    last_error: string | null
+    next_attempt_at: Date | null
+    delivered_at: Date | null
+    completed_at: Date | null
+    created_at: CreatedAt
+  }
   secret_keys: {
     id: string
     current: boolean
@@ -220,4 +251,6 @@ export type SandboxRow = Selectable<Tables['sandboxes']>
 export type NewSandboxRow = Insertable<Tables['sandboxes']>
 export type UserRow = Selectable<Tables['users']>
 export type HostRow = Selectable<Tables['hosts']>
+export type WebhookEndpointRow = Selectable<Tables['webhook_endpoints']>
+export type WebhookDeliveryRow = Selectable<Tables['webhook_deliveries']>
 export type NetworkRow = Selectable<Tables['networks']>

@@ -31,6 +31,8 @@ const TAGS: Tag[] = [
   { name: 'network', description: 'Egress rules, private networks and bandwidth.' },
   { name: 'disk', description: 'Disks of a sandbox.' },
   { name: 'catalog', description: 'Shapes and root file systems for new sandboxes.' },
+  { name: 'webhook', description: 'Endpoints that are notified of events, and their deliveries.' },
+  { name: 'account', description: 'What was changed, and by whom.' },
   { name: 'identity', description: 'The caller.' },
   { name: 'hosts', description: 'Machines that run sandboxes.' },
   { name: 'health', description: 'Probes for load balancers and supervisors.' },

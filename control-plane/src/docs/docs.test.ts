@@ -57,6 +57,13 @@ test('openapi.json is OpenAPI 3.1 and lists every route of the API', async () =>
     '/v1/sandboxes/{id}/ssh-pubkeys',
     '/v1/sandboxes/{id}/tunnel/{port}',
     '/v1/shapes',
+    '/v1/webhook-endpoints',
+    '/v1/webhook-endpoints/actions',
+    '/v1/webhook-endpoints/{id}',
+    '/v1/webhook-endpoints/{id}/deliveries/{delivery}/replay',
+    '/v1/webhook-endpoints/{id}/resume',
+    '/v1/webhook-endpoints/{id}/suspend',
+    '/v1/webhook-endpoints/{id}/test',
     '/v1/whoami',
   ])
 })

@@ -13,6 +13,10 @@ export const EXAMPLE_BODIES: Record<string, object> = {
   'POST /v1/sandboxes/{id}/processes/{process_id}/signal': { signal: 'SIGTERM' },
   'PUT /v1/sandboxes/{id}/egress': { egress: ['api.github.com:443', '*.debian.org'] },
   'POST /v1/networks': { name: 'backend' },
+  'POST /v1/webhook-endpoints': {
+    url: 'https://hooks.example.com/warren',
+    events: ['sandbox.create', 'sandbox.destroy'],
+  },
   'POST /v1/sandboxes/{id}/networks': { id: 'backend' },
   'POST /v1/sandboxes/{id}/bandwidth/recharge': { add_bytes: 1_073_741_824 },
 }

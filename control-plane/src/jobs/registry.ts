@@ -14,6 +14,7 @@ import { failOrphanedCreates } from '../sandboxes/orphaned-creates.ts'
 import { pauseJob } from '../sandboxes/pause.ts'
 import { reconcile } from '../sandboxes/reconcile.ts'
 import { resumeJob } from '../sandboxes/resume.ts'
+import { deleteOldDeliveries } from '../webhooks/delete-old.ts'
 import type { Job } from './job.ts'
 import { releaseJobsOfDeadProcesses } from './processes.ts'
 import type { Sweep } from './sweep.ts'
@@ -32,4 +33,5 @@ export const SWEEPS: readonly Sweep[] = [
   chargeUsage,
   deleteOldEvents,
   deleteOldAuditEntries,
+  deleteOldDeliveries,
 ]

@@ -6,6 +6,7 @@ import { notFound, wrongState } from '@warren/kit/failure'
 import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
+import { emitNetworkEvent } from './emit.ts'
 import { pushNetworks, raiseRevisions } from './host-network.ts'
 import { listMemberIds } from './members.ts'
 import { findNetwork } from './queries.ts'
@@ -29,6 +30,7 @@ export async function attachNetwork(deps: Deps, sandbox: SandboxRow, idOrName: s
     if (joined.rows.length === 0) return []
     const members = await listMemberIds(tx, [network.id])
     await raiseRevisions(tx, members)
+    await emitNetworkEvent(tx, 'network.attach', network, sandbox.id)
     return members
   })
   await pushNetworks(deps, changed)

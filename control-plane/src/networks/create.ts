@@ -6,6 +6,7 @@ import type { Tx } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import { checkCaps, checkCredit, lockUser } from '../users/caps.ts'
 import { NETWORK_CAPS } from './caps.ts'
+import { emitNetworkEvent } from './emit.ts'
 import { viewNetwork } from './queries.ts'
 
 /** Runs in the transaction that creates the network. */
@@ -28,6 +29,7 @@ export async function createNetwork(
       .returningAll()
       .executeTakeFirstOrThrow()
     const view = viewNetwork(row, 0)
+    await emitNetworkEvent(tx, 'network.create', row)
     await commit?.(tx, view)
     return view
   })

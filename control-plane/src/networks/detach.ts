@@ -3,6 +3,7 @@ import { notFound } from '@warren/kit/failure'
 import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
+import { emitNetworkEvent } from './emit.ts'
 import { pushNetworks, raiseRevisions } from './host-network.ts'
 import { listMemberIds } from './members.ts'
 import { findNetwork } from './queries.ts'
@@ -17,6 +18,7 @@ export async function detachNetwork(deps: Deps, sandbox: SandboxRow, idOrName: s
     if (left.rows.length === 0) throw notFound('network')
     const members = [sandbox.id, ...(await listMemberIds(tx, [network.id]))]
     await raiseRevisions(tx, members)
+    await emitNetworkEvent(tx, 'network.detach', network, sandbox.id)
     return members
   })
   await pushNetworks(deps, changed)

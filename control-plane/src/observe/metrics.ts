@@ -29,6 +29,12 @@ export function createMetrics(pool: Pick<pg.Pool, 'totalCount' | 'idleCount' | '
       buckets: [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60],
       registers: [registry],
     }),
+    webhookAttempts: new Counter({
+      name: 'warren_webhook_attempts_total',
+      help: 'Attempts to deliver a webhook event',
+      labelNames: ['outcome'],
+      registers: [registry],
+    }),
     refused: new Counter({
       name: 'warren_http_refused_total',
       help: 'Requests rejected before they reached a route',

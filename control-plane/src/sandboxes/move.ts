@@ -6,7 +6,7 @@
  * move that ends the operation commits only with that number, so a worker that was presumed dead and runs again cannot
  * commit.
  *
- * The same statement writes the sandbox's event. Its usage intervals change in the same transaction (usage.ts).
+ * The same statement writes the sandbox's event and emits its webhook event (webhooks/move-events.ts). Its usage intervals change in the same transaction (usage.ts).
  */
 import { wrongState } from '@warren/kit/failure'
 import {
@@ -21,6 +21,7 @@ import { sql } from 'kysely'
 import { currentAuditId } from '../audit/context.ts'
 import type { Db, Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
+import { moveEvent } from '../webhooks/move-events.ts'
 import { deleteEnvs } from './envs.ts'
 import { recordUsage } from './usage.ts'
 
@@ -74,6 +75,7 @@ export async function endMove(
 
 async function update(tx: Tx, id: string, move: SandboxMove, options: BeginOptions, fence: number | undefined) {
   const { from, to, fence: role } = SANDBOX_MOVES[move]
+  const event = moveEvent(move)
   const row = await tx
     .with('before', (db) =>
       db
@@ -119,6 +121,7 @@ async function update(tx: Tx, id: string, move: SandboxMove, options: BeginOptio
     )
     .selectFrom('moved')
     .selectAll()
+    .$if(event !== undefined, (query) => query.select(event!.as('emitted')))
     .executeTakeFirst()
   if (!row) return undefined
   await recordUsage(tx, move, row)

@@ -6,8 +6,10 @@
 import { wrongState } from '@warren/kit/failure'
 import { isTerminal, type SandboxPatchBody, type SandboxStatus, TERMINAL_STATUSES } from '@warren/protocol'
 import { sql } from 'kysely'
+import { currentAuditId } from '../audit/context.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
+import { emitInStatement } from '../webhooks/emit.ts'
 
 export async function patchSandbox(deps: Deps, sandbox: SandboxRow, body: SandboxPatchBody): Promise<SandboxRow> {
   if (isTerminal(sandbox.status)) throw notPatchable(sandbox.status)
@@ -21,6 +23,7 @@ export async function patchSandbox(deps: Deps, sandbox: SandboxRow, body: Sandbo
     .where('id', '=', sandbox.id)
     .where('status', 'not in', [...TERMINAL_STATUSES])
     .returningAll()
+    .returning(emitInStatement('sandboxes', 'sandbox.patch', AUDIT_ID(), eventData(changes)).as('emitted'))
     .executeTakeFirst()
   if (row) return row
   const { status } = await deps.db
@@ -29,6 +32,17 @@ export async function patchSandbox(deps: Deps, sandbox: SandboxRow, body: Sandbo
     .where('id', '=', sandbox.id)
     .executeTakeFirstOrThrow()
   throw notPatchable(status)
+}
+
+const AUDIT_ID = () => sql<string | null>`${currentAuditId() ?? null}`
+
+/** The changed fields. A disabled auto-pause has no number of seconds, so it has a field for itself. */
+function eventData(changes: [string, unknown][]) {
+  const fields = changes.map(([name, value]) =>
+    name === 'auto_pause_after_seconds' && value === null ? ['disable_auto_pause', true] : [name, value],
+  )
+  const changed = JSON.stringify(Object.fromEntries(fields))
+  return sql`(jsonb_build_object('id', sandboxes.id, 'name', sandboxes.name) || ${changed}::jsonb)::json`
 }
 
 const notPatchable = (status: SandboxStatus) => wrongState(status, 'a living sandbox')

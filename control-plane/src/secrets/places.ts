@@ -9,9 +9,13 @@ export type SecretColumn = { table: string; column: string; key: readonly string
 const ENVS: SecretColumn = { table: 'sandbox_envs', column: 'envs', key: ['sandbox_id'] }
 const RESPONSE: SecretColumn = { table: 'idempotency_keys', column: 'answer', key: ['caller', 'key'] }
 
-export const SECRET_COLUMNS: readonly SecretColumn[] = [ENVS, RESPONSE]
+const WEBHOOK: SecretColumn = { table: 'webhook_endpoints', column: 'secret', key: ['id'] }
+
+export const SECRET_COLUMNS: readonly SecretColumn[] = [ENVS, RESPONSE, WEBHOOK]
 
 export const envsPlace = (sandboxId: string): SecretPlace => placeOf(ENVS, [sandboxId])
+
+export const webhookSecretPlace = (endpointId: string): SecretPlace => placeOf(WEBHOOK, [endpointId])
 
 /** Of a request that creates a secret (http/idempotency.ts). */
 export const responsePlace = (caller: string, key: string): SecretPlace => placeOf(RESPONSE, [caller, key])

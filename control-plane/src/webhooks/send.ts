@@ -1,0 +1,138 @@
+/**
+ * One attempt of a delivery: a signed POST. Success is any 2xx. Redirects are not followed, because they would lead around the
+ * check of the address. The response's head decides; of its body only a little is read, so that the connection can be used
+ * again.
+ */
+import http from 'node:http'
+import https from 'node:https'
+import { VERSION } from '@warren/kit/version'
+import {
+  WEBHOOK_DELIVERY_HEADER,
+  WEBHOOK_EVENT_HEADER,
+  WEBHOOK_SIGNATURE_HEADER,
+  WEBHOOK_TIMEOUT_MS,
+  WEBHOOK_TIMESTAMP_HEADER,
+} from '@warren/protocol'
+import { signWebhook } from './sign.ts'
+import { hostnameOf, NOT_ALLOWED, TargetNotAllowed, type WebhookTargets } from './targets.ts'
+
+/** A response of a receiver has no meaning beyond its status. */
+const BODY_MAX_BYTES = 16 * 1024
+const IDLE_CONNECTION_MS = 5_000
+const IDLE_CONNECTIONS_MAX = 64
+
+export type Message = {
+  url: string
+  secret: string
+  /** The receiver belongs to the local user of a single machine. */
+  allowLoopback: boolean
+  delivery: string
+  action: string
+  body: string
+}
+
+export type Sender = {
+  /** The error of the attempt, or undefined if it was delivered. Never throws. */
+  send(message: Message, now: Date, signal?: AbortSignal): Promise<string | undefined>
+  close(): void
+}
+
+export function createSender(targets: WebhookTargets, timeoutMs = WEBHOOK_TIMEOUT_MS): Sender {
+  const agents = [false, true].map((allowLoopback) => createAgents(targets, allowLoopback))
+
+  return {
+    async send(message, now, signal) {
+      const url = URL.parse(message.url)
+      if (!url) return 'the URL is not valid'
+      if (!targets.isAllowedHost(hostnameOf(url), message.allowLoopback)) return NOT_ALLOWED
+      const { promise, resolve } = Promise.withResolvers<string | undefined>()
+      const limit = AbortSignal.timeout(timeoutMs)
+      const request = (url.protocol === 'https:' ? https : http).request({
+        method: 'POST',
+        hostname: hostnameOf(url),
+        port: url.port,
+        path: url.pathname + url.search,
+        headers: headersOf(message, now),
+        agent: agents[Number(message.allowLoopback)]![url.protocol === 'https:' ? 'https' : 'http'],
+        signal: signal ? AbortSignal.any([limit, signal]) : limit,
+      })
+      request.on('error', (error) =>
+        resolve(limit.aborted ? `no response within ${timeoutMs / 1000} s` : explainError(error)),
+      )
+      request.on('response', (response) => {
+        discardBody(response)
+        resolve(explainStatus(response.statusCode ?? 0))
+      })
+      request.end(message.body)
+      return promise
+    },
+    close() {
+      for (const one of agents) for (const agent of Object.values(one)) agent.destroy()
+    },
+  }
+}
+
+/** Separate for receivers that may be on loopback: a connection that one may use must not be found by another. */
+function createAgents(targets: WebhookTargets, allowLoopback: boolean) {
+  const options = {
+    keepAlive: true,
+    timeout: IDLE_CONNECTION_MS,
+    maxFreeSockets: IDLE_CONNECTIONS_MAX,
+    scheduling: 'lifo',
+    lookup: targets.lookup(allowLoopback),
+  } as const
+  return { http: new http.Agent(options), https: new https.Agent(options) }
+}
+
+function headersOf({ secret, delivery, action, body }: Message, now: Date): http.OutgoingHttpHeaders {
+  const timestamp = Math.floor(now.getTime() / 1000)
+  return {
+    'Content-Type': 'application/json',
+    'Content-Length': Buffer.byteLength(body),
+    'User-Agent': `Warren-Webhooks/${VERSION}`,
+    [WEBHOOK_TIMESTAMP_HEADER]: String(timestamp),
+    [WEBHOOK_SIGNATURE_HEADER]: signWebhook(secret, timestamp, body),
+    [WEBHOOK_DELIVERY_HEADER]: delivery,
+    [WEBHOOK_EVENT_HEADER]: action,
+  }
+}
+
+function discardBody(response: http.IncomingMessage): void {
+  let bytes = 0
+  response.on('error', () => {}) // The status has been received, which is all that counts.
+  response.on('data', (chunk: Buffer) => {
+    bytes += chunk.length
+    if (bytes > BODY_MAX_BYTES) response.destroy()
+  })
+}
+
+function explainStatus(status: number): string | undefined {
+  if (status >= 200 && status < 300) return undefined
+  return status >= 300 && status < 400 ? `HTTP ${status}: redirects are not followed` : `HTTP ${status}`
+}
+
+const ERROR_TEXTS: Record<string, string> = {
+  ECONNREFUSED: 'connection refused',
+  ECONNRESET: 'the receiver closed the connection',
+  ENOTFOUND: 'the host name was not found',
+  EAI_AGAIN: 'the host name could not be resolved',
+  EHOSTUNREACH: 'the host cannot be reached',
+  ENETUNREACH: 'the network cannot be reached',
+  ETIMEDOUT: 'the connection timed out',
+  CERT_HAS_EXPIRED: 'the certificate has expired',
+  DEPTH_ZERO_SELF_SIGNED_CERT: 'the certificate is self-signed',
+  SELF_SIGNED_CERT_IN_CHAIN: 'the certificate is signed by an unknown authority',
+  UNABLE_TO_VERIFY_LEAF_SIGNATURE: 'the certificate is signed by an unknown authority',
+  ERR_TLS_CERT_ALTNAME_INVALID: 'the certificate is for another host name',
+}
+
+/** Messages of the system contain addresses, which the user is not told. */
+function explainError(error: Error & { code?: string }): string {
+  if (error instanceof TargetNotAllowed) return error.message
+  const [first] = error instanceof AggregateError ? (error.errors as (Error & { code?: string })[]) : []
+  const code = error.code ?? first?.code ?? ''
+  return (
+    ERROR_TEXTS[code] ??
+    (code.startsWith('HPE_') ? 'the response is not HTTP' : `the request failed (${code || error.name})`)
+  )
+}

@@ -1,0 +1,72 @@
+/**
+ * Resolves the host of a receiver and decides whether it may be connected to.
+ *
+ * A name is resolved once for each connection, by the function that the socket itself calls, and the socket connects to an
+ * address that this function has checked. There is no second lookup in between, so a name that changes its address after the
+ * check gains nothing. If any address of a name is closed, the name is refused.
+ */
+import { lookup as systemLookup } from 'node:dns'
+import { isIP, type LookupFunction } from 'node:net'
+import { type AddressPolicy, createAddressPolicy } from './addresses.ts'
+
+/** Names no address: what a private name resolves to is not for the user to learn. */
+export const NOT_ALLOWED = 'the host is or resolves to an address to which webhooks are not sent'
+
+export class TargetNotAllowed extends Error {
+  override name = 'TargetNotAllowed'
+  constructor() {
+    super(NOT_ALLOWED)
+  }
+}
+
+type Resolve = (
+  host: string,
+  done: (error: Error | null, addresses: { address: string; family: number }[]) => void,
+) => void
+
+export type WebhookTargets = {
+  /** Checks a host that is an address, for which no lookup is made. Names are checked when they are resolved. */
+  isAllowedHost(hostname: string, allowLoopback: boolean): boolean
+  /** For `net.connect`. */
+  lookup(allowLoopback: boolean): LookupFunction
+  /** Resolves the host of a URL as a delivery would. A name that does not resolve may do so later, and is allowed. */
+  isAllowedNow(url: URL, allowLoopback: boolean): Promise<boolean>
+}
+
+const resolveWithSystem: Resolve = (host, done) =>
+  systemLookup(host, { all: true, verbatim: true }, (error, addresses) => done(error, addresses ?? []))
+
+export function createWebhookTargets(privateCidrs: readonly string[], resolve = resolveWithSystem): WebhookTargets {
+  const policy: AddressPolicy = createAddressPolicy(privateCidrs)
+
+  function lookup(allowLoopback: boolean): LookupFunction {
+    return (hostname, options, callback) =>
+      resolve(hostname, (error, addresses) => {
+        if (error) return callback(error, '', 0)
+        const isAllowed =
+          addresses.length > 0 && addresses.every(({ address }) => policy.isAllowed(address, allowLoopback))
+        if (!isAllowed) return callback(new TargetNotAllowed(), '', 0)
+        if (options.all) return callback(null, addresses as never)
+        callback(null, addresses[0]!.address, addresses[0]!.family)
+      })
+  }
+
+  return {
+    isAllowedHost: (hostname, allowLoopback) => isIP(hostname) === 0 || policy.isAllowed(hostname, allowLoopback),
+    lookup,
+    isAllowedNow(url, allowLoopback) {
+      const hostname = hostnameOf(url)
+      if (isIP(hostname) !== 0) return Promise.resolve(policy.isAllowed(hostname, allowLoopback))
+      const { promise, resolve: settle } = Promise.withResolvers<boolean>()
+      setTimeout(() => settle(true), CHECK_LIMIT_MS).unref()
+      lookup(allowLoopback)(hostname, { all: true }, (error) => settle(!(error instanceof TargetNotAllowed)))
+      return promise
+    },
+  }
+}
+
+/** A slow name server must not hold up the request; every delivery checks again. */
+const CHECK_LIMIT_MS = 3_000
+
+/** Without the brackets of an IPv6 address. The URL parser has turned decimal, octal and short forms into dotted ones. */
+export const hostnameOf = (url: URL): string => url.hostname.replace(/^\[|\]$/g, '')
