@@ -12,6 +12,7 @@ import { runProgram } from './run-program.ts'
 import { runSsh } from './ssh.ts'
 import { startInstance } from './start.ts'
 import { openTunnel } from './tunnel.ts'
+import { listenForWebhooks } from './webhooks-listen.ts'
 
 const renderSshHelp = (): string => `
 Examples:
@@ -97,6 +98,17 @@ export function createCli(): Command {
     .argument('<sandbox>', 'name or id of the sandbox')
     .argument('<port>', 'port inside the sandbox')
     .action(openTunnel)
+
+  const webhooks = cli.command('webhooks').description('receive webhooks on this machine')
+  webhooks
+    .command('listen')
+    .description('print incoming events and verify their signatures, until Ctrl-C')
+    .argument('<url-or-port>', 'port on this machine, or the URL under which the API reaches it')
+    .option('--events <actions>', 'actions to receive, separated by commas (default: all)')
+    .option('--port <port>', 'port to listen on, if a proxy or tunnel leads from the URL to it')
+    .option('--secret <secret>', 'verify with the secret of an existing endpoint instead of creating one')
+    .option('--json', 'print the bodies as they were received')
+    .action(listenForWebhooks)
 
   cli
     .command('install')

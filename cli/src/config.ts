@@ -30,12 +30,12 @@ export const SETTINGS = {
   ...LISTENERS,
 }
 
-/** Read by the commands that use the API: ssh and tunnel. WARREN_BASE_URL is a setting of the control plane as well. */
+/** Read by the commands that use the API: ssh, tunnel and webhooks listen. WARREN_BASE_URL is a setting of the control plane as well. */
 export const CLIENT_SETTINGS = {
   apiKey: text('WARREN_API_KEY', {
     default: '',
     defaultText: 'the key of the Warren that runs in this clone',
-    description: 'API key that `./warren ssh` and `./warren tunnel` use, together with `WARREN_BASE_URL`.',
+    description: 'API key that `./warren ssh`, `tunnel` and `webhooks listen` use, together with `WARREN_BASE_URL`.',
   }),
 }
 
