@@ -23,6 +23,7 @@ import { pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeColdRow, r
 import { connectRow, processStartRow, ptyEchoPortRow, ptyEchoRow } from './rows/processes.ts'
 import { listByStatusRow, listRow } from './rows/sandbox-list.ts'
 import { tunnelDownRow, tunnels100Row, tunnelTripRow, tunnelUpRow } from './rows/tunnels.ts'
+import { webhooksRow } from './rows/webhooks.ts'
 
 export const ROWS: readonly Row[] = [
   ...[createRow, createBurst10Row, createBurst20Row, createVsBootRow, execRow, pushRow, pullRow],
@@ -43,5 +44,5 @@ export const ROWS: readonly Row[] = [
   ...[netSetUpRow, netTearDownRow, netClaimRow, netRulesRow, netOpenRow, netOutRulesRow, netOutProxyRow],
   // Their thousand sandboxes stay until the end of the run, so they follow the other network rows.
   ...[net1000AskRow, net1000ChangeRow, net1000ClaimRow],
-  ...[whoamiRow, getSandboxRow, listRow, listByStatusRow],
+  ...[webhooksRow, whoamiRow, getSandboxRow, listRow, listByStatusRow],
 ]
