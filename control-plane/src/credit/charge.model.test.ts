@@ -75,7 +75,7 @@ const step = fc.oneof(
     arbitrary: fc.record({ do: fc.constant('credit' as const), credits: fc.integer({ min: -200, max: 300 }) }),
   },
   { weight: 1, arbitrary: fc.record({ do: fc.constant('recharge' as const), which }) },
-  { weight: 1, arbitrary: fc.record({ do: fc.constant('plan' as const), plan: fc.constantFrom('local', 'pro') }) },
+  { weight: 3, arbitrary: fc.record({ do: fc.constant('change plan' as const) }) },
   { weight: 6, arbitrary: fc.record({ do: fc.constant('pass' as const), seconds: second }) },
 )
 const kill = fc.record({
@@ -133,8 +133,8 @@ async function take(model: Model, one: Step): Promise<void> {
       return addCredits(model, one.credits)
     case 'recharge':
       return recharge(model, one.which)
-    case 'plan':
-      return setPlan(model, one.plan as PlanName)
+    case 'change plan':
+      return setPlan(model, model.plan === 'local' ? 'pro' : 'local')
     case 'pass':
       await advance(one.seconds)
       return settle(model)

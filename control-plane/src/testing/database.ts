@@ -38,6 +38,20 @@ export async function createTestDatabaseUrl(): Promise<string> {
   }
 }
 
+/** Without any table, for tests of migrations. */
+export async function createEmptyDatabaseUrl(): Promise<string> {
+  server ??= findServer()
+  const admin = new pg.Client({ connectionString: await server })
+  await admin.connect()
+  try {
+    const name = `test_${randomBytes(8).toString('hex')}`
+    await admin.query(`create database ${name}`)
+    return urlOf(await server, name)
+  } finally {
+    await admin.end()
+  }
+}
+
 async function findServer(): Promise<string> {
   const shared = process.env[TEST_POSTGRES_VARIABLE]
   if (shared) return shared
