@@ -2,6 +2,7 @@
  * Reads the keys from WARREN_SECRETS_KEY, or from a file that is created on the first start. Both may hold several keys:
  * one encrypts, the others are needed until a rotation has ended (rotate.ts).
  */
+import { randomUUID } from 'node:crypto'
 import { chmod, link, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { writeFileDurably } from '@warren/kit/files'
@@ -42,7 +43,8 @@ function parseKeys(text: string, where: string): SecretKey[] {
 
 /** Creates the file with a first key. If another process creates it at the same time, both use the same one. */
 export async function createKeyFile(file: string): Promise<void> {
-  const temporary = path.join(path.dirname(file), `.${path.basename(file)}.${process.pid}`)
+  // Not the process id: processes of several containers may share the folder.
+  const temporary = path.join(path.dirname(file), `.${path.basename(file)}.${randomUUID()}`)
   await writeKeyFile(temporary, [newSecretKey()])
   try {
     await link(temporary, file)

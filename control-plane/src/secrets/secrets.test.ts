@@ -146,13 +146,13 @@ test('plain values of an earlier version are encrypted, also if the start is kil
   const migrator = new Migrator({ db: database.db, provider: { getMigrations: readMigrations } })
   const { error } = await migrator.migrateTo('0005_network')
   assert.equal(error, undefined)
-  const user = await createUser(database.db, { name: 'ada', plan: 'local' })
+  // By SQL, because the code of users needs the columns of later migrations.
+  await database.pool.query(`insert into users (id, name, plan) values ('usr_1', 'ada', 'local')`)
   await database.pool.query(
     `with inserted as (insert into sandboxes (id, user_id, name, status, shape, rootfs, region, vcpu, mem_mib, disk_mib,
         bandwidth_quota_bytes)
-      select 'sb-' || n, $1, 'name-' || n, 'paused', 's', 'r', 'eu', 1, 1, 1, 0 from generate_series(1, 1200) n returning id)
+      select 'sb-' || n, 'usr_1', 'name-' || n, 'paused', 's', 'r', 'eu', 1, 1, 1, 0 from generate_series(1, 1200) n returning id)
     insert into sandbox_envs (sandbox_id, envs) select id, jsonb_build_object('TOKEN', 'plain-' || id) from inserted`,
-    [user.id],
   )
   const file = newFile()
   const crashPoints = await mkdtemp(path.join(folder, 'crash-'))
