@@ -65,7 +65,7 @@ export function startDeliverer(deps: Deps, { timeoutMs = WEBHOOK_TIMEOUT_MS } = 
   const healths = new Map<string, Health>()
   const running = new Map<string, Running>()
   const stopping = new AbortController()
-  const aborting = new AbortController()
+  let isAborting = false
   const saver = createSaver(deps, stopping.signal)
   const notified = new Set<string>()
   let taking: Promise<void> | undefined
@@ -156,9 +156,9 @@ export function startDeliverer(deps: Deps, { timeoutMs = WEBHOOK_TIMEOUT_MS } = 
         }
         if (!isActive || stopping.signal.aborted) return
         const message = { ...receiver, delivery: delivery.id, action: delivery.event_action, body: delivery.payload }
-        const error = await sender.send(message, deps.now(), aborting.signal)
+        const error = await sender.send(message, deps.now())
         // An attempt that was cut off by the stop of this process is repeated by the next one.
-        if (error !== undefined && aborting.signal.aborted) return
+        if (error !== undefined && isAborting) return
         recordHealth(health, error === undefined)
         const result = resultOf(delivery, error, deps.now())
         countAttempt(deps, result)
@@ -232,7 +232,10 @@ export function startDeliverer(deps: Deps, { timeoutMs = WEBHOOK_TIMEOUT_MS } = 
       stopping.abort()
       listener.close()
       clearInterval(timer)
-      const grace = setTimeout(() => aborting.abort(), STOP_GRACE_MS)
+      const grace = setTimeout(() => {
+        isAborting = true
+        sender.abort()
+      }, STOP_GRACE_MS)
       await taking
       await Promise.all([...running.values()].map(({ done }) => done))
       clearTimeout(grace)
