@@ -1,5 +1,7 @@
 import assert from 'node:assert/strict'
-import { execFile } from 'node:child_process'
+import { execFile, spawn } from 'node:child_process'
+import { randomBytes } from 'node:crypto'
+import { once } from 'node:events'
 import { test } from 'node:test'
 import { promisify } from 'node:util'
 import { Client, StreamableHTTPClientTransport } from '@modelcontextprotocol/client'
@@ -13,11 +15,24 @@ import { AUDITED_ROUTES, TOOL_ACTIONS } from './actions.ts'
 import { deleteOldAuditEntries } from './delete-old.ts'
 import { createAuditLog } from './log.ts'
 
+const AUDIT_PROCESS = new URL('../testing/audit-process.ts', import.meta.url).pathname
 const hosted = await createHostedApp()
 const { app, deps, user, create, send, get } = hosted
 const { port, url } = await listenOn(app)
 const ada = await user({ plan: 'local' })
 const eve = await user({ plan: 'local' })
+
+const EMPTY = {
+  actor_kind: 'user',
+  actor: 'x',
+  credential: null,
+  action: 'x',
+  target: null,
+  outcome: 'success',
+  status: 200,
+  code: null,
+  request_id: null,
+} as const
 
 const list = async (who: TestUser, query = ''): Promise<AuditEntry[]> =>
   (await get(`/v1/audit${query}`, who.key)).body.data.data
@@ -176,6 +191,63 @@ test('MCP tools are recorded like the routes', async () => {
   )
 })
 
+test('a target that cannot be stored as it is does not stop the log', async () => {
+  const client = new Client({ name: 'test', version: '1' })
+  const requestInit = { headers: { Authorization: `Bearer ${eve.key}` } }
+  await client.connect(new StreamableHTTPClientTransport(new URL(`${url}/mcp`), { requestInit }))
+  const random = randomBytes(20_000).toString('base64url')
+  for (const sandbox_id of ['sb-\0', random, 'sb-\ud800']) {
+    await client.callTool({ name: 'pause_sandbox', arguments: { sandbox_id } })
+  }
+  await client.close()
+
+  await send('POST', '/v1/networks', ada, { name: 'after-eve' })
+
+  assert.equal((await list(ada))[0]!.action, 'network.create')
+  assert.deepEqual(
+    (await list(eve, '?action=sandbox.pause')).map(({ target }) => target),
+    ['sb-\ufffd', random.slice(0, 128), 'sb-'],
+  )
+})
+
+test('an entry that the database refuses does not stop those that are written with it', async () => {
+  const errors: unknown[] = []
+  const log = createAuditLog(deps.database, { warn() {}, error: (...args: unknown[]) => void errors.push(args[1]) })
+  const entry = (status: number) => ({
+    ...EMPTY,
+    id: newId('auditEntry'),
+    at: new Date(),
+    user_id: 'usr_poison',
+    status,
+  })
+
+  await Promise.all([entry(200), { ...entry(201), actor: '\0' }, entry(202)].map(log.record))
+  await log.written()
+  await log.close()
+
+  const { rows } = await sql<{ status: number }>`select status from audit_log where user_id = 'usr_poison'
+    order by status`.execute(deps.db)
+  assert.deepEqual(
+    rows.map(({ status }) => status),
+    [200, 202],
+  )
+  assert.deepEqual(errors, ['the database refused an audit log entry'])
+})
+
+test('what was recorded before a response is in the log even if the process is killed right after it', async () => {
+  const ids = Array.from({ length: 5 }, () => newId('auditEntry'))
+
+  const child = spawn(process.execPath, [AUDIT_PROCESS, ...ids], {
+    env: { ...process.env, NODE_TEST_CONTEXT: undefined, DATABASE_URL: deps.database.url },
+    stdio: 'inherit',
+  })
+  const [, signal] = await once(child, 'exit')
+
+  assert.equal(signal, 'SIGKILL')
+  const count = async () => (await deps.db.selectFrom('audit_log').select('id').where('id', 'in', ids).execute()).length
+  await until(async () => (await count()) === ids.length)
+})
+
 test('the operation of a sandbox names the entry of the call that began it; automatic ones name none', async () => {
   const { id } = (await create(ada)).body.data
   await send('POST', `/v1/sandboxes/${id}/pause`, ada)
@@ -248,18 +320,6 @@ test('no entry can be changed or deleted, except by retention', async () => {
   const left = await deps.db.selectFrom('audit_log').select('at').where('user_id', '=', 'usr_old').execute()
   assert.equal(left.length, 1)
 })
-
-const EMPTY = {
-  actor_kind: 'user',
-  actor: 'x',
-  credential: null,
-  action: 'x',
-  target: null,
-  outcome: 'success',
-  status: 200,
-  code: null,
-  request_id: null,
-} as const
 
 test('entries recorded while the database is unreachable are written when it is back', async () => {
   const log = createAuditLog(deps.database, { warn() {}, error() {} })

@@ -8,6 +8,8 @@ import { renderTime } from '../sandboxes/view.ts'
 /** Entries about the user's own resources, newest first. */
 export async function listAuditEntries(deps: Deps, userId: string, query: AuditQuery) {
   const { limit, offset } = clampPage(query)
+  // A caller finds the calls that this process has answered, though their entries may still be on the way.
+  await deps.audit.written()
   const own = deps.db
     .selectFrom('audit_log')
     .where('user_id', '=', userId)

@@ -1,6 +1,9 @@
 /**
  * Writes the audit log. Entries that are recorded at the same time share one insert. They have a separate connection, which
- * does not wait for the disk: an entry survives the death of this process, and is on the disk within a second.
+ * does not wait for the disk: an entry is on the disk within a second.
+ *
+ * `record` resolves when the insert has been sent, without waiting for its result: the database executes what it has received
+ * also if this process is killed. So a call waits for its entry without paying for a round trip.
  *
  * If the database is unreachable, entries wait in memory, and `record` does not fail: the call itself has already happened.
  */
@@ -25,8 +28,10 @@ export type NewAuditEntry = {
 }
 
 export type AuditLog = {
-  /** Resolves when the entry is written, or when the first attempt has failed. */
+  /** Resolves when the entry has been sent to the database, or when the first attempt has failed. */
   record(entry: NewAuditEntry): Promise<void>
+  /** Resolves when everything that was recorded before is written, or the first attempt has failed. For reads. */
+  written(): Promise<void>
   /** Writes what is waiting. */
   close(): Promise<void>
 }
@@ -34,6 +39,7 @@ export type AuditLog = {
 const RETRY_MS = 1_000
 const WAITING_MAX = 10_000
 const QUERY_LIMIT_MS = 5_000
+const TARGET_MAX_CHARACTERS = 128
 
 const INSERT = `insert into audit_log
     (id, at, user_id, actor_kind, actor, credential, action, target, outcome, status, code, request_id)
@@ -65,19 +71,47 @@ export function createAuditLog({ url }: Pick<Database, 'url'>, log: Pick<Log, 'w
   async function flush(): Promise<void> {
     const entries = waiting
     const done = waiters
+    const resolveAll = () => done.forEach((resolve) => void resolve())
     waiting = []
     waiters = []
     try {
-      const values = COLUMNS.map((column) => entries.map((entry) => entry[column]))
-      await pool.query({ name: 'insert-audit-log', text: INSERT, values })
+      await insert(entries, resolveAll)
     } catch (error) {
-      log.warn({ err: error, entries: entries.length }, 'failed to write the audit log, retrying')
-      keep(entries)
-      retry ??= setTimeout(start, RETRY_MS).unref()
+      if (isDataError(error)) await insertEach(entries)
+      else {
+        log.warn({ err: error, entries: entries.length }, 'failed to write the audit log, retrying')
+        keep(entries)
+        retry ??= setTimeout(start, RETRY_MS).unref()
+      }
     }
-    for (const resolve of done) resolve()
+    resolveAll()
     flushing = undefined
     if (waiting.length > 0 && retry === undefined) start()
+  }
+
+  async function insert(entries: NewAuditEntry[], onSent?: () => void): Promise<void> {
+    const client = await pool.connect()
+    try {
+      const values = COLUMNS.map((column) => entries.map((entry) => entry[column]))
+      const result = client.query({ name: 'insert-audit-log', text: INSERT, values })
+      onSent?.()
+      await result
+      client.release()
+    } catch (error) {
+      client.release(!isDataError(error))
+      throw error
+    }
+  }
+
+  /** An entry that the database refuses is lost, but takes no other one with it and is not attempted for ever. */
+  async function insertEach(entries: NewAuditEntry[]): Promise<void> {
+    for (const entry of entries) {
+      await insert([entry]).catch((error) => {
+        if (isDataError(error)) log.error({ err: error, entry }, 'the database refused an audit log entry')
+        else keep([entry])
+      })
+    }
+    if (waiting.length > 0) retry ??= setTimeout(start, RETRY_MS).unref()
   }
 
   function keep(entries: NewAuditEntry[]): void {
@@ -95,11 +129,17 @@ export function createAuditLog({ url }: Pick<Database, 'url'>, log: Pick<Log, 'w
 
   return {
     record(entry) {
-      waiting.push(entry)
+      waiting.push({ ...entry, target: entry.target === null ? null : storableTarget(entry.target) })
       const written = new Promise<void>((resolve) => waiters.push(resolve))
       if (retry === undefined) start()
       else for (const resolve of waiters.splice(0)) resolve()
       return written
+    },
+    async written() {
+      await flushing
+      // Entries that came while that insert was running are in the next one.
+      if (waiting.length > 0 && retry === undefined) start()
+      await flushing
     },
     async close() {
       if (waiting.length > 0) start()
@@ -109,3 +149,11 @@ export function createAuditLog({ url }: Pick<Database, 'url'>, log: Pick<Log, 'w
     },
   }
 }
+
+/** The request chooses the target. PostgreSQL stores no NUL and no half of a surrogate pair, and an index holds no long text. */
+const storableTarget = (text: string): string =>
+  text.replaceAll('\0', '').slice(0, TARGET_MAX_CHARACTERS).toWellFormed()
+
+/** SQLSTATE classes of data exceptions, violated constraints and exceeded limits: a repetition would fail as well. */
+const isDataError = (error: unknown): boolean =>
+  error instanceof pg.DatabaseError && /^(22|23|54)/.test(error.code ?? '')

@@ -71,8 +71,6 @@ function parseBody(payload: string): Body | undefined {
 
 type Result = { status: number; code?: string | undefined; createdId?: string | undefined }
 
-const TARGET_MAX_CHARACTERS = 128
-
 function entryOf(deps: Deps, audit: RouteAudit, request: FastifyRequest, result: Result): NewAuditEntry {
   const { id } = (request.params ?? {}) as { id?: string }
   const target = audit.created ? result.createdId : id
@@ -81,7 +79,7 @@ function entryOf(deps: Deps, audit: RouteAudit, request: FastifyRequest, result:
     id: request.auditId ?? newId('auditEntry'),
     at: deps.now(),
     action: audit.action,
-    target: target === undefined ? null : storable(target).slice(0, TARGET_MAX_CHARACTERS),
+    target: target ?? null,
     outcome: result.status < 400 ? 'success' : result.status < 500 ? 'fail' : 'error',
     status: result.status,
     code: result.code ?? null,
@@ -95,6 +93,3 @@ export const actorOf = (caller: Caller) => ({
   actor: caller.user.id,
   credential: caller.credential,
 })
-
-/** A path parameter can hold any character; PostgreSQL stores no NUL and no half of a surrogate pair. */
-const storable = (text: string): string => text.replaceAll('\0', '').toWellFormed()
