@@ -163,9 +163,16 @@ export function startDeliverer(deps: Deps, { timeoutMs = WEBHOOK_TIMEOUT_MS } = 
         const result = resultOf(delivery, error, deps.now())
         countAttempt(deps, result)
         saved.push(
-          saver.save(result).then((suspended) => {
-            if (suspended.includes(endpointId)) isActive = false
-          }),
+          saver.save(result).then(
+            (suspended) => {
+              if (suspended.includes(endpointId)) isActive = false
+            },
+            // Handled here, because other requests may still be open.
+            (error) => {
+              failure = error
+              isActive = false
+            },
+          ),
         )
       } finally {
         pool.give()

@@ -138,6 +138,26 @@ test('no response in time, a closed connection, a refused one and a redirect are
   ])
 })
 
+test('a kept connection that the receiver has closed is not a failed attempt', async () => {
+  const receiver = await startTestReceiver()
+  const used = new WeakSet<object>()
+  receiver.respond = (response) => {
+    const { socket } = response
+    if (used.has(socket!)) return void socket!.destroy()
+    used.add(socket!)
+    response.end()
+  }
+  const { who, deliveries } = await subscriber(receiver)
+
+  await emit(who, ['sb-1', 'sb-1', 'sb-1'])
+  await until(async () => (await deliveries()).filter(({ status }) => status === 'delivered').length === 3)
+
+  assert.deepEqual(
+    (await deliveries()).map(({ attempts, lastError }) => [attempts, lastError]),
+    [1, 1, 1].map((attempts) => [attempts, undefined]),
+  )
+})
+
 test('an endpoint is suspended at 50 failed deliveries, and resume starts it again', async () => {
   const receiver = await startTestReceiver()
   receiver.respond = (response) => response.writeHead(500).end()
@@ -328,6 +348,29 @@ test('two processes deliver every event, and each endpoint is served by one of t
       Array.from({ length: 100 }, (_, n) => n + 1),
     )
   }
+})
+
+test('a stop while the database is unreachable ends cleanly, also with a request open', async () => {
+  const other = createTestDeps(reconnect(deps.database), { localUser: true })
+  await writeHeartbeat(other, [])
+  const owner = await user({ plan: 'local' })
+  const receiver = await startTestReceiver()
+  const slow = new Set<{ end(): void }>()
+  receiver.respond = (response, { event }) => (event.data.id === 'sb-slow' ? slow.add(response) : response.end())
+  const { id } = await post(owner, PATH, { url: receiver.url })
+  await sql`update webhook_endpoints set owner = ${other.processId} where id = ${id}`.execute(deps.db)
+  await emit(owner, ['sb-1', 'sb-2', 'sb-slow', 'sb-4'])
+  const { named } = other.database
+  other.database.named = async (name, ...rest) => {
+    if (slow.size > 0) throw new Error('Connection terminated')
+    return named(name, ...rest)
+  }
+
+  const stopping = startDeliverer(other)
+  await until(() => receiver.received.length === 4)
+  await stopping.stop()
+
+  await sql`delete from webhook_endpoints where id = ${id}`.execute(deps.db)
 })
 
 test('completed deliveries are removed after 30 minutes, all after 72 hours', async () => {

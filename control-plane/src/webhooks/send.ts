@@ -31,6 +31,11 @@ export type Message = {
   body: string
 }
 
+type Outcome = { error: string | undefined; isStale?: boolean }
+
+/** Errors of a connection that the other side has closed. */
+const STALE_CODES: ReadonlySet<string> = new Set(['ECONNRESET', 'EPIPE'])
+
 export type Sender = {
   /** The error of the attempt, or undefined if it was delivered. Never throws. */
   send(message: Message, now: Date): Promise<string | undefined>
@@ -41,42 +46,56 @@ export type Sender = {
 
 export function createSender(targets: WebhookTargets, timeoutMs = WEBHOOK_TIMEOUT_MS): Sender {
   const open = new Set<http.ClientRequest>()
+  let isAborted = false
   const agents = [false, true].map((allowLoopback) => createAgents(targets, allowLoopback))
+
+  /** `isStale`: the receiver had closed a connection of an earlier request, probably before it saw this one. */
+  function attempt(url: URL, message: Message, now: Date, agent: http.Agent): Promise<Outcome> {
+    const { promise, resolve } = Promise.withResolvers<Outcome>()
+    const request = (url.protocol === 'https:' ? https : http).request({
+      method: 'POST',
+      hostname: hostnameOf(url),
+      port: url.port,
+      path: url.pathname + url.search,
+      headers: headersOf(message, now),
+      agent,
+    })
+    // A timer instead of an AbortSignal, which costs several objects for each attempt. It also ends a slow response body.
+    const timer = setTimeout(() => {
+      resolve({ error: `no response within ${timeoutMs / 1000} s` })
+      request.destroy()
+    }, timeoutMs)
+    open.add(request)
+    request.on('close', () => {
+      clearTimeout(timer)
+      open.delete(request)
+      resolve({ error: 'the receiver closed the connection' }) // Without effect if the result is known.
+    })
+    request.on('error', (error: NodeJS.ErrnoException) => {
+      const isStale = request.reusedSocket && STALE_CODES.has(error.code ?? '')
+      resolve({ error: explainError(error), isStale })
+    })
+    request.on('response', (response) => {
+      discardBody(response)
+      resolve({ error: explainStatus(response.statusCode ?? 0) })
+    })
+    request.end(message.body)
+    return promise
+  }
 
   return {
     async send(message, now) {
       const url = URL.parse(message.url)
       if (!url) return 'the URL is not valid'
       if (!targets.isAllowedHost(hostnameOf(url), message.allowLoopback)) return NOT_ALLOWED
-      const { promise, resolve } = Promise.withResolvers<string | undefined>()
-      const request = (url.protocol === 'https:' ? https : http).request({
-        method: 'POST',
-        hostname: hostnameOf(url),
-        port: url.port,
-        path: url.pathname + url.search,
-        headers: headersOf(message, now),
-        agent: agents[Number(message.allowLoopback)]![url.protocol === 'https:' ? 'https' : 'http'],
-      })
-      // A timer instead of an AbortSignal, which costs several objects for each attempt. It also ends a slow response body.
-      const timer = setTimeout(() => {
-        resolve(`no response within ${timeoutMs / 1000} s`)
-        request.destroy()
-      }, timeoutMs)
-      open.add(request)
-      request.on('close', () => {
-        clearTimeout(timer)
-        open.delete(request)
-        resolve('the receiver closed the connection') // Without effect if the result is known.
-      })
-      request.on('error', (error) => resolve(explainError(error)))
-      request.on('response', (response) => {
-        discardBody(response)
-        resolve(explainStatus(response.statusCode ?? 0))
-      })
-      request.end(message.body)
-      return promise
+      const scheme = url.protocol === 'https:' ? 'https' : 'http'
+      const kept = agents[Number(message.allowLoopback)]!
+      const outcome = await attempt(url, message, now, kept[scheme])
+      if (!outcome.isStale || isAborted) return outcome.error
+      return (await attempt(url, message, now, kept[`${scheme}Once`])).error
     },
     abort() {
+      isAborted = true
       for (const request of open) request.destroy()
     },
     close() {
@@ -87,14 +106,21 @@ export function createSender(targets: WebhookTargets, timeoutMs = WEBHOOK_TIMEOU
 
 /** Separate for receivers that may be on loopback: a connection that one may use must not be found by another. */
 function createAgents(targets: WebhookTargets, allowLoopback: boolean) {
+  const lookup = targets.lookup(allowLoopback)
   const options = {
     keepAlive: true,
     timeout: IDLE_CONNECTION_MS,
     maxFreeSockets: IDLE_CONNECTIONS_MAX,
     scheduling: 'lifo',
-    lookup: targets.lookup(allowLoopback),
+    lookup,
   } as const
-  return { http: new http.Agent(options), https: new https.Agent(options) }
+  return {
+    http: new http.Agent(options),
+    https: new https.Agent(options),
+    /** For a second attempt, which must not find another closed connection. */
+    httpOnce: new http.Agent({ lookup }),
+    httpsOnce: new https.Agent({ lookup }),
+  }
 }
 
 function headersOf({ secret, delivery, action, body }: Message, now: Date): http.OutgoingHttpHeaders {

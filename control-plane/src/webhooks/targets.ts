@@ -5,9 +5,9 @@
  * address that this function has checked. There is no second lookup in between, so a name that changes its address after the
  * check gains nothing. If any address of a name is closed, the name is refused.
  */
-import { lookup as systemLookup } from 'node:dns'
 import { isIP, type LookupFunction } from 'node:net'
 import { type AddressPolicy, createAddressPolicy } from './addresses.ts'
+import { createResolve } from './resolve.ts'
 
 /** Names no address: what a private name resolves to is not for the user to learn. */
 export const NOT_ALLOWED = 'the host is or resolves to an address to which webhooks are not sent'
@@ -19,11 +19,6 @@ export class TargetNotAllowed extends Error {
   }
 }
 
-type Resolve = (
-  host: string,
-  done: (error: Error | null, addresses: { address: string; family: number }[]) => void,
-) => void
-
 export type WebhookTargets = {
   /** Checks a host that is an address, for which no lookup is made. Names are checked when they are resolved. */
   isAllowedHost(hostname: string, allowLoopback: boolean): boolean
@@ -33,10 +28,7 @@ export type WebhookTargets = {
   isAllowedNow(url: URL, allowLoopback: boolean): Promise<boolean>
 }
 
-const resolveWithSystem: Resolve = (host, done) =>
-  systemLookup(host, { all: true, verbatim: true }, (error, addresses) => done(error, addresses ?? []))
-
-export function createWebhookTargets(privateCidrs: readonly string[], resolve = resolveWithSystem): WebhookTargets {
+export function createWebhookTargets(privateCidrs: readonly string[], resolve = createResolve()): WebhookTargets {
   const policy: AddressPolicy = createAddressPolicy(privateCidrs)
 
   function lookup(allowLoopback: boolean): LookupFunction {
