@@ -56,7 +56,7 @@ async function charge(deps: Deps, tx: Tx, row: SandboxRow, user: LockedUser, add
       reason: `bandwidth of ${row.id}`,
       sandboxId: row.id,
     })
-    await noteLowCredit(deps, tx, row.user_id)
+    await noteLowCredit(deps, tx, user)
   }
   const charged = await tx
     .updateTable('sandboxes')

@@ -345,7 +345,24 @@ test('low credit is noticed once, and again after it was above the limit', async
   await setBalance(deps.db, ada.id, 60_000_000)
   assert.equal(await pass(), undefined)
   await setBalance(deps.db, ada.id, 40_000_000)
-  assert.ok((await pass())! > first)
+  const second = (await pass())!
+  assert.ok(second > first)
+  assert.equal(await pass(), second)
+
+  // Above it between two charges only.
+  await setBalance(deps.db, ada.id, 50_000_001)
+  assert.ok((await pass())! > second)
+})
+
+test('a balance that could not be read exactly is refused', async () => {
+  const ada = await user()
+  const topUp = (credits: number) =>
+    deps.db.transaction().execute((tx) => addCredit(tx, ada.id, credits, { kind: 'top_up', reason: 'invoice' }))
+
+  for (let n = 0; n < 9; n++) await topUp(1e9)
+  await assert.rejects(topUp(1e9), /credit_is_exact/)
+
+  assert.equal(await balanceOf(ada), START + 9e15)
 })
 
 test('verify finds nothing after all of this', async () => {

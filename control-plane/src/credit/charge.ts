@@ -48,12 +48,12 @@ export const chargeUsage: Sweep = {
 /** Charges all usage of a user up to now. */
 export async function chargeUser(deps: Deps, userId: string): Promise<void> {
   const chargeBatch = async (tx: Tx) => {
-    await lockUser(tx, userId)
+    const user = await lockUser(tx, userId)
     await crashPoint('charge.locked')
     await sql`select align_usage_with_plan(${userId})`.execute(tx)
     const settled = await settleUnbillable(tx, userId)
     const charged = await addUsageEntries(tx, userId, pricesOf(deps.config))
-    if (charged > 0) await noteLowCredit(deps, tx, userId)
+    if (charged > 0) await noteLowCredit(deps, tx, user)
     await crashPoint('charge.entered')
     return Math.max(settled, charged)
   }

@@ -48,6 +48,18 @@ test('of 50 concurrent creates of networks, exactly as many as the cap succeed',
   assert.deepEqual(plan.networks, { concurrent: { limit: 5, used: 5 }, per_day: { limit: 50, used: 5 } })
 })
 
+test('of 50 concurrent creates of webhook endpoints, exactly as many as the cap succeed', async () => {
+  const ada = await user({ plan: 'pro' })
+
+  const responses = await Promise.all(
+    Array.from({ length: 50 }, () => send('POST', '/v1/webhook-endpoints', ada, { url: 'https://93.184.215.14/' })),
+  )
+
+  assert.deepEqual(countStatuses(responses), { 200: 6, 429: 44 })
+  const plan = (await get('/v1/plan', ada.key)).body.data
+  assert.deepEqual(plan.webhook_endpoints, { concurrent: { limit: 6, used: 6 } })
+})
+
 test('of 50 concurrent creates near the daily cap, exactly the rest of the day succeeds', async () => {
   const ada = await user({ plan: 'pro' })
   await admin('user', 'set-limit', ada.id, 'sandboxes', 'unlimited')

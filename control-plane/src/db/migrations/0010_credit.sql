@@ -55,6 +55,8 @@ alter table users
   add column credit_entry_count bigint not null default 0,
   -- When the owner was notified of low credit; null when there is enough.
   add column credit_low_at timestamptz;
+-- Processes read balances as floating-point numbers, which are exact up to here.
+alter table users add constraint credit_is_exact check (abs(credit_micro) <= 9007199254740991);
 update users set credit_entry_count = (select count(*) from credit_entries where user_id = users.id);
 
 -- The balance is the sum of the entries. Nothing else can change it.
