@@ -19,6 +19,7 @@ import { NO_MEMORY_LIMIT_MB } from './guest/channel.ts'
 import { relayToGuest } from './guest/relay-to-guest.ts'
 import { relayToPort } from './guest/relay-to-port.ts'
 import { HostError } from './host-error.ts'
+import { type HostSampler, toSampled } from './metrics/open.ts'
 import { collectMetrics } from './observe/collect-metrics.ts'
 import type { Vms } from './vms/vms.ts'
 
@@ -27,7 +28,7 @@ const UNNAMED_OBJECT_MAX_AGE_MS = 60 * 60_000
 
 export type HostApp = { listen(path: string): Promise<void>; close(): Promise<void> }
 
-export function createHostApp(deps: Deps, vms: Vms): HostApp {
+export function createHostApp(deps: Deps, vms: Vms, sampler: HostSampler): HostApp {
   const server = http2.createServer({
     // Streams are limited per sandbox (relay-to-guest.ts): one at its limit must not block the callers of the others.
     settings: { initialWindowSize: 1024 * 1024, maxConcurrentStreams: 2 ** 31 - 1 },
@@ -43,7 +44,7 @@ export function createHostApp(deps: Deps, vms: Vms): HostApp {
     session.on('error', () => {}) // `close` follows.
     session.once('close', () => sessions.delete(session))
   })
-  const serve = createHostRouter(createHandlers(deps, vms))
+  const serve = createHostRouter(createHandlers(deps, vms, sampler))
   server.on('stream', (stream: ServerHttp2Stream, headers) => {
     stream.on('error', () => {}) // The caller disconnected; `close` follows.
     serve(stream, headers).catch((error) => fail(deps, stream, error))
@@ -57,7 +58,7 @@ export function createHostApp(deps: Deps, vms: Vms): HostApp {
   }
 }
 
-const createHandlers = (deps: Deps, vms: Vms): HostHandlers => ({
+const createHandlers = (deps: Deps, vms: Vms, sampler: HostSampler): HostHandlers => ({
   getHost: () => getHost(deps, vms),
   getMetrics: () => collectMetrics(deps, vms),
   createVm: ({ body, stream }) => createVm(vms, body, stream),
@@ -71,6 +72,11 @@ const createHandlers = (deps: Deps, vms: Vms): HostHandlers => ({
   setVmNetwork: ({ params, body }) => vms.changeNetwork(params.id, body),
   getVmNetwork: ({ params }) => vms.reportNetwork(params.id),
   listNetworks: () => vms.listNetworks(),
+  getVmMetrics: ({ params }) => sampler.measure(toSampled(vms.getRunning(params.id))),
+  getVmSeries({ params }) {
+    vms.check(params.id)
+    return sampler.getSeries(params.id)
+  },
   collectSnapshots: () => deps.snapshots.collect(UNNAMED_OBJECT_MAX_AGE_MS),
   listBases: async () => ({ bases: await listBases(deps, vms.records(), listBuilds()) }),
   prepareBase: ({ body }) => deps.activity.run(() => prepareBase(deps, body)),

@@ -6,6 +6,7 @@ import type { Config } from './config.ts'
 import type { OperatorSettings } from './guest/operator-settings.ts'
 import type { ImageStore, Initramfs, Kernel } from './images/store.ts'
 import type { Limiter } from './limiter.ts'
+import type { Rings } from './metrics/rings.ts'
 import type { Network } from './net/open.ts'
 import type { Metrics } from './observe/metrics.ts'
 import type { Pool } from './pool/pool.ts'
@@ -31,6 +32,8 @@ export type Deps = {
   cgroups: Cgroups
   registry: Registry
   snapshots: SnapshotStore
+  /** Samples of what each sandbox used in the last hour. */
+  rings: Rings
   /** Threads that read and write memory and large files. */
   workers: WorkerPool
   pool: Pool

@@ -40,6 +40,8 @@ import type { Deps } from './deps.ts'
 import { readOperatorSettings } from './guest/operator-settings.ts'
 import { openImageStore } from './images/store.ts'
 import { createLimiter } from './limiter.ts'
+import { createSampler } from './metrics/open.ts'
+import { Rings } from './metrics/rings.ts'
 import type { Network } from './net/open.ts'
 import { createMetrics, measureProcess } from './observe/metrics.ts'
 import { createPool } from './pool/pool.ts'
@@ -152,6 +154,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     cgroups,
     registry: openRegistry(path.join(config.dataDir, 'vms')),
     snapshots: await openSnapshotStore(path.join(config.dataDir, 'snapshots')),
+    rings: new Rings(path.join(config.dataDir, 'metrics')),
     workers: startWorkerPool(Math.max(availableParallelism(), 2)),
     pool: createPool(() => deps, config.poolMib),
     standby: createStandby(() => deps, config.standbyMib),
@@ -183,11 +186,14 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   stack.add('operations', () => vms.untilIdle())
   await prepareFirstBase(deps, reportProgress)
   signal.throwIfAborted()
-  const app = createHostApp(deps, vms)
+  const sampler = createSampler(deps, vms)
+  const app = createHostApp(deps, vms, sampler)
   await rm(config.socket, { force: true })
   await app.listen(config.socket)
   await chmod(config.socket, 0o600)
   stack.add('the listener', () => app.close())
+  const sampling = sampler.run(signal)
+  stack.add('metrics sampling', () => sampling)
   const background = prepareAll(deps, reportProgress)
   stack.add('background work', () => background)
 }

@@ -49,6 +49,8 @@ const REQUESTS: Record<HostRouteName, [path: string, body?: object]> = {
   deleteVm: [`/v1/vms/${ID}?fence=7`],
   setVmNetwork: [`/v1/vms/${ID}/network`, { fence: 7, network: HOST_NETWORK_DEFAULT }],
   getVmNetwork: [`/v1/vms/${ID}/network`],
+  getVmMetrics: [`/v1/vms/${ID}/metrics`],
+  getVmSeries: [`/v1/vms/${ID}/metrics/series`],
   listNetworks: ['/v1/networks'],
   collectSnapshots: ['/v1/snapshots/collect'],
   listBases: ['/v1/bases'],

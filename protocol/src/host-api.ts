@@ -42,6 +42,7 @@ import {
   HostVmNetworkBody,
   HostVmNetworkReport,
 } from './host-network.ts'
+import { HostVmMetrics, HostVmSeries } from './host-vm-metrics.ts'
 import { SandboxId, Timestamp } from './ids.ts'
 import type { Route } from './route-table.ts'
 import { SPAWN_KINDS } from './sandbox.ts'
@@ -300,6 +301,10 @@ export const HOST_ROUTES = {
   getVmNetwork: { method: 'GET', path: '/v1/vms/:id/network', response: HostVmNetworkReport },
   /** Of every VM that ever ran: the revision in force and the byte counts. */
   listNetworks: { method: 'GET', path: '/v1/networks', response: HostNetworks },
+  /** Of a running VM (host-vm-metrics.ts). */
+  getVmMetrics: { method: 'GET', path: '/v1/vms/:id/metrics', response: HostVmMetrics },
+  /** Of a VM in any state. */
+  getVmSeries: { method: 'GET', path: '/v1/vms/:id/metrics/series', response: HostVmSeries },
   /** Removes snapshot objects that no manifest names. */
   collectSnapshots: { method: 'POST', path: '/v1/snapshots/collect', response: HostSnapshotsCollected },
   listBases: { method: 'GET', path: '/v1/bases', response: HostBases },

@@ -127,6 +127,8 @@ export class FakeHost extends FakeVms {
       setVmNetwork: ({ params, body }) => this.putNetwork(params.id, body),
       getVmNetwork: ({ params }) => this.getNetwork(params.id),
       listNetworks: () => this.listNetworks(),
+      getVmMetrics: ({ params }) => this.getVmMetrics(params.id),
+      getVmSeries: ({ params }) => this.getVmSeries(params.id),
       collectSnapshots: () => ({ removed: 0, bytes: 0 }),
       listBases: () => ({ bases: this.listBases() }),
       prepareBase: ({ body }) => this.prepareBase(body),

@@ -8,6 +8,7 @@ import type {
   HostVmResumeBody,
 } from '@warren/protocol'
 import type { FakeGuest } from './fake-guest.ts'
+import type { FakeMetrics } from './fake-metrics.ts'
 import type { FakeNetwork } from './fake-network.ts'
 
 export class FakeHostFailure extends Error {
@@ -22,6 +23,7 @@ export type FakeVm = Omit<HostVm, 'generation'> & {
   body: HostVmCreateBody
   guest: FakeGuest
   network: FakeNetwork
+  metrics: FakeMetrics
   /** False for a fork that was never resumed: it has counted nothing. */
   hasRun: boolean
   /** Saved and complete generations, oldest first. */

@@ -18,6 +18,7 @@ import {
   type HostVmCreateBody,
   type HostVmForkBody,
   type HostVmForked,
+  type HostVmMetrics,
   type HostVmNetworkApplied,
   type HostVmNetworkBody,
   type HostVmNetworkReport,
@@ -25,9 +26,11 @@ import {
   type HostVmPaused,
   type HostVmResumeBody,
   type HostVmResumed,
+  type HostVmSeries,
   PROCESS_JOURNAL_MAX_BYTES,
 } from '@warren/protocol'
 import type { FakeGuest } from './fake-guest.ts'
+import { FakeMetrics } from './fake-metrics.ts'
 import { FakeNetwork } from './fake-network.ts'
 import { endCommands, endGuest, FakeHostFailure, type FakeVm, type VmHooks } from './fake-vm.ts'
 
@@ -203,6 +206,13 @@ export class FakeVms {
 
   getNetwork = (id: string): HostVmNetworkReport => this.getRunningVm(id).network.report()
 
+  getVmMetrics = (id: string): HostVmMetrics => this.getRunningVm(id).metrics.measure()
+
+  getVmSeries(id: string): HostVmSeries {
+    const vm = this.#get(id)
+    return vm.metrics.getSeries(vm.state === 'running')
+  }
+
   listNetworks = (): HostNetworks => ({
     vms: [...this.vms.values()]
       .filter((vm) => vm.hasRun)
@@ -334,7 +344,7 @@ export class FakeVms {
     const network = new FakeNetwork(body.network)
     const vm: FakeVm = {
       ...{ id, fence, state, body, guest, network, hasRun: state === 'creating' },
-      ...{ generations: [], damaged: new Set(), done: new Map() },
+      ...{ metrics: new FakeMetrics(), generations: [], damaged: new Set(), done: new Map() },
     }
     this.vms.set(id, vm)
     return vm

@@ -22,3 +22,37 @@ test('a slot that is kept for an unknown sandbox stays as it was stored, and is 
   assert.deepEqual(slots.taken, [1, 3])
   assert.deepEqual(removed, ['10.0.0.2', 2])
 })
+
+test('counters that were just read are not read again, except those of a slot that has another sandbox now', async () => {
+  const reads: number[][] = []
+  const usageOf = (slot: number) => ({
+    slot,
+    usage: { quotaBytes: 9, usedBytes: slot, ingressBytes: 0, capped: false },
+  })
+  const request = async (method: string, { slots = [] as number[] } = {}) => {
+    if (method === 'readUsage') reads.push(slots)
+    return method === 'readUsage' ? slots.map(usageOf) : { freed: true }
+  }
+  const netd = { request } as unknown as SlotsDeps['netd']
+  const log = { warn: assert.fail }
+  const pool = new SlotPool({ netd, log }, { size: 0, mtu: 1500, tapOwnerUid: 0 })
+  const egressProxy = { setPolicy: async () => {}, removeSandbox: async () => {} }
+  const store = { list: async () => [], write: async () => {}, delete: async () => {} }
+  const deps = { netd, egressProxy, store, pool, log } as unknown as SlotsDeps
+  const slots = await Slots.open(deps, { cidr: '10.0.0.0/24', privateCidrs: [] })
+  await slots.assign(1, '10.0.0.1')
+  await slots.assign(2, '10.0.0.2')
+
+  await slots.usage([1])
+  const recent = await slots.recentUsage([1, 2], 60_000)
+  await slots.recentUsage([1, 2], 60_000)
+  assert.deepEqual(reads, [[1], [2]])
+  assert.deepEqual([recent.get(1)?.usage.used_bytes, recent.get(2)?.usage.used_bytes], [1, 2])
+  await slots.recentUsage([1], -1)
+  assert.deepEqual(reads, [[1], [2], [1]])
+
+  await slots.release(2)
+  await slots.assign(2, '10.0.0.3')
+  await slots.recentUsage([1, 2], 60_000)
+  assert.deepEqual(reads, [[1], [2], [1], [2]])
+})

@@ -39,7 +39,11 @@ type AssignedSlot = {
   policy?: Policy | undefined
   /** Settles when the changes requested so far are done. */
   lastChange: Promise<unknown>
+  lastUsage?: SlotUsage
 }
+
+/** The counters of a slot and when they were read, in milliseconds of the monotonic clock. */
+export type SlotUsage = { atMs: number; usage: HostBandwidth }
 
 /** The network of an adopted sandbox whose file is lost. Every revision of the control plane is higher. */
 const UNKNOWN: HostVmNetwork = { ...HOST_NETWORK_DEFAULT, revision: -1 }
@@ -161,7 +165,31 @@ export class Slots {
   /** Of the given slots, or of all assigned ones. Read it before the release: the counters are deleted with the slot. */
   async usage(slots: readonly number[] = [...this.#assigned.keys()]): Promise<Map<number, HostBandwidth>> {
     const found = await this.#deps.netd.request('readUsage', { slots })
-    return new Map(found.map(({ slot, usage }) => [slot, renderBandwidth(usage)]))
+    const atMs = performance.now()
+    return new Map(
+      found.map(({ slot, usage: read }) => {
+        const usage = renderBandwidth(read)
+        const assigned = this.#assigned.get(slot)
+        if (assigned) assigned.lastUsage = { atMs, usage }
+        return [slot, usage]
+      }),
+    )
+  }
+
+  /**
+   * Like `usage`, but a slot that was read within `maxAgeMs` is not read again. The control plane asks for the counters of
+   * all sandboxes every two seconds, so there is usually nothing to read.
+   */
+  async recentUsage(slots: readonly number[], maxAgeMs: number): Promise<Map<number, SlotUsage>> {
+    const oldest = performance.now() - maxAgeMs
+    const old = slots.filter((slot) => (this.#assigned.get(slot)?.lastUsage?.atMs ?? Number.NEGATIVE_INFINITY) < oldest)
+    if (old.length > 0) await this.usage(old)
+    return new Map(
+      slots.flatMap((slot) => {
+        const found = this.#assigned.get(slot)?.lastUsage
+        return found ? [[slot, found] as const] : []
+      }),
+    )
   }
 
   /** For a sandbox that outlived the previous host agent: its slot exists in the kernel. */

@@ -4,12 +4,28 @@ import { setTimeout as delay } from 'node:timers/promises'
 
 export type ProcessHandle = { pid: number; started: string }
 
-/** The start time is field 22 of /proc/PID/stat, in ticks since boot. Undefined if the process is gone or a zombie. */
+/** Linux on x86-64. */
+const PAGE_BYTES = 4_096
+
+/** Undefined if the process is gone or a zombie. */
 export function findProcess(pid: number): ProcessHandle | undefined {
+  const found = readStat(pid)
+  return found && { pid, started: found.started }
+}
+
+/** Resident memory, with pages that it shares with other processes. Undefined if the process is gone. */
+export function findResidentBytes({ pid, started }: ProcessHandle): number | undefined {
+  const found = readStat(pid)
+  return found?.started === started ? found.residentBytes : undefined
+}
+
+/** Field 22 of /proc/PID/stat is the start time in ticks since boot, field 24 the number of resident pages. */
+function readStat(pid: number): { started: string; residentBytes: number } | undefined {
   try {
     const stat = readFileSync(`/proc/${pid}/stat`, 'utf8')
     const fields = stat.slice(stat.lastIndexOf(')') + 2).split(' ')
-    return fields[0] === 'Z' ? undefined : { pid, started: fields[19]! }
+    if (fields[0] === 'Z') return undefined
+    return { started: fields[19]!, residentBytes: Number(fields[21]) * PAGE_BYTES }
   } catch {
     return undefined // No such process.
   }

@@ -9,6 +9,7 @@ import { setImmediate } from 'node:timers/promises'
 import { createActivity } from '../activity.ts'
 import type { Deps } from '../deps.ts'
 import { makeFolder } from '../images/testing.ts'
+import { Rings } from '../metrics/rings.ts'
 import { createMetrics } from '../observe/metrics.ts'
 import { openSnapshotStore } from '../snapshots/store.ts'
 import { makeManifest } from '../snapshots/testing.ts'
@@ -58,6 +59,7 @@ async function start(t: TestContext, records: StoredVm[], generations: number[] 
     log: { error: (details: object) => errors.push(details), warn: assert.fail },
     registry,
     snapshots,
+    rings: new Rings(path.join(dataDir, 'metrics')),
     network: { slots },
   } as unknown as Deps // Only what adoptAll uses.
   const entries = new Entries()
@@ -256,4 +258,21 @@ test('generations of a sandbox without a record are deleted', async (t) => {
   await it.adopt()
 
   assert.deepEqual([...it.snapshots.listAll().keys()], [])
+})
+
+test('samples of a sandbox without a record are deleted, and of a deleted one too', async (t) => {
+  const it = await start(t, [PAUSED], [2])
+  const { rings } = it.deps
+  const sample = {
+    ...{ cpu_cores_used: 1, memory_bytes: 1, memory_used_guest_bytes: 1, memory_limit_bytes: 1, storage_bytes: 1 },
+    ...{ net_bytes_in_per_sec: 1, net_bytes_out_per_sec: 1, storage_limit_bytes: 1 },
+  }
+  const other = `sb-${'1'.repeat(26)}`
+  for (const id of [SANDBOX, other]) rings.write(id, 1_000, sample)
+
+  await it.adopt()
+  assert.deepEqual([rings.list(SANDBOX, 1_000).length, rings.list(other, 1_000).length], [1, 0])
+  await deleteVm({ ...it.deps, standby: { drop: async () => {} } as never }, it.entries, SANDBOX, 9)
+
+  assert.deepEqual(readdirSync(path.join(it.dataDir, 'metrics')), [])
 })

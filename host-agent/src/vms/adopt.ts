@@ -206,4 +206,5 @@ async function removeUnnamed(
     if (!entries.find(id) && !entries.unreadable.has(id)) await deps.snapshots.deleteAll(id)
   }
   await deps.snapshots.collect()
+  deps.rings.removeOthers((id) => entries.find(id) !== undefined || entries.unreadable.has(id))
 }

@@ -3,7 +3,7 @@
  * because it cannot be left half done. Deleting a sandbox that is not here succeeds.
  *
  * Order of events: the VMM is stopped; the record is deleted, from which point the sandbox does not exist; the generations
- * are deleted. If the host agent dies in between, its next start removes everything that no record names (adopt.ts).
+ * and the samples of its metrics are deleted. If the host agent dies in between, its next start removes everything that no record names (adopt.ts).
  */
 import { crashPoint } from '@warren/kit/crash-point'
 import type { Deps } from '../deps.ts'
@@ -39,6 +39,7 @@ export async function deleteVm(deps: Deps, entries: Entries, id: string, fence: 
   await deps.registry.delete(id)
   await crashPoint('host.delete.unrecorded')
   await deps.snapshots.deleteAll(id)
+  deps.rings.remove(id)
   entries.delete(id)
 }
 
@@ -47,5 +48,6 @@ async function deleteUnreadable(deps: Deps, entries: Entries, id: string): Promi
   deps.log.warn({ sandbox: id }, 'deleted a sandbox with an unreadable record; the next start removes its VMM')
   await deps.registry.delete(id)
   await deps.snapshots.deleteAll(id)
+  deps.rings.remove(id)
   entries.unreadable.delete(id)
 }

@@ -24,12 +24,14 @@ import { connectToVm } from './connect.ts'
 import { listCounts } from './counts.ts'
 import { createVm } from './create.ts'
 import { deleteVm } from './delete.ts'
-import { checkFence, Entries, getLive } from './entries.ts'
+import { checkFence, Entries, type Entry, getLive, wrongState } from './entries.ts'
 import { withFlows } from './flows.ts'
 import { forkVm } from './fork.ts'
 import { pauseVm } from './pause.ts'
 import { toStored, type VmRecord } from './record.ts'
 import { resumeVm } from './resume.ts'
+
+export type RunningSandbox = { id: string; vmm: Vmm; diskMib: number }
 
 export class Vms {
   readonly #deps: Deps
@@ -53,6 +55,27 @@ export class Vms {
   /** While this is true, VMMs of unknown sandboxes may exist (adopt.ts). */
   get hasUnreadable(): boolean {
     return this.#entries.unreadable.size > 0
+  }
+
+  listRunning(): RunningSandbox[] {
+    return this.#entries.list().flatMap((entry) => toRunning(entry) ?? [])
+  }
+
+  findRunning(id: string): RunningSandbox | undefined {
+    const entry = this.#entries.find(id)
+    return entry && toRunning(entry)
+  }
+
+  getRunning(id: string): RunningSandbox {
+    const entry = this.#entries.get(id)
+    const running = toRunning(entry)
+    if (!running) throw wrongState(entry.record, 'running')
+    return running
+  }
+
+  /** Throws unless the sandbox is on this host, in whatever state. */
+  check(id: string): void {
+    this.#entries.get(id)
   }
 
   /** The VMM of a running sandbox. */
@@ -122,6 +145,10 @@ export class Vms {
   async connect(id: string, port: number, signal: AbortSignal): Promise<Socket> {
     return connectToVm(this.#entries.get(id), port, signal)
   }
+}
+
+function toRunning({ id, record, live }: Entry): RunningSandbox | undefined {
+  return live && record.state === 'running' ? { id, vmm: live.vmm, diskMib: record.diskMib } : undefined
 }
 
 function renderVm(record: VmRecord, generation: number | undefined): HostVm {

@@ -161,10 +161,12 @@ export function testHostContract(host: ContractHost): void {
           await codeOf('forkVm', { id }, { children: children(50) }),
           await codeOf('setVmNetwork', { id }, networkBody(50)),
           await codeOf('getVmNetwork', { id }),
+          await codeOf('getVmMetrics', { id }),
+          await codeOf('getVmSeries', { id }),
           (await client.request('POST', `/v1/vms/${id}/ports/80`, '')).body.code,
           (await client.request('GET', `/v1/vms/${id}/guest/files?path=/etc/hostname`)).body.code,
         ],
-        Array(7).fill('not_found'),
+        Array(9).fill('not_found'),
       )
       // Whether the image exists is checked after the fence.
       assert.equal(await codeOf('createVm', {}, createBody({ id, image: 'none:1' })), 'image_not_ready')
@@ -253,6 +255,19 @@ export function testHostContract(host: ContractHost): void {
       assert.equal((await client.findVm(id))?.fence, 2)
     })
 
+    test('is measured, and has samples after some time', async () => {
+      const { body: measured } = await call('getVmMetrics', { id })
+      const { points } = await until(async () => {
+        const { body } = await call('getVmSeries', { id })
+        return body.points.length > 0 && body
+      }, 'the first sample of the VM')
+
+      assert.ok(measured.memory_bytes > 0, JSON.stringify(measured))
+      assert.ok(Math.abs(Date.parse(measured.at) - Date.now()) < scaleLimit(60_000), measured.at)
+      const [point] = points
+      assert.ok(point.memory_bytes > 0 && point.memory_limit_bytes > 0 && point.storage_limit_bytes > 0)
+    })
+
     test('is reached on a port where something listens, and only there', async () => {
       const port = 20_000 + Math.floor(Math.random() * 10_000)
       const closed = await client.request('POST', `/v1/vms/${id}/ports/${port}`, '')
@@ -289,6 +304,7 @@ export function testHostContract(host: ContractHost): void {
 
       assert.equal(await client.findVm(id), undefined)
       assert.equal(await findNetwork(id), undefined)
+      assert.equal(await codeOf('getVmSeries', { id }), 'not_found')
       assert.equal(await codeOf('createVm', {}, createBody({ id, fence: 2 })), 'fence_lost')
     })
   })
@@ -321,6 +337,11 @@ export function testHostContract(host: ContractHost): void {
 
       assert.deepEqual([status, body.generation], [200, 1])
       assert.deepEqual(await client.findVm(id), { id, fence: 3, state: 'paused', generation: 1 })
+    })
+
+    test('is not measured, and its samples can be read', async () => {
+      assert.equal(await codeOf('getVmMetrics', { id }), 'wrong_state')
+      assert.equal(await codeOf('getVmSeries', { id }), 200)
     })
 
     test('has no guest and no network', async () => {
