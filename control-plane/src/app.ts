@@ -24,6 +24,7 @@ import { addIdempotency } from './http/idempotency.ts'
 import { type App, createServer } from './http/server.ts'
 import { routeUpgrades } from './http/upgrade.ts'
 import { mcpRoutes } from './mcp/routes.ts'
+import { sandboxMetricsRoutes } from './metrics/sandbox-routes.ts'
 import { networkRoutes } from './networks/routes.ts'
 import { observeRequests } from './observe/request-log.ts'
 import type { Tracing } from './observe/tracing.ts'
@@ -61,6 +62,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   networkRoutes(app, deps)
   bandwidthRoutes(app, deps)
   diskRoutes(app, deps)
+  sandboxMetricsRoutes(app, deps)
   webhookRoutes(app, deps)
   mcpRoutes(app, deps, VERSION)
   docsRoutes(app)

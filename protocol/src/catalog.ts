@@ -53,6 +53,10 @@ export const SHAPES: readonly Shape[] = [
 
 export const findShape = (id: string): Shape | undefined => SHAPES.find((one) => one.id === id)
 
+/** Of a sandbox, in percent of one core. A shape that is no longer in the catalog had no quota. */
+export const findCpuQuotaPct = ({ shape, vcpu }: { shape: string; vcpu: number }): number =>
+  findShape(shape)?.cpu_quota_pct ?? vcpu * 100
+
 export const RootfsEntry = Type.Object({
   name: Type.String(),
   description: Type.Optional(Type.String()),

@@ -64,6 +64,8 @@ const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'PUT /v1/sandboxes/:id/egress': 'owner',
   'GET /v1/sandboxes/:id/egress/decisions': 'owner',
   'GET /v1/sandboxes/:id/egress/flows': 'owner',
+  'GET /v1/sandboxes/:id/metrics': 'token',
+  'GET /v1/sandboxes/:id/metrics/timeseries': 'token',
   'GET /v1/sandboxes/:id/bandwidth': 'token',
   'POST /v1/sandboxes/:id/bandwidth/recharge': 'owner',
   'POST /v1/sandboxes/:id/exec': 'token',

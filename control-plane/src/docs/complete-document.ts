@@ -32,6 +32,7 @@ const TAGS: Tag[] = [
   { name: 'disk', description: 'Disks of a sandbox.' },
   { name: 'catalog', description: 'Shapes and root file systems for new sandboxes.' },
   { name: 'webhook', description: 'Endpoints that are notified of events, and their deliveries.' },
+  { name: 'metrics', description: 'What sandboxes use, one by one and all of an account.' },
   { name: 'account', description: 'What was changed, and by whom.' },
   { name: 'identity', description: 'The caller.' },
   { name: 'hosts', description: 'Machines that run sandboxes.' },

@@ -40,6 +40,8 @@ test('openapi.json is OpenAPI 3.1 and lists every route of the API', async () =>
     '/v1/sandboxes/{id}/exec',
     '/v1/sandboxes/{id}/files',
     '/v1/sandboxes/{id}/fork',
+    '/v1/sandboxes/{id}/metrics',
+    '/v1/sandboxes/{id}/metrics/timeseries',
     '/v1/sandboxes/{id}/networks',
     '/v1/sandboxes/{id}/networks/{net}',
     '/v1/sandboxes/{id}/pause',

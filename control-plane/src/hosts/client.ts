@@ -10,6 +10,7 @@ import {
   HostVmCreated,
   type HostVmForkBody,
   HostVmForked,
+  HostVmMetrics,
   HostVmNetworkApplied,
   type HostVmNetworkBody,
   HostVmNetworkReport,
@@ -17,6 +18,7 @@ import {
   HostVmPaused,
   type HostVmResumeBody,
   HostVmResumed,
+  HostVmSeries,
 } from '@warren/protocol'
 import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
@@ -35,6 +37,8 @@ const GRACE_MS = 1_000
 const FORK_TIMEOUT_MS = 20_000
 /** Time for one kernel transaction; a thousand rules take about 50 ms. */
 const NETWORK_TIMEOUT_MS = 5_000
+/** The host answers without its guests. Callers see zeros instead of waiting longer. */
+const METRICS_TIMEOUT_MS = 2_000
 
 /** The host waits up to 5 s for a port to accept. */
 const PORT_TIMEOUT_MS = 7_000
@@ -100,6 +104,12 @@ export function createHostClient(address: string) {
 
     getNetwork: (id: string, signal?: AbortSignal): Promise<HostVmNetworkReport> =>
       request('GET', `/v1/vms/${id}/network`, HostVmNetworkReport, { ms: NETWORK_TIMEOUT_MS, signal }),
+
+    getVmMetrics: (id: string): Promise<HostVmMetrics> =>
+      request('GET', `/v1/vms/${id}/metrics`, HostVmMetrics, { ms: METRICS_TIMEOUT_MS }),
+
+    getVmSeries: (id: string): Promise<HostVmSeries> =>
+      request('GET', `/v1/vms/${id}/metrics/series`, HostVmSeries, { ms: METRICS_TIMEOUT_MS }),
 
     listNetworks: (signal?: AbortSignal): Promise<HostNetworks> =>
       request('GET', '/v1/networks', HostNetworks, { ms: NETWORK_TIMEOUT_MS, signal }),

@@ -11,7 +11,7 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { span } from '@warren/kit/span'
-import { findShape, type HostVm, type HostVmNetwork, type HostVmResumed } from '@warren/protocol'
+import { findCpuQuotaPct, type HostVm, type HostVmNetwork, type HostVmResumed } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError, type HostErrorCode, statusReason } from '../hosts/host-error.ts'
@@ -131,7 +131,7 @@ async function resumeWithRetries(deps: Deps, row: SandboxRow, signal: AbortSigna
 
 const resumeBodyOf = (deps: Deps, row: SandboxRow, envs: Record<string, string>, network: HostVmNetwork) => ({
   fence: row.fence,
-  cpu_quota_pct: findShape(row.shape)?.cpu_quota_pct ?? row.vcpu * 100,
+  cpu_quota_pct: findCpuQuotaPct(row),
   ip: row.ip!, // Assigned when the sandbox was placed, and kept until it is destroyed.
   hostname: row.name,
   envs,

@@ -4,7 +4,7 @@
  * interval begins where the last one ended, so there are neither gaps nor overlaps. A change of size splits the open
  * interval (a trigger, migration 0010).
  */
-import { findShape, SANDBOX_MOVES, type SandboxMove, type SandboxStatus } from '@warren/protocol'
+import { findCpuQuotaPct, SANDBOX_MOVES, type SandboxMove, type SandboxStatus } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { SandboxRow, UsageKind } from '../db/schema.ts'
@@ -45,7 +45,7 @@ async function closeInterval(tx: Tx, sandboxId: string): Promise<void> {
  */
 async function switchInterval(tx: Tx, row: SandboxRow, kind: UsageKind): Promise<void> {
   const { id, user_id, shape, mem_mib, disk_mib } = row
-  const cpuPct = findShape(shape)?.cpu_quota_pct ?? row.vcpu * 100
+  const cpuPct = findCpuQuotaPct(row)
   await sql`with closed as (
       update usage_intervals set ${END}
       where sandbox_id = ${id} and ended_at is null and kind <> ${kind} returning ended_at)
