@@ -7,6 +7,7 @@ import { fork10Row, forkRow, liveForkRow } from './rows/fork.ts'
 import { getSandboxRow, whoamiRow } from './rows/get-requests.ts'
 import { ingressRateRow, ingressTripRow } from './rows/ingress.ts'
 import { idleMemoryRow, uploadRowOf1G, uploadRowOf10G } from './rows/memory.ts'
+import { metricsSamplingRow } from './rows/metrics-sampling.ts'
 import {
   net1000AskRow,
   net1000ChangeRow,
@@ -39,7 +40,7 @@ export const ROWS: readonly Row[] = [
     ingressTripRow,
     ingressRateRow,
   ],
-  ...[idleMemoryRow, uploadRowOf1G, uploadRowOf10G],
+  ...[idleMemoryRow, uploadRowOf1G, uploadRowOf10G, metricsSamplingRow],
   ...[pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeRow, resumeColdRow, forkRow, fork10Row, liveForkRow],
   ...[netSetUpRow, netTearDownRow, netClaimRow, netRulesRow, netOpenRow, netOutRulesRow, netOutProxyRow],
   // Their thousand sandboxes stay until the end of the run, so they follow the other network rows.
