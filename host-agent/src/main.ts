@@ -192,8 +192,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   await app.listen(config.socket)
   await chmod(config.socket, 0o600)
   stack.add('the listener', () => app.close())
-  const sampling = sampler.run(signal)
-  stack.add('metrics sampling', () => sampling)
+  // A stop does not wait for it: a guest may take seconds to answer, and only one sample is lost.
+  void sampler.run(signal)
   const background = prepareAll(deps, reportProgress)
   stack.add('background work', () => background)
 }

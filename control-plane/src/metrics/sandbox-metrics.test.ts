@@ -124,6 +124,17 @@ test('a host that has lost the VM, or has never been heard of, answers with zero
   }
 })
 
+test('reading metrics does not count as a use of the sandbox', async () => {
+  const alone = await createHostedApp({ startWorker: false })
+  const someone = await alone.user()
+  const { id } = (await alone.create(someone)).body.data
+  alone.deps.activity.drain()
+
+  for (const path of ['metrics', 'metrics/timeseries']) await alone.get(`/v1/sandboxes/${id}/${path}`, someone.key)
+
+  assert.deepEqual([...alone.deps.activity.drain().keys()], [])
+})
+
 test('metrics are for the owner and the access token of the sandbox', async () => {
   const { id } = (await create(owner)).body.data
   const { token } = (await send('POST', `/v1/sandboxes/${id}/access-token`, owner)).body.data

@@ -81,7 +81,7 @@ export class Sampler<Vm extends SampledVm = SampledVm> {
     this.#sources = sources
   }
 
-  /** Settles when `stopping` is aborted and the tick under way has ended. */
+  /** Until `stopping` is aborted. Never rejects. */
   async run(stopping: AbortSignal): Promise<void> {
     while (!stopping.aborted) {
       const now = this.#sources.now()
