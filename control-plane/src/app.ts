@@ -24,6 +24,7 @@ import { addIdempotency } from './http/idempotency.ts'
 import { type App, createServer } from './http/server.ts'
 import { routeUpgrades } from './http/upgrade.ts'
 import { mcpRoutes } from './mcp/routes.ts'
+import { accountMetricsRoutes } from './metrics/account-routes.ts'
 import { sandboxMetricsRoutes } from './metrics/sandbox-routes.ts'
 import { networkRoutes } from './networks/routes.ts'
 import { observeRequests } from './observe/request-log.ts'
@@ -52,6 +53,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   userRoutes(app, deps)
   auditRoutes(app, deps)
   creditRoutes(app, deps)
+  accountMetricsRoutes(app, deps)
   hostRoutes(app, deps)
   sandboxRoutes(app, deps)
   guestRoutes(app, deps)

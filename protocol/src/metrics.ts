@@ -11,6 +11,8 @@ export const METRICS_WINDOW_SECONDS = 3_600
 export const METRICS_SPAN_MAX_MS = 30 * DAY_MS
 export const METRICS_SPAN_DEFAULT_MS = DAY_MS
 export const METRICS_SERIES_SPAN_DEFAULT_MS = 7 * DAY_MS
+/** Two of the longest windows, to compare a month with the one before. */
+export const BANDWIDTH_HOURS_RETENTION_DAYS = 62
 
 /** All values are 0 while the sandbox is paused. */
 export const MetricsView = Type.Object({
@@ -54,25 +56,36 @@ export const UserMetricsQuery = Type.Object({ from: From, to: To })
 export type UserMetricsQuery = Static<typeof UserMetricsQuery>
 
 export const UserMetricsView = Type.Object({
-  current: Type.Partial(Type.Record(SandboxStatus, Type.Integer())),
+  current: Type.Partial(Type.Record(SandboxStatus, Type.Integer()), { description: 'Sandboxes by status, now.' }),
   window: Type.Object({
     from: Timestamp,
     to: Timestamp,
-    spawned: Type.Integer(),
-    destroyed: Type.Integer(),
-    lifetime_seconds: Type.Object({
-      min: Type.Number(),
-      p50: Type.Number(),
-      p95: Type.Number(),
-      average: Type.Number(),
+    spawned: Type.Integer({ description: 'Sandboxes created in the window, including forks.' }),
+    destroyed: Type.Integer({ description: 'Sandboxes deleted in the window.' }),
+    lifetime_seconds: Type.Object(
+      {
+        min: Type.Number(),
+        p50: Type.Number(),
+        p95: Type.Number(),
+        average: Type.Number(),
+      },
+      { description: 'Of the sandboxes deleted in the window; 0 if there are none.' },
+    ),
+    compute: Type.Object(
+      {
+        vcpu_seconds: Type.Number({ description: 'Of running sandboxes.' }),
+        mem_mib_seconds: Type.Number({ description: 'Of running and paused sandboxes.' }),
+        disk_mib_seconds: Type.Number({ description: 'Of all sandboxes that are not deleted.' }),
+      },
+      { description: 'What is charged in the window.' },
+    ),
+    bandwidth_bytes: Type.Object(
+      { egress: Type.Integer(), ingress: Type.Integer() },
+      { description: 'Counted per hour. The share of an hour that is partly in the window is estimated.' },
+    ),
+    by_shape: Type.Array(Type.Object({ shape: Type.String(), count: Type.Integer(), vcpu_seconds: Type.Number() }), {
+      description: 'Sandboxes that used anything in the window, and their vCPU seconds, by shape.',
     }),
-    compute: Type.Object({
-      vcpu_seconds: Type.Number(),
-      mem_mib_seconds: Type.Number(),
-      disk_mib_seconds: Type.Number(),
-    }),
-    bandwidth_bytes: Type.Object({ egress: Type.Integer(), ingress: Type.Integer() }),
-    by_shape: Type.Array(Type.Object({ shape: Type.String(), count: Type.Integer(), vcpu_seconds: Type.Number() })),
   }),
 })
 export type UserMetricsView = Static<typeof UserMetricsView>
@@ -93,8 +106,9 @@ export const UserMetricsSeriesView = Type.Object({
       ts: Timestamp,
       spawned: Type.Integer(),
       destroyed: Type.Integer(),
-      running: Type.Integer(),
+      running: Type.Integer({ description: 'Sandboxes running at the end of the bucket, or now.' }),
     }),
+    { description: 'Oldest first, all of them, up to now.' },
   ),
 })
 export type UserMetricsSeriesView = Static<typeof UserMetricsSeriesView>

@@ -33,6 +33,8 @@ const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'GET /v1/audit': 'account',
   'GET /v1/credit': 'account',
   'GET /v1/credit/ledger': 'account',
+  'GET /v1/metrics': 'account',
+  'GET /v1/metrics/timeseries': 'account',
   'GET /v1/webhook-endpoints/actions': 'account',
   'GET /v1/webhook-endpoints': 'account',
   'POST /v1/webhook-endpoints': 'account',

@@ -170,6 +170,15 @@ export type Tables = {
     uncharged_us: Generated<number>
     settled: Generated<boolean>
   }
+  bandwidth_hours: {
+    user_id: string
+    hour: Date
+    sandbox_id: string
+    egress_bytes: number
+    ingress_bytes: number
+    first_at: Date
+    last_at: Date
+  }
   access_tokens: {
     sandbox_id: string
     hash: Buffer

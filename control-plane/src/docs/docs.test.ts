@@ -21,6 +21,8 @@ test('openapi.json is OpenAPI 3.1 and lists every route of the API', async () =>
     '/v1/credit',
     '/v1/credit/ledger',
     '/v1/hosts',
+    '/v1/metrics',
+    '/v1/metrics/timeseries',
     '/v1/networks',
     '/v1/networks/{id}',
     '/v1/plan',

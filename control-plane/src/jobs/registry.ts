@@ -1,5 +1,6 @@
 /** All background work. Slow work is a job, defined next to the function that adds it; repeated work is a sweep. */
 import { deleteOldAuditEntries } from '../audit/delete-old.ts'
+import { deleteOldBandwidthHours } from '../bandwidth/delete-old-hours.ts'
 import { chargeUsage } from '../credit/charge.ts'
 import { flushActivity } from '../guest/activity.ts'
 import { pushSshKeysJob } from '../guest/add-ssh-keys.ts'
@@ -34,4 +35,5 @@ export const SWEEPS: readonly Sweep[] = [
   deleteOldEvents,
   deleteOldAuditEntries,
   deleteOldDeliveries,
+  deleteOldBandwidthHours,
 ]

@@ -31,6 +31,8 @@ export async function createClockedApp(options: Parameters<typeof createHostedAp
     async advance(seconds) {
       elapsedMs += Math.round(seconds * 1000)
       await setDatabaseTime(database.db, startMs + elapsedMs)
+      // Otherwise the host counts as dead until its next heartbeat.
+      await watchHosts.run(hosted.deps)
     },
   }
 }

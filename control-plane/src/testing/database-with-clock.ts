@@ -15,6 +15,7 @@ export async function createDatabaseWithTestClock(): Promise<Database> {
     insert into test_clock.clock values (now());
     create function test_clock.now() returns timestamptz stable language sql as 'select at from test_clock.clock';
     alter table service_processes alter column seen_at set default test_clock.now();
+    alter table sandboxes alter column created_at set default test_clock.now();
     do $$ begin
       execute format('alter database %I set search_path = test_clock, pg_catalog, public', current_database());
     end $$`)
