@@ -248,6 +248,19 @@ test('what was recorded before a response is in the log even if the process is k
   await until(async () => (await count()) === ids.length)
 })
 
+test('a call does not wait until its entry is written', async () => {
+  const client = await deps.database.pool.connect()
+  await client.query('begin')
+  await client.query('lock table audit_log')
+
+  const response = await send('POST', '/v1/networks', ada, { name: 'not-delayed' })
+  await client.query('commit')
+  client.release()
+
+  assert.equal(response.status, 200)
+  assert.equal((await list(ada))[0]!.action, 'network.create')
+})
+
 test('the operation of a sandbox names the entry of the call that began it; automatic ones name none', async () => {
   const { id } = (await create(ada)).body.data
   await send('POST', `/v1/sandboxes/${id}/pause`, ada)

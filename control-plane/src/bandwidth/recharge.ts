@@ -5,7 +5,6 @@
  */
 import { failure, wrongState } from '@warren/kit/failure'
 import { BANDWIDTH_UNMETERED, type BandwidthView, type RechargeBody } from '@warren/protocol'
-import { sql } from 'kysely'
 import { addCredit, MICRO_PER_CREDIT } from '../credit/add.ts'
 import { noteLowCredit } from '../credit/note-low.ts'
 import type { Tx } from '../db/connect.ts'
@@ -13,7 +12,7 @@ import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { pushNetworks, raiseRevisions } from '../networks/host-network.ts'
 import { type LockedUser, lockUser } from '../users/caps.ts'
-import { emitEvent } from '../webhooks/emit.ts'
+import { emitting } from '../webhooks/emit.ts'
 import { getBandwidth, viewBandwidth } from './get.ts'
 
 const GIB = 1024 ** 3
@@ -58,18 +57,21 @@ async function charge(deps: Deps, tx: Tx, row: SandboxRow, user: LockedUser, add
     })
     await noteLowCredit(deps, tx, user)
   }
-  const charged = await tx
-    .updateTable('sandboxes')
-    .set({ bandwidth_quota_bytes: sql<number>`bandwidth_quota_bytes + ${addBytes}` })
-    .where('id', '=', row.id)
-    .returningAll()
-    .executeTakeFirstOrThrow()
-  await raiseRevisions(tx, [row.id])
-  await emitEvent(tx, {
+  // The row is locked, so this is the sum that the statement stores.
+  const quota = row.bandwidth_quota_bytes + addBytes
+  const event = emitting({
     userId: row.user_id,
     action: 'sandbox.bandwidth.update',
     subject: row.id,
-    data: { id: row.id, name: row.name, add_bytes: addBytes, quota_bytes: charged.bandwidth_quota_bytes },
+    data: { id: row.id, name: row.name, add_bytes: addBytes, quota_bytes: quota },
   })
+  const charged = await tx
+    .updateTable('sandboxes')
+    .set({ bandwidth_quota_bytes: quota })
+    .where('id', '=', row.id)
+    .returningAll()
+    .returning(event.as('emitted'))
+    .executeTakeFirstOrThrow()
+  await raiseRevisions(tx, [row.id])
   return charged
 }

@@ -7,7 +7,7 @@ import { type EgressPutBody, type EgressView, isTerminal, parseEgressRules, TERM
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { pushNetworks, raiseRevisions } from '../networks/host-network.ts'
-import { emitEvent } from '../webhooks/emit.ts'
+import { emitting } from '../webhooks/emit.ts'
 import { egressWarnings } from './warnings.ts'
 
 export async function setEgress(deps: Deps, sandbox: SandboxRow, body: EgressPutBody): Promise<EgressView> {
@@ -15,22 +15,21 @@ export async function setEgress(deps: Deps, sandbox: SandboxRow, body: EgressPut
   const rules = parseEgressRules(egress)
   if (typeof rules === 'string') throw badField({ egress: rules })
   if (isTerminal(sandbox.status)) throw wrongState(sandbox.status, 'a living sandbox')
+  const { id, name, user_id } = sandbox
   await deps.db.transaction().execute(async (tx) => {
     const row = await tx
       .updateTable('sandboxes')
       .set({ egress })
       .where('id', '=', sandbox.id)
       .where('status', 'not in', [...TERMINAL_STATUSES])
-      .returning(['id', 'name'])
+      .returning(
+        emitting({ userId: user_id, action: 'sandbox.egress.set', subject: id, data: { id, name, egress } }).as(
+          'emitted',
+        ),
+      )
       .executeTakeFirst()
     if (!row) throw wrongState('destroyed', 'a living sandbox')
     await raiseRevisions(tx, [sandbox.id])
-    await emitEvent(tx, {
-      userId: sandbox.user_id,
-      action: 'sandbox.egress.set',
-      subject: row.id,
-      data: { id: row.id, name: row.name, egress },
-    })
   })
   await pushNetworks(deps, [sandbox.id])
   return { id: sandbox.id, egress, ...egressWarnings(deps, egress) }

@@ -16,7 +16,7 @@ import { Type } from 'typebox'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
-import { emitEvent } from '../webhooks/emit.ts'
+import { emitting } from '../webhooks/emit.ts'
 import { requestGuest } from './request-guest.ts'
 import { withGuest } from './with-guest.ts'
 
@@ -59,19 +59,19 @@ function mergeKeys(deps: Deps, sandboxId: string, keys: string[]): Promise<Sandb
     const fault = checkSshPublicKeys(ssh_pubkeys)
     if (fault) throw badField({ keys: fault })
     if (isChangingState(known)) await addJob(tx, pushSshKeysJob, { id: sandboxId })
-    const row = await tx
+    const event = emitting({
+      userId: known.user_id,
+      action: 'sandbox.ssh_pubkey.update',
+      subject: sandboxId,
+      data: { id: sandboxId, name: known.name, count: ssh_pubkeys.length },
+    })
+    return tx
       .updateTable('sandboxes')
       .set({ ssh_pubkeys })
       .where('id', '=', sandboxId)
       .returningAll()
+      .returning(event.as('emitted'))
       .executeTakeFirstOrThrow()
-    await emitEvent(tx, {
-      userId: row.user_id,
-      action: 'sandbox.ssh_pubkey.update',
-      subject: row.id,
-      data: { id: row.id, name: row.name, count: ssh_pubkeys.length },
-    })
-    return row
   })
 }
 

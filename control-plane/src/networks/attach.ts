@@ -6,7 +6,7 @@ import { notFound, wrongState } from '@warren/kit/failure'
 import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { emitNetworkEvent } from './emit.ts'
+import { emittingNetwork } from './emit.ts'
 import { pushNetworks, raiseRevisions } from './host-network.ts'
 import { listMemberIds } from './members.ts'
 import { findNetwork } from './queries.ts'
@@ -26,11 +26,10 @@ export async function attachNetwork(deps: Deps, sandbox: SandboxRow, idOrName: s
       for no key update`.execute(tx)
     if (rows.length === 0) throw notFound('network')
     const joined = await sql`insert into network_members (network_id, sandbox_id) values (${network.id}, ${sandbox.id})
-      on conflict do nothing returning sandbox_id`.execute(tx)
+      on conflict do nothing returning ${emittingNetwork('network.attach', network, sandbox.id)}`.execute(tx)
     if (joined.rows.length === 0) return []
     const members = await listMemberIds(tx, [network.id])
     await raiseRevisions(tx, members)
-    await emitNetworkEvent(tx, 'network.attach', network, sandbox.id)
     return members
   })
   await pushNetworks(deps, changed)

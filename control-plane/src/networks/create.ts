@@ -6,7 +6,7 @@ import type { Tx } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import { checkCaps, checkCredit, lockUser } from '../users/caps.ts'
 import { NETWORK_CAPS } from './caps.ts'
-import { emitNetworkEvent } from './emit.ts'
+import { emittingNetwork } from './emit.ts'
 import { viewNetwork } from './queries.ts'
 
 /** Runs in the transaction that creates the network. */
@@ -23,13 +23,14 @@ export async function createNetwork(
     await checkName(tx, userId, name)
     await checkCaps(tx, user, NETWORK_CAPS)
     checkCredit(user, 'create', 'networks')
+    const network = { id: newId('network'), user_id: userId, name }
     const row = await tx
       .insertInto('networks')
-      .values({ id: newId('network'), user_id: userId, name, deleted_at: null })
+      .values({ ...network, deleted_at: null })
       .returningAll()
+      .returning(emittingNetwork('network.create', network).as('emitted'))
       .executeTakeFirstOrThrow()
     const view = viewNetwork(row, 0)
-    await emitNetworkEvent(tx, 'network.create', row)
     await commit?.(tx, view)
     return view
   })

@@ -2,7 +2,7 @@
 import { failure, notFound } from '@warren/kit/failure'
 import { sql } from 'kysely'
 import type { Deps } from '../deps.ts'
-import { emitNetworkEvent } from './emit.ts'
+import { emittingNetwork } from './emit.ts'
 import { findNetwork } from './queries.ts'
 
 export async function deleteNetwork(deps: Deps, userId: string, idOrName: string): Promise<void> {
@@ -14,7 +14,7 @@ export async function deleteNetwork(deps: Deps, userId: string, idOrName: string
     if (rows.length === 0) throw notFound('network')
     const members = await sql`select from network_members where network_id = ${network.id} limit 1`.execute(tx)
     if (members.rows.length > 0) throw failure('has_members', 'network still has members')
-    await sql`update networks set deleted_at = now() where id = ${network.id}`.execute(tx)
-    await emitNetworkEvent(tx, 'network.delete', network)
+    await sql`update networks set deleted_at = now() where id = ${network.id}
+      returning ${emittingNetwork('network.delete', network)}`.execute(tx)
   })
 }

@@ -3,7 +3,7 @@ import { notFound } from '@warren/kit/failure'
 import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
-import { emitNetworkEvent } from './emit.ts'
+import { emittingNetwork } from './emit.ts'
 import { pushNetworks, raiseRevisions } from './host-network.ts'
 import { listMemberIds } from './members.ts'
 import { findNetwork } from './queries.ts'
@@ -14,11 +14,11 @@ export async function detachNetwork(deps: Deps, sandbox: SandboxRow, idOrName: s
     if (!network) throw notFound('network')
     await sql`select from networks where id = ${network.id} for no key update`.execute(tx)
     const left = await sql`delete from network_members
-      where network_id = ${network.id} and sandbox_id = ${sandbox.id} returning sandbox_id`.execute(tx)
+      where network_id = ${network.id} and sandbox_id = ${sandbox.id}
+      returning ${emittingNetwork('network.detach', network, sandbox.id)}`.execute(tx)
     if (left.rows.length === 0) throw notFound('network')
     const members = [sandbox.id, ...(await listMemberIds(tx, [network.id]))]
     await raiseRevisions(tx, members)
-    await emitNetworkEvent(tx, 'network.detach', network, sandbox.id)
     return members
   })
   await pushNetworks(deps, changed)

@@ -1,27 +1,23 @@
-/** Webhook events of networks. Sandboxes that join or leave by being created or destroyed: migration 0008. */
-import type { Tx } from '../db/connect.ts'
+/** Webhook events of networks, as expressions for the statements that cause them. Sandboxes that join or leave by being created or destroyed: migration 0008. */
+import type { RawBuilder } from 'kysely'
 import type { NetworkRow } from '../db/schema.ts'
-import { emitEvent } from '../webhooks/emit.ts'
+import { emitting } from '../webhooks/emit.ts'
 
-export function emitNetworkEvent(
-  tx: Tx,
-  action: 'network.create' | 'network.delete',
-  network: NetworkRow,
-): Promise<void>
-export function emitNetworkEvent(
-  tx: Tx,
+type EmittedNetwork = Pick<NetworkRow, 'id' | 'name' | 'user_id'>
+
+export function emittingNetwork(action: 'network.create' | 'network.delete', network: EmittedNetwork): RawBuilder<null>
+export function emittingNetwork(
   action: 'network.attach' | 'network.detach',
-  network: NetworkRow,
+  network: EmittedNetwork,
   sandboxId: string,
-): Promise<void>
-export function emitNetworkEvent(
-  tx: Tx,
+): RawBuilder<null>
+export function emittingNetwork(
   action: 'network.create' | 'network.delete' | 'network.attach' | 'network.detach',
-  { id, name, user_id }: NetworkRow,
+  { id, name, user_id }: EmittedNetwork,
   sandboxId?: string,
-): Promise<void> {
+): RawBuilder<null> {
   const common = { id, name, network_id: id }
   const data = sandboxId === undefined ? common : { ...common, sandbox_id: sandboxId }
   // The signatures above pair actions and data.
-  return emitEvent(tx, { userId: user_id, action, subject: sandboxId ?? id, data: data as never })
+  return emitting({ userId: user_id, action, subject: sandboxId ?? id, data: data as never })
 }

@@ -17,12 +17,15 @@ export type NewEvent<Action extends WebhookAction = WebhookAction> = {
 }
 
 export async function emitEvent<Action extends WebhookAction>(tx: Tx, event: NewEvent<Action>): Promise<void> {
-  const { userId, action, subject, data } = event
-  await sql`select emit_webhook_event(${userId}, ${action}, ${subject}, ${currentAuditId() ?? null},
-    ${JSON.stringify(data)}::json)`.execute(tx)
+  await sql`select ${emitting(event)}`.execute(tx)
 }
 
-/** An expression that emits the event, for statements that change one row of `sandboxes`: it saves a round trip. */
+/** An expression that emits the event, for `returning` of the statement that is its cause: it saves a round trip. */
+export const emitting = <Action extends WebhookAction>({ userId, action, subject, data }: NewEvent<Action>) =>
+  sql<null>`emit_webhook_event(${userId}, ${action}, ${subject}, ${currentAuditId() ?? null},
+    ${JSON.stringify(data)}::json)`
+
+/** The same for statements that change one row of `sandboxes`, with data of that row. */
 export const emitInStatement = (
   row: string,
   action: WebhookAction,
