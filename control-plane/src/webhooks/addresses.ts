@@ -2,8 +2,11 @@
  * To which addresses webhooks may be sent. Receivers are named by users, and this machine can reach more than they can: other
  * services on loopback, private networks, the metadata service of a cloud. So only public addresses are allowed, and those that
  * the operator has opened (WARREN_WEBHOOK_PRIVATE_CIDRS).
+ *
+ * Public addresses of this machine count as loopback: no firewall in front of it would see a connection from itself.
  */
 import { BlockList, isIP, isIPv4 } from 'node:net'
+import { networkInterfaces } from 'node:os'
 
 /** Not public by the registries of IANA (RFC 6890 and its successors), and what clouds put on public addresses. */
 const CLOSED_V4 = [
@@ -36,11 +39,25 @@ export type AddressPolicy = {
 }
 
 /** Throws if a block is not valid. */
-export function createAddressPolicy(privateCidrs: readonly string[]): AddressPolicy {
+export function createAddressPolicy(
+  privateCidrs: readonly string[],
+  listOwnAddresses: () => string[] = listInterfaceAddresses,
+): AddressPolicy {
   const opened = blockListOf(privateCidrs)
   const loopback = blockListOf(LOOPBACK)
   const closed = blockListOf([...CLOSED_V4, ...CLOSED_V6])
   const publicV6 = blockListOf(PUBLIC_V6)
+  let own = new BlockList()
+  let ownReadAt = Number.NEGATIVE_INFINITY
+
+  function isOwn(address: string, family: 'ipv4' | 'ipv6'): boolean {
+    if (performance.now() - ownReadAt > OWN_ADDRESSES_MS) {
+      own = blockListOf(listOwnAddresses())
+      ownReadAt = performance.now()
+    }
+    return own.check(address, family)
+  }
+
   return {
     isAllowed(given, allowLoopback) {
       const address = normalizeAddress(given)
@@ -48,10 +65,17 @@ export function createAddressPolicy(privateCidrs: readonly string[]): AddressPol
       const family = isIPv4(address) ? 'ipv4' : 'ipv6'
       if (opened.check(address, family)) return true
       if (loopback.check(address, family)) return allowLoopback
-      return !closed.check(address, family) && (family === 'ipv4' || publicV6.check(address, family))
+      const isPublic = !closed.check(address, family) && (family === 'ipv4' || publicV6.check(address, family))
+      return isPublic && (allowLoopback || !isOwn(address, family))
     },
   }
 }
+
+/** A machine with many sandboxes has many interfaces, and its public addresses seldom change. */
+const OWN_ADDRESSES_MS = 10_000
+
+const listInterfaceAddresses = (): string[] =>
+  Object.values(networkInterfaces()).flatMap((list) => (list ?? []).map(({ address }) => address))
 
 function blockListOf(cidrs: readonly string[]): BlockList {
   const list = new BlockList()

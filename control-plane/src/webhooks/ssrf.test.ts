@@ -216,6 +216,17 @@ test('public addresses are allowed, and blocks that the operator has opened', ()
   assert.throws(() => createAddressPolicy(['example.com']), /WARREN_WEBHOOK_PRIVATE_CIDRS/)
 })
 
+test('a public address of this machine is treated like loopback', () => {
+  const own = () => ['198.41.0.4', '2606:4700::4']
+  const { isAllowed } = createAddressPolicy([], own)
+
+  for (const address of ['198.41.0.4', '2606:4700::4', '::ffff:198.41.0.4', '2606:4700:0::4']) {
+    assert.deepEqual([isAllowed(address, true), isAllowed(address, false)], [true, false], address)
+  }
+  assert.equal(isAllowed('198.41.0.5', false), true)
+  assert.equal(createAddressPolicy(['198.41.0.4/32'], own).isAllowed('198.41.0.4', false), true)
+})
+
 test('loopback is allowed only where the caller may use it, and other private addresses are not', () => {
   const { isAllowed } = createAddressPolicy([])
 
