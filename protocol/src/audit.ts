@@ -17,7 +17,7 @@ export const AuditEntry = Type.Object({
   id: Type.String({ description: '`aud_<ulid>`. The `auditLogId` of webhook deliveries names it.' }),
   at: Timestamp,
   actor_kind: Type.Enum(AUDIT_ACTOR_KINDS),
-  actor: Type.String({ description: 'Id of the user; for an operator the name of the login.' }),
+  actor: Type.String({ description: 'Id of the user, or `operator`.' }),
   credential: Type.Optional(Type.String({ description: 'A hint at the credential, never the credential.' })),
   action: Type.String({ description: 'Such as `sandbox.create`.' }),
   target: Type.Optional(Type.String({ description: 'Id of the resource, or its name if the request named it so.' })),

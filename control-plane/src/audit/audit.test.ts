@@ -309,8 +309,11 @@ test('admin commands are recorded for the user they concern, also failed ones, a
   )
   const seen = await list({ key: carol.api_key } as TestUser)
   assert.deepEqual(
-    seen.map((entry) => entry.action),
-    ['admin.user.set-plan', 'admin.user.create'],
+    seen.map(({ action, actor }) => [action, actor]),
+    [
+      ['admin.user.set-plan', 'operator'],
+      ['admin.user.create', 'operator'],
+    ],
   )
 })
 

@@ -26,7 +26,8 @@ const viewEntry = (row: Selectable<Tables['audit_log']>): AuditEntry => ({
   id: row.id,
   at: renderTime(row.at),
   actor_kind: row.actor_kind,
-  actor: row.actor,
+  // The login of an operator is for other operators (warren admin audit).
+  actor: row.actor_kind === 'operator' ? 'operator' : row.actor,
   ...(row.credential === null ? {} : { credential: row.credential }),
   action: row.action,
   ...(row.target === null ? {} : { target: row.target }),
