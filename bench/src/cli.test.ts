@@ -250,7 +250,7 @@ test('the program lists its rows and rejects unknown ones', () => {
         'ingress-trip',
         'ingress-rate',
       ],
-      ...['idle-memory', 'upload-memory', 'upload-10g'],
+      ...['idle-memory', 'upload-memory', 'upload-10g', 'metrics-sampling'],
       ...[
         'pause-13m',
         'pause-115m',
