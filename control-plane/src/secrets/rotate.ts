@@ -47,9 +47,16 @@ export async function rotateSecrets(database: Database, source: KeySource): Prom
 
 async function rotate(database: Database, source: KeySource): Promise<Rotation> {
   const registered = await listRegisteredKeys(database)
-  const keys = await chooseKey((await readKeys(source)) ?? [], registered, source)
-  const missing = registered.find(({ id }) => !keys.some((key) => key.id === id))
-  if (missing) throw new Error(`secrets key ${missing.id} is missing; the secrets that it encrypts cannot be read`)
+  const known = (await readKeys(source)) ?? []
+  // Before a new key is made: a key file beside WARREN_SECRETS_KEY, say, would be taken for the right one later.
+  const missing = registered.find(({ id }) => !known.some((key) => key.id === id))
+  if (missing) {
+    const where = source.value === '' ? source.file : 'WARREN_SECRETS_KEY'
+    throw new Error(
+      `secrets key ${missing.id} is missing in ${where}; the secrets that it encrypts cannot be read. Nothing was changed`,
+    )
+  }
+  const keys = await chooseKey(known, registered, source)
   const target = keys[0]!
   if (source.value !== '') await waitForProcesses(database, target, 'has')
   await crashPoint('rotation.chosen')

@@ -257,6 +257,16 @@ test('a rotation that is killed at any step is completed by the next one, and ev
   await assertReadable()
 })
 
+test('a rotation without the keys of the database fails, and writes no key file', async () => {
+  const database = await newDatabase()
+  await start(database, { value: '', file: newFile() })
+  const file = newFile()
+
+  await assert.rejects(rotateSecrets(database, { value: '', file }), /secrets key [0-9a-f]{16} is missing/)
+
+  await assert.rejects(stat(file), { code: 'ENOENT' })
+})
+
 test('a key that a row needs cannot be removed, and no row can be written under a removed key', async () => {
   const { database, deps, ids } = await rotationSubject()
 
