@@ -1,5 +1,6 @@
 /** All rows, in the order in which they run: those that fill the database are last. */
 import type { Row } from './row.ts'
+import { accountMetricsRow, accountSeriesRow } from './rows/account-metrics.ts'
 import { createBurst10Row, createBurst20Row, createRow, createVsBootRow } from './rows/create.ts'
 import { execRow } from './rows/exec.ts'
 import { pullRow, pushRow } from './rows/files.ts'
@@ -45,5 +46,5 @@ export const ROWS: readonly Row[] = [
   ...[netSetUpRow, netTearDownRow, netClaimRow, netRulesRow, netOpenRow, netOutRulesRow, netOutProxyRow],
   // Their thousand sandboxes stay until the end of the run, so they follow the other network rows.
   ...[net1000AskRow, net1000ChangeRow, net1000ClaimRow],
-  ...[webhooksRow, whoamiRow, getSandboxRow, listRow, listByStatusRow],
+  ...[webhooksRow, whoamiRow, getSandboxRow, listRow, listByStatusRow, accountMetricsRow, accountSeriesRow],
 ]

@@ -26,6 +26,12 @@ TYPES.setTypeParser(pg.types.builtins.NUMERIC, Number)
 const CONNECT_LIMIT_MS = 5_000
 const QUERY_LIMIT_MS = 30_000
 
+/**
+ * Our statements read what an index finds. Where the planner expects more, starting parallel workers and compiling expressions
+ * would take longer than the statement.
+ */
+const SESSION_OPTIONS = '-c max_parallel_workers_per_gather=0 -c jit=off'
+
 export function connectDatabase(
   url: string,
   log: Pick<Log, 'warn'>,
@@ -37,6 +43,7 @@ export function connectDatabase(
     max: options.max ?? 20,
     types: TYPES,
     application_name: 'warren',
+    options: SESSION_OPTIONS,
     connectionTimeoutMillis: CONNECT_LIMIT_MS,
     query_timeout: queryLimitMs,
     statement_timeout: queryLimitMs,

@@ -169,6 +169,8 @@ export type Tables = {
     charged_until: Date
     uncharged_us: Generated<number>
     settled: Generated<boolean>
+    /** Null while the interval is open (metrics/overlapping-intervals.ts). */
+    length_class: GeneratedAlways<number | null>
   }
   bandwidth_hours: {
     user_id: string

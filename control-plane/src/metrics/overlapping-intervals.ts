@@ -2,14 +2,14 @@
  * The usage intervals (sandboxes/usage.ts) of a user that overlap a window, as SQL.
  *
  * An index cannot find overlaps in a large past: of the intervals that started before the end of the window, most have
- * ended long ago. So ended intervals are indexed in classes of similar length (usage_length_class, migration 0011). In
+ * ended long ago. So ended intervals are indexed in classes of similar length (the column length_class, migration 0011). In
  * each class the ones that overlap have started within the window, or before it by less than the longest length of the
  * class. The bounds grow by a factor of four, so if starts are spread evenly, at least a quarter of what is read there
  * does overlap.
  */
 import { type RawBuilder, sql } from 'kysely'
 
-/** The same bounds as in usage_length_class. */
+/** The same bounds as in the definition of length_class. */
 export const LENGTH_CLASS_SECONDS: readonly number[] = Array.from({ length: 11 }, (_, n) => 60 * 4 ** n)
 
 const COLUMNS = sql`i.sandbox_id, i.kind, i.shape, i.cpu_pct, i.mem_mib, i.disk_mib, i.started_at`
@@ -22,7 +22,7 @@ export function overlappingIntervals(userId: string, from: Date, to: Date): RawB
     const started = longestSeconds ? sql`and i.started_at > ${new Date(from.getTime() - longestSeconds * 1000)}` : sql`` // The longest class has no bound.
     return sql`select ${COLUMNS}, i.ended_at from usage_intervals i
       where i.user_id = ${userId} and i.ended_at is not null and i.ended_at > ${from} and i.started_at <= ${to}
-        and usage_length_class(i.started_at, i.ended_at) = ${sql.lit(lengthClass)} ${started}`
+        and i.length_class = ${sql.lit(lengthClass)} ${started}`
   })
   return sql.join([open, ...ended], sql` union all `)
 }
