@@ -28,19 +28,26 @@ want python3-venv can_make_venv
 want chromium have chromium
 install_packages
 
-# A registry for the tests of imports. Only the program is unpacked: installing the package would start a service.
-registry=${XDG_CACHE_HOME:-$HOME/.cache}/warren/test-tools/bin/docker-registry
-if [ ! -x "$registry" ] && have apt-get; then
-  print 'Downloading the Debian package docker-registry …'
+# Programs of packages that would start a service if they were installed. Only the program is unpacked.
+# Usage: unpack PACKAGE, which has a program of the same name.
+tools=${XDG_CACHE_HOME:-$HOME/.cache}/warren/test-tools/bin
+unpack() {
+  if [ -x "$tools/$1" ] || ! have apt-get; then return 0; fi
+  print "Downloading the Debian package $1 …"
   folder=$(mktemp -d)
   trap 'rm -rf "$folder"' EXIT
   chmod 755 "$folder"
   # apt's user cannot write to a folder of root, which apt reports as a warning.
-  if ! (cd "$folder" && { apt-get download docker-registry || { apt-get update && apt-get download docker-registry; }; } &&
-    dpkg-deb --extract docker-registry_*.deb . && [ -x usr/bin/docker-registry ]) >"$folder/log" 2>&1; then
+  if ! (cd "$folder" && { apt-get download "$1" || { apt-get update && apt-get download "$1"; }; } &&
+    dpkg-deb --extract "$1"_*.deb . && [ -x "usr/bin/$1" ]) >"$folder/log" 2>&1; then
     tail -5 "$folder/log" >&2
-    die 'failed to download the Debian package docker-registry; see the output above.' "Fix the cause, $retry"
+    die "failed to download the Debian package $1; see the output above." "Fix the cause, $retry"
   fi
-  mkdir -p "$(dirname "$registry")"
-  mv "$folder/usr/bin/docker-registry" "$registry"
-fi
+  mkdir -p "$tools"
+  mv "$folder/usr/bin/$1" "$tools/$1"
+  rm -rf "$folder"
+}
+
+# A registry for the tests of imports, and Prometheus for the queries of the dashboard.
+unpack docker-registry
+unpack prometheus

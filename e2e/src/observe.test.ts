@@ -1,14 +1,19 @@
 /** What an operator sees of the operations of a sandbox: the metrics of its host, and traces through all processes. */
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
+import { readFile } from 'node:fs/promises'
+import http from 'node:http'
 import { after, describe, test } from 'node:test'
 import { type ReceivedSpan, startCollector } from '@warren/kit/testing/collector'
 import { until } from '@warren/kit/testing/until'
 import { getHostAgentPid, kill } from './support/instance.ts'
+import { cannotRunPrometheus, startPrometheus } from './support/prometheus.ts'
 import {
   createSandbox,
+  destroySandbox,
   forkSandbox,
   pauseSandbox,
+  requestOk,
   resumeSandbox,
   runShell,
   waitForStatus,
@@ -65,10 +70,13 @@ async function waitForPath(traceId: string, name: string): Promise<ReceivedSpan[
 
 const namesOf = (path: ReceivedSpan[]): string[] => path.map((span) => span.name)
 
+/** Where Prometheus would scrape. */
+const metricsUrl = (): URL => new URL(/^ +metrics +(\S+)$/m.exec(warren.instance.output())![1]!)
+const scrapeText = async (): Promise<string> => (await fetch(metricsUrl())).text()
+
 /** The samples of a scrape by their names with labels, without the label `host`. */
 async function scrape(): Promise<Map<string, number>> {
-  const [, url] = /^ +metrics +(\S+)$/m.exec(warren.instance.output())!
-  const text = await (await fetch(url!)).text()
+  const text = await scrapeText()
   const samples = text.split('\n').filter((line) => line !== '' && !line.startsWith('#'))
   return new Map(
     samples.map((line) => {
@@ -85,6 +93,39 @@ const countOf = (samples: Map<string, number>, operation: string): number =>
     .filter(([name]) => name.startsWith(`warren_host_operation_seconds_count{operation="${operation}"`))
     .filter(([name]) => name.includes('outcome="ok"'))
     .reduce((sum, [, value]) => sum + value, 0)
+
+/** Any response of a sandbox through the ingress. */
+async function useIngress(): Promise<void> {
+  const { id } = await createSandbox(warren, { ingress_enabled: true })
+  await requestOk(warren, 'POST', `/sandboxes/${id}/processes`, { cmd: 'perl', args: ['-e', SERVER] })
+  const { ingress_url_template } = await requestOk(warren, 'GET', `/sandboxes/${id}`)
+  const url = new URL(String(ingress_url_template).replace('<port>', '8000'))
+  const request = () =>
+    new Promise<number>((resolve, reject) => {
+      const options = { host: '127.0.0.1', port: url.port, headers: { host: url.host }, agent: false }
+      http
+        .get(options, (response) => response.resume().once('end', () => resolve(response.statusCode!)))
+        .once('error', reject)
+    })
+  await until(async () => (await request()) === 200, 'the server in the sandbox responds')
+  await destroySandbox(warren, id)
+}
+const SERVER = `use IO::Socket::INET; $s = IO::Socket::INET->new(LocalPort => 8000, Listen => 9, ReuseAddr => 1) or die;
+while ($c = $s->accept) { while (<$c>) { last if /^\\r?$/ } print $c "HTTP/1.1 200 OK\\r\\nContent-Length: 0\\r\\n\\r\\n"; close $c }`
+
+type Dashboard = { panels: { title: string; targets?: { expr: string }[] }[] }
+
+/** With the variables that Grafana replaces. */
+async function readDashboardQueries(): Promise<{ title: string; query: string }[]> {
+  const text = await readFile(new URL('../../docs/grafana/warren.json', import.meta.url), 'utf8')
+  const { panels } = JSON.parse(text) as Dashboard
+  return panels.flatMap(({ title, targets = [] }) =>
+    targets.map(({ expr }) => ({
+      title,
+      query: expr.replaceAll('$__rate_interval', '10m').replaceAll('$host', '.*'),
+    })),
+  )
+}
 
 describe('operations of a sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('are counted and timed in the metrics of the host', async () => {
@@ -184,6 +225,28 @@ describe('operations of a sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LI
       'start VMM',
       'load memory',
     ])
+  })
+
+  test('appear in every graph of the dashboard', { skip: cannotRunPrometheus }, async (t) => {
+    const queries = await readDashboardQueries()
+    assert.ok(queries.length > 20)
+    const used = new Set(queries.flatMap(({ query }) => query.match(/\b(warren|process|nodejs)_[a-z0-9_]+/g) ?? []))
+    const prometheus = await startPrometheus(t, metricsUrl().host)
+    await useIngress()
+
+    const described = new Set(Array.from((await scrapeText()).matchAll(/^# TYPE (\S+)/gm), ([, name]) => name!))
+    for (const name of used) {
+      assert.ok(described.has(name) || described.has(name.replace(/_(bucket|count)$/, '')), `no scrape has ${name}`)
+    }
+    for (const { title, query } of queries) {
+      // A rate needs two scrapes.
+      const series = await until(async () => {
+        const found = await prometheus.query(query)
+        return found.length > 0 ? found : undefined
+      }, `"${title}" has data: ${query}`)
+      assert.doesNotMatch(query, /\$/, `${title} has a variable that is not replaced`)
+      for (const { value } of series) assert.match(value[1], /^[\d.e+-]+$|^NaN$/, title)
+    }
   })
 
   test('are not reported while the host agent is down', async () => {
