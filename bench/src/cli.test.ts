@@ -264,7 +264,7 @@ test('the program lists its rows and rejects unknown ones', () => {
       ],
       ...['net-setup', 'net-teardown', 'net-claim', 'net-rules-1000', 'net-out', 'net-out-rules', 'net-out-proxy'],
       ...['net-1000-ask', 'net-1000-change', 'net-1000-claim'],
-      ...['webhooks', 'whoami', 'get-sandbox', 'list-1m', 'list-1m-status'],
+      ...['webhooks', 'whoami', 'get-sandbox', 'list-1m', 'list-1m-status', 'account-metrics', 'account-series'],
     ],
   )
   assert.equal(unknown.status, 2)

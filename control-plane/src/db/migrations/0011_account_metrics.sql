@@ -1,5 +1,4 @@
--- Account metrics (metrics/). No index here has an entry for a sandbox that is being created, except in the place of one
--- that is dropped.
+-- Account metrics (metrics/). No index here has an entry for a sandbox that is being created.
 
 -- Bytes per sandbox and hour, written together with the totals of the sandbox (bandwidth/record-counts.ts).
 create table bandwidth_hours (
@@ -21,13 +20,12 @@ create index bandwidth_hours_age on bandwidth_hours (hour);
 create index sandboxes_destroyed on sandboxes (user_id, destroyed_at) include (created_at)
   where destroyed_at is not null and (running_at is not null or paused_at is not null);
 
--- Intervals that overlap a window (metrics/overlapping-intervals.ts): those that are open, and those that have ended, in
--- classes of similar length. Of a class whose intervals are shorter than L, the ones that overlap have started after
--- `from` - L and before `to`, which is one range of this index. A column and not an expression, because the planner has
--- statistics of columns: without them it expects many rows in classes that are empty.
+-- Intervals that have ended and overlap a window (metrics/overlapping-intervals.ts), in classes of similar length. Of a class
+-- whose intervals are shorter than L, the ones that overlap have started after `from` - L and before `to`, which is one
+-- range of this index. A column and not an expression, because the planner has statistics of columns: without them it
+-- expects many rows in classes that are empty.
 alter table usage_intervals add column length_class integer generated always as (
   width_bucket(extract(epoch from ended_at - started_at),
     array[60, 240, 960, 3840, 15360, 61440, 245760, 983040, 3932160, 15728640, 62914560]::numeric[])) stored;
 create index usage_intervals_ended on usage_intervals (user_id, length_class, started_at) where ended_at is not null;
-create index usage_intervals_live on usage_intervals (user_id, started_at) where ended_at is null;
 drop index usage_intervals_user;
