@@ -210,19 +210,21 @@ async function printReady(
   { baseUrl, metricsUrl, ingressUrl }: ControlPlane,
   tookMs: number,
 ): Promise<void> {
-  const key = (await readFile(config.keyFile, 'utf8')).trim()
+  // Output that is not a terminal is often kept or shown to others, as a log: it names the file instead.
+  const isTerminal = process.stdout.isTTY === true
+  const key = isTerminal ? (await readFile(config.keyFile, 'utf8')).trim() : `$(cat ${config.keyFile})`
   const database = config.databaseUrl === undefined ? '' : `\n  database   ${describeDatabase(config.databaseUrl)}`
   const ingress = ingressUrl === undefined ? '' : `\n  ingress    ${ingressUrl}`
   print(`
 Warren ${VERSION} is ready after ${(tookMs / 1000).toFixed(1)} s.
 
   base URL   ${baseUrl}
-  API key    ${key}
+  API key    ${isTerminal ? key : `in ${config.keyFile}`}
   API docs   ${baseUrl}/docs
   metrics    ${metricsUrl}${ingress}
   data       ${config.dataDir}${database}
 
-  curl -H 'X-Api-Key: ${key}' ${baseUrl}/v1/whoami
+  curl -H "X-Api-Key: ${key}" ${baseUrl}/v1/whoami
 
 Ctrl-C stops it.`)
 }

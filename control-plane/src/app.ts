@@ -21,6 +21,7 @@ import { hostRoutes } from './hosts/routes.ts'
 import { addAccessControl } from './http/access-control.ts'
 import { acceptJsonBodies } from './http/body.ts'
 import { addIdempotency } from './http/idempotency.ts'
+import { limitConnections } from './http/limit-connections.ts'
 import { type App, createServer } from './http/server.ts'
 import { routeUpgrades } from './http/upgrade.ts'
 import { mcpRoutes } from './mcp/routes.ts'
@@ -69,6 +70,9 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   mcpRoutes(app, deps, VERSION)
   docsRoutes(app)
 
+  limitConnections(app.server, deps)
+  // A client that asks before it sends a body is answered when its credential has been checked (http/access-control.ts).
+  app.server.on('checkContinue', (request, response) => app.routing(request, response))
   const upgrades = routeUpgrades(app.server, (request, response) => app.routing(request, response))
   app.addHook('preClose', async () => upgrades.close())
   return app

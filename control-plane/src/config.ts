@@ -38,6 +38,16 @@ export const SETTINGS = {
     max: 10_000_000,
     description: 'Requests per minute that one caller may make to each API process. `0` turns the limit off.',
   }),
+  connectionsPerAddress: integer('WARREN_CONNECTIONS_PER_ADDRESS', {
+    default: 4_000,
+    min: 0,
+    max: 1_000_000,
+    description: 'Connections to each API process that one address may have open. `0` turns the limit off.',
+  }),
+  mcpOrigins: list('WARREN_MCP_ORIGINS', {
+    defaultText: 'only the origin of the API',
+    description: 'Origins of web pages, separated by commas, that may call `/mcp` from a browser.',
+  }),
   trustedProxies: list('WARREN_TRUSTED_PROXIES', {
     defaultText: 'none',
     description: 'Addresses of proxies, separated by commas, whose `X-Forwarded-For` header is trusted.',

@@ -2,6 +2,7 @@
 
 import assert from 'node:assert/strict'
 import { execFile } from 'node:child_process'
+import path from 'node:path'
 import { after, before, describe, test } from 'node:test'
 import { promisify } from 'node:util'
 import {
@@ -15,6 +16,7 @@ import {
   fetchPath,
   findInstanceFile,
   type Instance,
+  ROOT,
   runWarren,
   startInstance,
 } from './support/instance.ts'
@@ -27,17 +29,28 @@ before(async () => {
   instance = await startInstance(dataDir)
 })
 
-test('the first start prints the base URL and an API key', async () => {
+test('the first start prints the base URL and the file with the API key, but not the key', async () => {
   assert.match(instance.output(), /^Warren \d+\.\d+\.\d+ is ready after \d+\.\d s\.$/m)
   assert.match(instance.baseUrl, /^http:\/\/127\.0\.0\.1:\d+$/)
   assert.match(instance.key, /^skp_[0-9a-f]{64}$/)
+  assert.match(instance.output(), new RegExp(`^ +API key +in ${dataDir}/local\\.key$`, 'm'))
+  assert.ok(!instance.output().includes(instance.key))
+})
+
+test('on a terminal the start prints the API key', async () => {
+  const start = `${process.execPath} ${path.join(ROOT, 'cli/src/main.ts')} start`
+  const other = await startInstance(await createDataDir({ after }), {
+    command: ['script', '--quiet', '--return', '--command', start, '/dev/null'],
+  })
+
+  assert.ok(other.output().includes(other.key))
 })
 
 test('the start prints lines for people: no JSON, no warnings, no stack', () => {
   for (const line of instance.output().split('\n')) {
     assert.match(
       line,
-      /^$|^ {2}\S.* … \d+\.\d s$|^ {2}[\w ]+ {3}\S+$|^ {2}curl |^Warren [\d.]+ is ready|^Ctrl-C stops it\.$/,
+      /^$|^ {2}\S.* … \d+\.\d s$|^ {2}[\w ]+ {3}(in )?\S+$|^ {2}curl |^Warren [\d.]+ is ready|^Ctrl-C stops it\.$/,
     )
   }
 })

@@ -85,6 +85,7 @@ const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'POST /v1/sandboxes/:id/processes/:process_id/signal': 'token',
   'POST /v1/sandboxes/:id/shell': 'token',
   'GET /v1/sandboxes/:id/shell-ws': 'token',
+  'POST /v1/sandboxes/:id/shell-ticket': 'token',
   'POST /v1/sandboxes/:id/tunnel/:port': 'token',
   'POST /v1/sandboxes/:id/ssh-pubkeys': 'owner',
   'POST /v1/sandboxes/:id/access-token': 'owner',

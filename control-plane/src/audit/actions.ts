@@ -45,6 +45,7 @@ export const AUDITED_ROUTES: Readonly<Record<string, RouteAudit | 'unrecorded'>>
   'POST /v1/sandboxes/:id/processes/:process_id/stdin/close': 'unrecorded',
   'POST /v1/sandboxes/:id/processes/:process_id/resize': 'unrecorded',
   'POST /v1/sandboxes/:id/shell': { action: 'sandbox.shell', inGuest: true },
+  'POST /v1/sandboxes/:id/shell-ticket': { action: 'sandbox.shell_ticket.create' },
   'GET /v1/sandboxes/:id/shell-ws': { action: 'sandbox.shell', inGuest: true },
   'POST /v1/sandboxes/:id/tunnel/:port': { action: 'sandbox.tunnel', inGuest: true },
   // Its tools are recorded one by one (TOOL_ACTIONS).

@@ -50,11 +50,11 @@ async function recordResponse(
   return payload
 }
 
-/** Called when a connection is upgraded (http/upgrade.ts). */
-export function recordUpgrade(deps: Deps, request: FastifyRequest): void {
+/** Called when a connection is upgraded (http/upgrade.ts). `code` is for something that the owner should notice. */
+export function recordUpgrade(deps: Deps, request: FastifyRequest, code?: string): void {
   const audit = AUDITED_ROUTES[`${request.method} ${request.routeOptions.url}`]
   if (audit === undefined || audit === 'unrecorded') return
-  void deps.audit.record(entryOf(deps, audit, request, { status: 101 }))
+  void deps.audit.record(entryOf(deps, audit, request, { status: 101, code }))
 }
 
 const needsBody = (audit: RouteAudit, status: number): boolean => status >= 400 || audit.created === true

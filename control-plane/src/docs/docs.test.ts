@@ -57,6 +57,7 @@ test('openapi.json is OpenAPI 3.1 and lists every route of the API', async () =>
     '/v1/sandboxes/{id}/processes/{process_id}/wait',
     '/v1/sandboxes/{id}/resume',
     '/v1/sandboxes/{id}/shell',
+    '/v1/sandboxes/{id}/shell-ticket',
     '/v1/sandboxes/{id}/shell-ws',
     '/v1/sandboxes/{id}/ssh-pubkeys',
     '/v1/sandboxes/{id}/tunnel/{port}',

@@ -17,6 +17,7 @@ import {
   success,
 } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
+import { LARGE_JSON_BODY_MAX_BYTES } from '../http/body.ts'
 import { callerDisconnected } from '../http/caller-disconnected.ts'
 import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
 import type { App } from '../http/server.ts'
@@ -41,6 +42,7 @@ export function processRoutes(app: App, deps: Deps): void {
   app.post(
     '/v1/sandboxes/:id/processes',
     {
+      bodyLimit: LARGE_JSON_BODY_MAX_BYTES,
       config: { ...config, idempotent: true },
       preValidation,
       schema: {
@@ -143,6 +145,7 @@ export function processRoutes(app: App, deps: Deps): void {
   app.post(
     '/v1/sandboxes/:id/processes/:process_id/input',
     {
+      bodyLimit: LARGE_JSON_BODY_MAX_BYTES,
       config,
       preValidation,
       schema: {

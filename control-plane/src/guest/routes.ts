@@ -13,7 +13,7 @@ import {
 } from '@warren/protocol'
 import { Type } from 'typebox'
 import type { Deps } from '../deps.ts'
-import { acceptRawBodies, limitBytes } from '../http/body.ts'
+import { acceptRawBodies, LARGE_JSON_BODY_MAX_BYTES, limitBytes } from '../http/body.ts'
 import { callerDisconnected } from '../http/caller-disconnected.ts'
 import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
 import type { App } from '../http/server.ts'
@@ -27,6 +27,7 @@ export function guestRoutes(app: App, deps: Deps): void {
   app.post(
     '/v1/sandboxes/:id/exec',
     {
+      bodyLimit: LARGE_JSON_BODY_MAX_BYTES,
       config: { access: 'token' },
       preValidation: loadOwnSandbox(deps),
       schema: {
@@ -73,6 +74,7 @@ export function guestRoutes(app: App, deps: Deps): void {
   app.post(
     '/v1/sandboxes/:id/ssh-pubkeys',
     {
+      bodyLimit: LARGE_JSON_BODY_MAX_BYTES,
       config: { access: 'user' },
       preValidation: loadOwnSandbox(deps),
       schema: {

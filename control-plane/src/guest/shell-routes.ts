@@ -1,7 +1,8 @@
-import { SandboxParams, ShellWsQuery, TunnelParams } from '@warren/protocol'
+import { ok, SandboxParams, ShellTicketView, ShellWsQuery, success, TunnelParams } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
 import type { App } from '../http/server.ts'
+import { createShellTicket } from './shell-tickets.ts'
 import { openShellWebSocket } from './shell-ws.ts'
 import { openTunnel } from './tunnel.ts'
 
@@ -44,6 +45,21 @@ export function shellRoutes(app: App, deps: Deps): void {
       await openTunnel(deps, request, reply, { route: 'shell' })
       return reply
     },
+  )
+
+  app.post(
+    '/v1/sandboxes/:id/shell-ticket',
+    {
+      config: { access: 'token' },
+      preValidation,
+      schema: {
+        summary: 'Create a ticket that opens one shell as a WebSocket within a minute, for browsers',
+        tags,
+        params: SandboxParams,
+        response: { 200: success(ShellTicketView) },
+      },
+    },
+    async (request) => ok(await createShellTicket(deps, request.caller, request.sandbox.id)),
   )
 
   app.get(

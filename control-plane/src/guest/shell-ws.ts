@@ -6,7 +6,7 @@
 import type { IncomingMessage } from 'node:http'
 import type { ClientHttp2Stream } from 'node:http2'
 import { failure } from '@warren/kit/failure'
-import { SHELL_PAYLOAD_MAX_BYTES } from '@warren/protocol'
+import { SHELL_PAYLOAD_MAX_BYTES, SHELL_TICKET_PROTOCOL, type ShellWsQuery, shellWsToken } from '@warren/protocol'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { type WebSocket, WebSocketServer } from 'ws'
 import { recordUpgrade } from '../audit/record-requests.ts'
@@ -30,6 +30,9 @@ const INTERNAL_ERROR = 1011
 
 const server = new WebSocketServer({
   noServer: true,
+  // A client that offers subprotocols expects one in the response. The ticket is repeated only if it offers nothing else.
+  handleProtocols: (offered) =>
+    [...offered].find((name) => !name.startsWith(SHELL_TICKET_PROTOCOL)) ?? [...offered][0] ?? false,
   perMessageDeflate: false,
   clientTracking: false,
   maxPayload: MESSAGE_MAX_BYTES,
@@ -43,12 +46,17 @@ export async function openShellWebSocket(deps: Deps, request: FastifyRequest, re
   checkHandshake(request)
   const stream = await openGuestConnection(deps, request.sandbox, { route: 'shell' }, callerDisconnected(reply))
   const { socket, head } = takeUpgrade(request, reply, 'websocket')
-  recordUpgrade(deps, request)
+  recordUpgrade(deps, request, isKeyInUrl(request) ? 'key_in_url' : undefined)
   socket.once('close', () => resetStream(stream))
   requestIds.set(request.raw, request.id)
   server.handleUpgrade(request.raw, socket, head, (peer) => {
     relay(peer, stream, () => deps.activity.recordUse(request.sandbox.id))
   })
+}
+
+/** Deprecated, because proxies log URLs. The owner of the key finds it in the audit log, the operator in the log. */
+function isKeyInUrl({ headers, query }: FastifyRequest): boolean {
+  return headers['x-api-key'] === undefined && shellWsToken(query as ShellWsQuery) !== undefined
 }
 
 /** Checks what `ws` would reject too, but only after a shell was opened, and with a response that is not JSON. */

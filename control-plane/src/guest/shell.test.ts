@@ -4,11 +4,13 @@ import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { untilStable } from '@warren/kit/testing/until-stable'
 import { encodeShellFrame } from '@warren/protocol'
+import { sql } from 'kysely'
 import WebSocket from 'ws'
 import { listenOn } from '../testing/app.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
 import { openUpgrade } from '../testing/upgrade-client.ts'
 import { createHostedApp } from '../testing/with-host.ts'
+import { deleteExpiredShellTickets } from './shell-tickets.ts'
 
 const { app, deps, host, user, create, send } = await createHostedApp()
 const { port } = await listenOn(app)
@@ -199,6 +201,62 @@ test('a shell that cannot be opened is an ordinary error response: 404, 409, 426
   host.hooks = { guest: (stream) => stream.close(2) }
   assert.equal(await rejectedStatus('', headers), 502)
   host.hooks = {}
+})
+
+test('a ticket opens one shell, in its sandbox, within a minute', async () => {
+  const { id: other } = (await create(ada)).body.data
+  const ticketOf = async (caller: typeof ada, sandbox = id) =>
+    (await send('POST', `/v1/sandboxes/${sandbox}/shell-ticket`, caller)).body.data.ticket
+  const opens = async (query: string, protocols: string[] = [], sandbox = id) => {
+    const peer = new WebSocket(`ws://127.0.0.1:${port}/v1/sandboxes/${sandbox}/shell-ws${query}`, protocols)
+    const [opened] = await Promise.race([
+      once(peer, 'open').then(() => [101]),
+      once(peer, 'unexpected-response').then(([, response]) => [response.statusCode]),
+    ])
+    const { protocol } = peer
+    peer.on('error', () => {})
+    peer.terminate()
+    return [opened, protocol]
+  }
+
+  const ticket = await ticketOf(ada)
+  assert.deepEqual(await opens(`?ticket=${ticket}`, [], other), [401, ''])
+  assert.deepEqual(await opens(`?ticket=${ticket}`), [101, ''])
+  assert.deepEqual(await opens(`?ticket=${ticket}`), [401, ''])
+
+  const second = `warren.ticket.${await ticketOf(ada)}`
+  assert.deepEqual(await opens('', [second, 'terminal']), [101, 'terminal'])
+  assert.deepEqual(await opens('', [second]), [401, ''])
+
+  const expired = await ticketOf(ada)
+  await sql`update shell_tickets set expires_at = now()`.execute(deps.db)
+  assert.deepEqual(await opens(`?ticket=${expired}`), [401, ''])
+  await deleteExpiredShellTickets.run(deps)
+  assert.equal((await sql`select from shell_tickets`.execute(deps.db)).rows.length, 0)
+})
+
+test('a ticket of an access token is void without the token', async () => {
+  const { id: sandbox } = (await create(ada)).body.data
+  const owned = (await send('POST', `/v1/sandboxes/${sandbox}/access-token`, ada)).body.data.token
+  const created = await send('POST', `/v1/sandboxes/${sandbox}/shell-ticket`, {
+    ...ada,
+    headers: { 'x-api-key': owned },
+  })
+  await send('DELETE', `/v1/sandboxes/${sandbox}/access-token`, ada)
+
+  assert.equal(await rejectedStatus(`?ticket=${created.body.data.ticket}`, {}, sandbox), 401)
+})
+
+test('a key in the URL still works and is marked in the audit log', async () => {
+  const { peer } = openSocket(`?token=${ada.key}`, {})
+  await once(peer, 'open')
+  peer.terminate()
+
+  const codes = async () => {
+    const entries = await send('GET', '/v1/audit?limit=100', ada)
+    return entries.body.data.data.map(({ code }: { code?: string }) => code)
+  }
+  await until(async () => (await codes()).includes('key_in_url'))
 })
 
 test('an invalid handshake is rejected with JSON, and opens no shell', async () => {

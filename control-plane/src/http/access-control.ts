@@ -1,14 +1,16 @@
 /**
- * Decides which requests may proceed: credential, rate limit, permission, in this order. Ownership of the sandbox is
- * checked next (load-own-sandbox.ts). Public routes ignore credentials, even ones that are not valid.
+ * Decides which requests may proceed: route, credential, rate limit, permission, in this order, and before the body is
+ * read. Ownership of the sandbox is checked next (load-own-sandbox.ts). Public routes ignore credentials, even ones that
+ * are not valid.
  */
-import { failure } from '@warren/kit/failure'
+import { failure, notFound } from '@warren/kit/failure'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { Deps } from '../deps.ts'
 import { authenticate, authorize } from './auth.ts'
 import { type Access, type Caller, callerKey } from './caller.ts'
 import { clientNetwork } from './client-network.ts'
 import { RateLimiter } from './rate-limit.ts'
+import { discardBody } from './refused-body.ts'
 
 /**
  * Requests of a revoked access token may finish within this time before they are aborted. Together with the delay until
@@ -31,42 +33,49 @@ export function addAccessControl(app: FastifyInstance, deps: Deps): void {
     authorize(caller, access, { url, sandboxId: sandboxIdOf(request, url) })
     if (caller.kind === 'token') abortWhenRevoked(deps, request, reply, caller.tokenHash)
   }
-  const reject = (request: FastifyRequest, error: unknown): never => {
-    // Counted by address: guessing keys is limited, and users with a valid key on that address are not affected.
-    countRequest(`address:${clientNetwork(request.ip)}`)
-    throw error
-  }
+  const addressKey = (request: FastifyRequest) => `address:${clientNetwork(request.ip)}`
 
   const checkRequest = (request: FastifyRequest, reply: FastifyReply): undefined | Promise<void> => {
     const { config, url = '' } = request.routeOptions
     const { access = 'public', skipRateLimit } = config
     if (access === 'public') {
-      if (!skipRateLimit) countRequest(`address:${clientNetwork(request.ip)}`)
+      if (!skipRateLimit) countRequest(addressKey(request))
+      if (request.is404) throw notFound('route')
       return undefined
     }
-    let found: Caller | Promise<Caller>
-    try {
-      found = authenticate(deps, request, config.credentialIn)
-    } catch (error) {
-      return reject(request, error)
+    // Counted by address before the lookup, and not counted if the credential turns out to be valid: guessing keys is
+    // limited, also with many requests at once, and does not reach the database beyond the limit.
+    let isCounted = false
+    const beforeLookup = () => {
+      countRequest(addressKey(request))
+      isCounted = true
     }
+    const found = authenticate(deps, request, { place: config.credentialIn, beforeLookup })
     if (!(found instanceof Promise)) return void admit(request, reply, found, access, url)
-    return found.then(
-      (caller) => admit(request, reply, caller, access, url),
-      (error) => reject(request, error),
-    )
+    return found.then((caller) => {
+      if (isCounted) limiter.giveBack(addressKey(request))
+      admit(request, reply, caller, access, url)
+    })
   }
 
   // A callback instead of an async hook: nearly every credential is cached, and then no promise is created.
   app.addHook('onRequest', (request, reply, done) => {
+    const refuse = (error: unknown) => {
+      discardBody(request.raw)
+      done(error as Error)
+    }
     let checked: undefined | Promise<void>
     try {
       checked = checkRequest(request, reply)
     } catch (error) {
-      return done(error as Error)
+      return refuse(error)
     }
-    if (checked) checked.then(() => done(), done)
-    else done()
+    const proceed = () => {
+      if (request.raw.headers.expect !== undefined) reply.raw.writeContinue()
+      done()
+    }
+    if (checked) checked.then(proceed, refuse)
+    else proceed()
   })
 }
 

@@ -6,10 +6,11 @@
  */
 import { hash } from 'node:crypto'
 import { failure, notFound, unauthorized } from '@warren/kit/failure'
-import { ACCESS_TOKEN_PREFIX, type ShellWsQuery, shellWsToken } from '@warren/protocol'
+import { ACCESS_TOKEN_PREFIX, type ShellWsQuery, shellWsTicket, shellWsToken } from '@warren/protocol'
 import type { FastifyRequest } from 'fastify'
 import { findTokenCaller } from '../access-tokens/find.ts'
 import type { Deps } from '../deps.ts'
+import { takeShellTicket } from '../guest/shell-tickets.ts'
 import { findKeyCaller } from '../users/find-by-key.ts'
 import { findOauthCaller } from '../users/introspect.ts'
 import { findSessionCaller } from '../users/session.ts'
@@ -23,41 +24,66 @@ const HEADERS: [string, Kind, string][] = [
   ['x-api-key', 'key', 'invalid api key'],
 ]
 
+/** `beforeLookup` is called when the credential is missing or was not valid recently, and may throw. */
+export type AuthenticateOptions = { place: CredentialPlace | undefined; beforeLookup: () => void }
+type Lookup = Pick<AuthenticateOptions, 'beforeLookup'> & { kind: Kind; credential: string; message: string }
+
 /** Returns the caller without a promise when the credential is cached: creating promises costs more than the lookup. */
 export function authenticate(
   deps: Deps,
-  request: Pick<FastifyRequest, 'headers' | 'query'>,
-  place?: CredentialPlace,
+  request: Pick<FastifyRequest, 'headers' | 'query' | 'params'>,
+  { place, beforeLookup }: AuthenticateOptions,
 ): Caller | Promise<Caller> {
   for (const [header, kind, message] of HEADERS) {
     const credential = request.headers[header]
     if (typeof credential !== 'string' || credential === '') continue
-    return getCaller(deps, kind, credential, message)
+    return getCaller(deps, { kind, credential, message, beforeLookup })
   }
   const bearer = place === 'bearer' ? /^bearer +(\S+)$/i.exec(request.headers.authorization ?? '')?.[1] : undefined
-  if (bearer !== undefined) return getCaller(deps, 'key', bearer, 'invalid api key')
+  if (bearer !== undefined) {
+    return getCaller(deps, { kind: 'key', credential: bearer, message: 'invalid api key', beforeLookup })
+  }
+  const ticket = place === 'query' ? shellTicketOf(request) : undefined
+  if (ticket !== undefined) {
+    beforeLookup()
+    const { id } = request.params as { id: string }
+    return takeShellTicket(deps, ticket, id).then((caller) => requireCaller(caller, 'invalid ticket'))
+  }
   const token = place === 'query' ? shellWsToken(request.query as ShellWsQuery) : undefined
-  if (token !== undefined) return getCaller(deps, 'query', token, 'invalid token')
+  if (token !== undefined) {
+    return getCaller(deps, { kind: 'query', credential: token, message: 'invalid token', beforeLookup })
+  }
+  beforeLookup()
   throw unauthorized('missing credential, send X-Api-Key')
 }
 
-function getCaller(deps: Deps, kind: Kind, credential: string, message: string): Caller | Promise<Caller> {
-  const found = findCaller(deps, kind, credential)
-  return found instanceof Promise ? found.then((caller) => requireCaller(caller, message)) : found
+function getCaller(deps: Deps, lookup: Lookup): Caller | Promise<Caller> {
+  const digest = hash('sha256', lookup.credential, 'hex')
+  const key = `${lookup.kind} ${digest}`
+  const cached = deps.credentials.get(key)
+  if (cached) return cached
+  if (!deps.credentials.wasValid(key)) lookup.beforeLookup()
+  return findCaller(deps, lookup, digest).then((found) => {
+    const caller = requireCaller(found, lookup.message)
+    deps.credentials.rememberValid(key)
+    return caller
+  })
 }
+
+const shellTicketOf = ({ query, headers }: Pick<FastifyRequest, 'headers' | 'query'>): string | undefined =>
+  shellWsTicket(query as ShellWsQuery, headers['sec-websocket-protocol'])
 
 function requireCaller(caller: Caller | undefined, message: string): Caller {
   if (!caller) throw unauthorized(message)
   return caller
 }
 
-function findCaller(deps: Deps, kind: Kind, credential: string): Caller | Promise<Caller | undefined> {
-  const digest = hash('sha256', credential, 'hex')
-  if (credential.startsWith(ACCESS_TOKEN_PREFIX)) {
-    // Valid in X-Api-Key only. Sent elsewhere, it must not even reach the users service or the OAuth server.
-    return kind === 'key' ? findTokenCaller(deps, digest) : Promise.resolve(undefined)
+async function findCaller(deps: Deps, { kind, credential }: Lookup, digest: string): Promise<Caller | undefined> {
+  if (!credential.startsWith(ACCESS_TOKEN_PREFIX)) {
+    return deps.credentials.find(`${kind} ${digest}`, () => lookUp(deps, kind, credential, digest))
   }
-  return deps.credentials.find(`${kind} ${digest}`, () => lookUp(deps, kind, credential, digest))
+  // Valid in X-Api-Key only. Sent elsewhere, it must not even reach the users service or the OAuth server.
+  return kind === 'key' ? findTokenCaller(deps, digest) : undefined
 }
 
 async function lookUp(deps: Deps, kind: Kind, credential: string, digest: string) {

@@ -3,10 +3,16 @@
  * chunks, a length of 0 or nothing at all. No body, `{}` and `null` are equal.
  */
 import type { IncomingMessage } from 'node:http'
-import { badField } from '@warren/kit/failure'
+import { badField, failure } from '@warren/kit/failure'
 import type { FastifyInstance } from 'fastify'
+import { parse } from 'secure-json-parse'
+import { discardBody, hasBody } from './refused-body.ts'
 
-export const JSON_BODY_MAX_BYTES = 4 * 1024 * 1024
+export const JSON_BODY_MAX_BYTES = 256 * 1024
+/** A client on a slow line sends the largest body in this time. */
+const JSON_BODY_MS = 30_000
+/** For routes whose bodies carry the user's data: commands, environments, input, files of MCP tools. */
+export const LARGE_JSON_BODY_MAX_BYTES = 4 * 1024 * 1024
 
 export function acceptJsonBodies(app: FastifyInstance): void {
   app.removeAllContentTypeParsers()
@@ -22,6 +28,10 @@ export function acceptJsonBodies(app: FastifyInstance): void {
       done(error as Error)
     }
   })
+  app.addHook('preParsing', (request, _reply, payload, done) => {
+    if (hasBody(request.raw) && !request.routeOptions.config.rawBody) limitTime(request.raw)
+    done(null, payload)
+  })
   // A route with a body schema gets an object even when the request has no body.
   app.addHook('preValidation', (request, _reply, done) => {
     if (request.body === undefined || request.body === null) request.body = {}
@@ -29,17 +39,32 @@ export function acceptJsonBodies(app: FastifyInstance): void {
   })
 }
 
+function limitTime(body: IncomingMessage): void {
+  const timer = setTimeout(() => {
+    discardBody(body)
+    // If Fastify is reading the body, it responds with the error. A route that ignores the body has no listener.
+    if (body.listenerCount('error') === 0) return
+    body.emit('error', failure('request_timeout', 'the request body did not arrive in time'))
+  }, JSON_BODY_MS)
+  const clear = () => clearTimeout(timer)
+  body.once('end', clear).once('close', clear)
+}
+
 function parseJson(bytes: Buffer): unknown {
   if (bytes.length === 0) return {}
   const text = bytes.toString('utf8')
   if (text.trim() === '') return {}
+  let parsed: unknown
   try {
-    // Dropped: as an own property, `__proto__` would change the prototype of any object it is later assigned to.
-    return JSON.parse(text, (key, value) => (key === '__proto__' ? undefined : value)) ?? {}
-  } catch {
-    throw badField({ body: 'is not valid JSON' })
+    // As an own property, `__proto__` would change the prototype of any object it is later assigned to.
+    parsed = parse(text, { protoAction: 'error', constructorAction: 'ignore' })
+  } catch (error) {
+    throw badField({ body: isForbiddenKey(error) ? 'must not contain the key __proto__' : 'is not valid JSON' })
   }
+  return parsed ?? {}
 }
+
+const isForbiddenKey = (error: unknown): boolean => (error as Error).message.includes('forbidden prototype property')
 
 /**
  * Limits a raw body. Fastify's own limit does not apply once the stream is passed on unread, so the bytes are counted
@@ -59,5 +84,8 @@ export async function* limitBytes(body: IncomingMessage, maxBytes: number): Asyn
 /** For a plugin scope whose routes read `request.raw`. Without a body, that stream ends immediately. */
 export function acceptRawBodies(app: FastifyInstance): void {
   app.removeAllContentTypeParsers()
+  app.addHook('onRoute', (route) => {
+    route.config = { ...route.config, rawBody: true }
+  })
   app.addContentTypeParser('*', (_request, payload, done) => done(null, payload))
 }

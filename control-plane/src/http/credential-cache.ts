@@ -15,15 +15,21 @@ type LookUp = () => Promise<{ caller: Caller | undefined; ttlMs?: number }>
 
 export class CredentialCache {
   readonly #entries = new Map<string, Entry>()
+  readonly #validKeys = new Set<string>()
   readonly #lookups = new Map<string, Promise<Caller | undefined>>()
   /** Counts the changes. A lookup belongs to the epoch in which it began. */
   #epoch = 0
   #enabled = false
 
+  get(key: string): Caller | undefined {
+    const entry = this.#entries.get(key)
+    return entry && entry.expiresAt > Date.now() ? entry.caller : undefined
+  }
+
   /** Returns the caller immediately if it is cached. Concurrent lookups of one credential share one query. */
   find(key: string, lookUp: LookUp): Caller | Promise<Caller | undefined> {
-    const entry = this.#entries.get(key)
-    if (entry && entry.expiresAt > Date.now()) return entry.caller
+    const cached = this.get(key)
+    if (cached) return cached
     const epoch = this.#epoch
     const sharedKey = `${epoch} ${key}`
     let lookup = this.#lookups.get(sharedKey)
@@ -42,6 +48,19 @@ export class CredentialCache {
       this.#entries.set(key, { caller, expiresAt: Date.now() + Math.min(ttlMs, TTL_MS) })
     }
     return caller
+  }
+
+  /**
+   * True if the credential was valid some time ago, also if it is no longer cached. It must still be looked up, but it is
+   * not a guess.
+   */
+  wasValid(key: string): boolean {
+    return this.#validKeys.has(key)
+  }
+
+  rememberValid(key: string): void {
+    if (this.#validKeys.size >= MAX_ENTRIES) this.#validKeys.clear()
+    this.#validKeys.add(key)
   }
 
   clear(): void {

@@ -15,6 +15,9 @@ import {
 import { Type } from 'typebox'
 import { Value } from 'typebox/value'
 import { createTestApp, listenOn } from '../testing/app.ts'
+import { LARGE_JSON_BODY_MAX_BYTES } from './body.ts'
+
+const KIB = 1024
 
 const { app, get } = await createTestApp({
   routes: (app) => {
@@ -35,6 +38,7 @@ const { app, get } = await createTestApp({
       { config, schema: { body: Type.Object({ n: Type.Optional(Type.Integer()) }) } },
       async (request) => ok({ body: request.body }),
     )
+    app.post('/echo-large', { config, bodyLimit: LARGE_JSON_BODY_MAX_BYTES }, async () => ok({}))
     app.get(
       '/query',
       { config, schema: { querystring: Type.Object({ q: Type.Optional(Type.String()) }) } },
@@ -123,14 +127,38 @@ test('an error in the body names the field or says that it is not JSON', async (
   assert.deepEqual((await post('{"n":null}')).body.data, { n: 'must be integer', code: 'validation_failed' })
 })
 
-test('a field called __proto__ is dropped', async () => {
-  assert.deepEqual((await post('{"n":1,"__proto__":{"polluted":true}}')).body.data, { body: { n: 1 } })
+test('a key called __proto__ is rejected, at any depth and also when it is escaped', async () => {
+  const refused = { body: 'must not contain the key __proto__', code: 'validation_failed' }
+  for (const body of [
+    '{"n":1,"__proto__":{"polluted":true}}',
+    '{"n":1,"a":[{"__proto__":null}]}',
+    '{"\\u005f\\u005fproto\\u005f\\u005f" : 1}',
+  ]) {
+    const response = await post(body)
+    assert.deepEqual([response.status, response.body.data], [400, refused], body)
+  }
+  assert.equal((await post('{"n":1,"text":"__proto__","constructor":{"prototype":1}}')).status, 200)
 })
 
-test('a JSON body over 4 MiB is 400', async () => {
-  const { status, body } = await post(JSON.stringify({ pad: 'x'.repeat(4 * 1024 * 1024) }))
+test('a JSON body over 256 KiB is 400, and over 4 MiB on routes for large ones', async () => {
+  const bodyOf = (bytes: number) => JSON.stringify({ pad: 'x'.repeat(bytes) })
+  const statuses = []
+  for (const [url, bytes] of [
+    ['/echo', 255 * KIB],
+    ['/echo', 256 * KIB],
+    ['/echo-large', 4095 * KIB],
+    ['/echo-large', 4096 * KIB],
+  ] as const) {
+    const response = await app.inject({ method: 'POST', url, payload: bodyOf(bytes) })
+    statuses.push([response.statusCode, response.json().data.code])
+  }
 
-  assert.deepEqual([status, body.data.code], [400, 'validation_failed'])
+  assert.deepEqual(statuses, [
+    [200, undefined],
+    [400, 'validation_failed'],
+    [200, undefined],
+    [400, 'validation_failed'],
+  ])
 })
 
 test('a client that is still sending an oversized body gets the response, and the connection stays usable', async () => {

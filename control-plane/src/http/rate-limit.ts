@@ -33,6 +33,12 @@ export class RateLimiter {
     return undefined
   }
 
+  /** Undoes a `take` of this minute. */
+  giveBack(key: string): void {
+    const count = this.#counts.get(key)
+    if (count && count.current > 0) count.current--
+  }
+
   #countOf(key: string, nowMs: number): Count {
     const windowStart = nowMs - (nowMs % WINDOW_MS)
     let count = this.#counts.get(key)

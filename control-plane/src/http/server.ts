@@ -2,7 +2,7 @@
 import type { IncomingMessage } from 'node:http'
 import type { Socket } from 'node:net'
 import type { TypeBoxTypeProvider } from '@fastify/type-provider-typebox'
-import { notFound } from '@warren/kit/failure'
+import { type Failure, failure, notFound } from '@warren/kit/failure'
 import { ulid } from '@warren/protocol'
 import Fastify, { type FastifyReply, type FastifyRequest } from 'fastify'
 import type { SandboxRow } from '../db/schema.ts'
@@ -11,6 +11,7 @@ import { JSON_BODY_MAX_BYTES } from './body.ts'
 import type { Access, Caller, CredentialPlace } from './caller.ts'
 import { isBodyTooLarge, renderError } from './errors.ts'
 import type { Claim } from './idempotency.ts'
+import { refuseConnection } from './refuse-connection.ts'
 import { shouldUpgrade } from './upgrade.ts'
 import { parseQuery, stripPrefix } from './urls.ts'
 import { compileValidator } from './validation.ts'
@@ -25,6 +26,8 @@ declare module 'fastify' {
     idempotent?: boolean
     /** Exempt from the rate limit. Set on the health probes. */
     skipRateLimit?: boolean
+    /** The route reads the body as a stream, for as long as it takes. Set by `acceptRawBodies`. */
+    rawBody?: boolean
     /** A further place for the credential, for clients that cannot send our headers. */
     credentialIn?: CredentialPlace
   }
@@ -47,6 +50,9 @@ declare module 'fastify' {
  * that is being closed here.
  */
 const KEEP_ALIVE_MS = 75_000
+/** For a request head, from the start of the connection or the first byte of the head. */
+const HEAD_MS = 20_000
+const HEAD_CHECK_MS = 5_000
 
 export function createServer(deps: Deps): App {
   const app = createFastify(deps)
@@ -75,7 +81,14 @@ function createFastify(deps: Deps) {
     genReqId: requestId,
     rewriteUrl: (request) => stripPrefix(request.url ?? '/', baseUrl),
     routerOptions: { ignoreTrailingSlash: true, maxParamLength: 1024, querystringParser: parseQuery },
-    http: { shouldUpgradeCallback: shouldUpgrade, keepAliveTimeout: KEEP_ALIVE_MS, requestTimeout: 0 },
+    http: {
+      shouldUpgradeCallback: shouldUpgrade,
+      keepAliveTimeout: KEEP_ALIVE_MS,
+      headersTimeout: HEAD_MS,
+      connectionsCheckingInterval: HEAD_CHECK_MS,
+      // Uploads and streams may last for hours. JSON bodies have a limit (body.ts).
+      requestTimeout: 0,
+    },
     // During shutdown, requests that still arrive on open connections are served.
     return503OnClosing: false,
     forceCloseConnections: 'idle',
@@ -96,17 +109,21 @@ function replyWithError(deps: Deps, error: unknown, request: FastifyRequest, rep
   return reply.header('X-Request-Id', request.id).code(status).type('application/json').send(body)
 }
 
-/** Bytes that are not HTTP never become a request, so the reply is written to the socket directly. */
+/** What is not a whole HTTP request never reaches a route. */
 function rejectMalformed(deps: Deps, error: Error & { code?: string }, socket: Socket): void {
-  deps.metrics.refused.inc({ reason: 'malformed' })
-  if (error.code === 'ECONNRESET' || !socket.writable) return void socket.destroy()
-  const text = error.code === 'HPE_HEADER_OVERFLOW' ? 'the request head is too large' : 'this is not an HTTP request'
-  const body = JSON.stringify({ status: 'fail', data: { message: text, code: 'validation_failed' } })
-  socket.end(
-    `HTTP/1.1 400 Bad Request\r\nContent-Type: application/json\r\nX-Request-Id: ${ulid()}\r\n` +
-      `Content-Length: ${Buffer.byteLength(body)}\r\nConnection: close\r\n\r\n${body}`,
-  )
+  const isLate = error.code === 'ERR_HTTP_REQUEST_TIMEOUT'
+  deps.metrics.refused.inc({ reason: isLate ? 'late' : 'malformed' })
+  if (error.code === 'ECONNRESET' || !socket.writable) socket.destroy()
+  else refuseConnection(socket, isLate ? LATE_HEAD : malformedHead(error.code))
 }
+
+const LATE_HEAD = failure('request_timeout', 'the request head did not arrive in time')
+
+const malformedHead = (code: string | undefined): Failure =>
+  failure(
+    'validation_failed',
+    code === 'HPE_HEADER_OVERFLOW' ? 'the request head is too large' : 'this is not an HTTP request',
+  )
 
 /** Generated ids are a random prefix per process and a counter, which is cheaper than a random id per request. */
 const PROCESS_PREFIX = ulid()

@@ -5,6 +5,7 @@
  */
 import type { IncomingMessage, Server, ServerResponse } from 'node:http'
 import type { Socket } from 'node:net'
+import { ConnectionsPerAddress } from '../http/connections-per-address.ts'
 import type { IngressMetrics } from '../observe/ingress-metrics.ts'
 import { IngressError } from './error.ts'
 
@@ -34,11 +35,12 @@ export class ClientConnections {
   readonly #metrics: IngressMetrics
   readonly #limits: IngressLimits
   readonly #clients = new Map<Socket, Client>()
-  readonly #perAddress = new Map<string, number>()
+  readonly #perAddress: ConnectionsPerAddress
 
   constructor(metrics: IngressMetrics, limits: IngressLimits) {
     this.#metrics = metrics
     this.#limits = limits
+    this.#perAddress = new ConnectionsPerAddress(limits.connectionsPerAddress)
   }
 
   get count(): number {
@@ -47,15 +49,7 @@ export class ClientConnections {
 
   /** Counts a new connection. Returns false if its address has too many already. */
   admit(socket: Socket, address: string): boolean {
-    const before = this.#perAddress.get(address) ?? 0
-    if (before >= this.#limits.connectionsPerAddress) return false
-    this.#perAddress.set(address, before + 1)
-    socket.once('close', () => {
-      const remaining = this.#perAddress.get(address)! - 1 // Counted above.
-      if (remaining === 0) this.#perAddress.delete(address)
-      else this.#perAddress.set(address, remaining)
-    })
-    return true
+    return this.#perAddress.admit(socket, address)
   }
 
   /** Watches the HTTP connections of a server, with TLS (`secureConnection`) or without (`connection`). */

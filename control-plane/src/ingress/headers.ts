@@ -3,7 +3,7 @@
  * sandbox learns the client's address from `X-Forwarded-For`.
  */
 import type { IncomingMessage } from 'node:http'
-import { BlockList, isIP } from 'node:net'
+import { isIP } from 'node:net'
 
 const HOP_BY_HOP = new Set([
   'connection',
@@ -74,16 +74,3 @@ export function clientAddress({ headers, socket }: IncomingMessage, isTrustedPro
 
 /** Servers expect no body with these methods unless a header announces one. */
 const BODILESS_METHODS = new Set(['GET', 'HEAD', 'DELETE', 'OPTIONS', 'TRACE', 'CONNECT'])
-
-/** `proxies` are addresses and CIDR blocks (WARREN_TRUSTED_PROXIES). */
-export function createTrustedProxyCheck(proxies: readonly string[]): (ip: string) => boolean {
-  const list = new BlockList()
-  for (const proxy of proxies) {
-    const [address = '', prefix] = proxy.split('/')
-    const family = isIP(address) === 6 ? 'ipv6' : 'ipv4'
-    if (isIP(address) === 0) continue
-    if (prefix === undefined) list.addAddress(address, family)
-    else list.addSubnet(address, Number(prefix), family)
-  }
-  return (ip) => isIP(ip) !== 0 && list.check(ip, isIP(ip) === 6 ? 'ipv6' : 'ipv4')
-}

@@ -4,6 +4,7 @@ import { deleteOldBandwidthHours } from '../bandwidth/delete-old-hours.ts'
 import { chargeUsage } from '../credit/charge.ts'
 import { flushActivity } from '../guest/activity.ts'
 import { pushSshKeysJob } from '../guest/add-ssh-keys.ts'
+import { deleteExpiredShellTickets } from '../guest/shell-tickets.ts'
 import { watchHosts } from '../hosts/heartbeat.ts'
 import { deleteExpiredIdempotencyKeys } from '../http/delete-expired-idempotency-keys.ts'
 import { reconcileNetworks } from '../networks/reconcile.ts'
@@ -25,6 +26,7 @@ export const JOBS: readonly Job[] = [destroyJob, pauseJob, resumeJob, startForkJ
 export const SWEEPS: readonly Sweep[] = [
   releaseJobsOfDeadProcesses,
   deleteExpiredIdempotencyKeys,
+  deleteExpiredShellTickets,
   watchHosts,
   failOrphanedCreates,
   reconcile,

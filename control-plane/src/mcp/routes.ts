@@ -6,8 +6,10 @@ import { Readable } from 'node:stream'
 import type { ReadableStream } from 'node:stream/web'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import type { Deps } from '../deps.ts'
+import { LARGE_JSON_BODY_MAX_BYTES } from '../http/body.ts'
 import { callerDisconnected } from '../http/caller-disconnected.ts'
 import type { App } from '../http/server.ts'
+import { checkOrigin } from './check-origin.ts'
 
 export function mcpRoutes(app: App, deps: Deps, version: string): void {
   const serve = async (request: FastifyRequest, reply: FastifyReply) => {
@@ -23,6 +25,8 @@ export function mcpRoutes(app: App, deps: Deps, version: string): void {
   const options = {
     config: { access: 'token', credentialIn: 'bearer' },
     exposeHeadRoute: false,
+    onRequest: async (request: FastifyRequest) => checkOrigin(deps.config, request),
+    bodyLimit: LARGE_JSON_BODY_MAX_BYTES,
     // Not part of the OpenAPI document: MCP clients read the list of tools instead.
     schema: { hide: true },
   } as const

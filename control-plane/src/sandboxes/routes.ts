@@ -17,6 +17,7 @@ import {
 } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { egressWarnings } from '../egress/warnings.ts'
+import { LARGE_JSON_BODY_MAX_BYTES } from '../http/body.ts'
 import { callerDisconnected } from '../http/caller-disconnected.ts'
 import { storeResponse } from '../http/idempotency.ts'
 import { loadOwnSandbox } from '../http/load-own-sandbox.ts'
@@ -49,6 +50,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
   app.post(
     '/v1/sandboxes',
     {
+      bodyLimit: LARGE_JSON_BODY_MAX_BYTES,
       config: { access: 'user', idempotent: true },
       schema: {
         summary: 'Create a sandbox. The response is sent once it is running',
@@ -110,6 +112,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
   app.patch(
     '/v1/sandboxes/:id',
     {
+      bodyLimit: LARGE_JSON_BODY_MAX_BYTES,
       config: { access: 'user' },
       preValidation: loadOwnSandbox(deps),
       schema: {
@@ -183,6 +186,7 @@ export function sandboxRoutes(app: App, deps: Deps): void {
   app.post(
     '/v1/sandboxes/:id/fork',
     {
+      bodyLimit: LARGE_JSON_BODY_MAX_BYTES,
       config: { access: 'user', idempotent: true },
       preValidation: loadOwnSandbox(deps),
       schema: {

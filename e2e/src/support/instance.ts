@@ -104,7 +104,9 @@ export async function startInstance(dataDir: string, options: Options = {}): Pro
   )
   if (hasExited) throw new Error(`Warren did not start:\n${launched.output()}`)
   const readPrinted = (name: string) => new RegExp(`^ +${name} +(\\S+)$`, 'm').exec(launched.output())![1]!
-  return { ...launched, baseUrl: readPrinted('base URL'), key: readPrinted('API key') }
+  // The output is not a terminal, so it names the file with the key.
+  const key = (await readFile(path.join(dataDir, 'local.key'), 'utf8')).trim()
+  return { ...launched, baseUrl: readPrinted('base URL'), key }
 }
 
 /** Waits for a start to fail. */
