@@ -5,6 +5,7 @@
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import path from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
 import { type Child, type ChildSettings, startChild } from './child.ts'
 import { areVmsEnabled, CACHE_DIR, type InstanceConfig, ROOT } from './config.ts'
 
@@ -25,12 +26,25 @@ export const canRunVms = (env: NodeJS.ProcessEnv): boolean =>
 
 export const hostSocket = (config: InstanceConfig): string => path.join(config.dataDir, 'host.sock')
 
-/** `WARREN_PORT=0`: its port is known only when the API listens. Nothing reaches it from a sandbox before. */
+/**
+ * `WARREN_PORT=0`: its port is known only when the API listens. Nothing reaches it from a sandbox before. A host agent that
+ * ends meanwhile is no failure: the supervisor starts the next one with the port among its settings.
+ */
 export async function openApiPort(hostAgent: HostAgent, port: number): Promise<void> {
   const isReply = (reply: object): reply is { failed?: string } => 'openedApiPort' in reply
-  const { failed } = await hostAgent.request({ openApiPort: port }, isReply)
+  const asked = hostAgent.request({ openApiPort: port }, isReply).catch(async (error) => {
+    if (await hasEnded(hostAgent)) return { failed: undefined }
+    throw error
+  })
+  const { failed } = await asked
   if (failed !== undefined) throw new Error(`failed to open port ${port} of the API to sandboxes: ${failed}`)
 }
+
+/** A closed channel can be noticed before the exit. */
+const EXIT_NOTICED_MS = 1_000
+
+const hasEnded = (hostAgent: HostAgent): Promise<boolean> =>
+  Promise.race([hostAgent.exited.then(() => true), delay(EXIT_NOTICED_MS, false)])
 
 export function startHostAgent(
   config: InstanceConfig,

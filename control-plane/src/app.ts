@@ -39,7 +39,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   if (tracing) await app.register(tracing.plugin)
 
   addAccessControl(app, deps)
-  acceptJsonBodies(app)
+  acceptJsonBodies(app, deps.config.jsonBodySeconds)
   addIdempotency(app, deps)
   recordRequests(app, deps)
   observeRequests(app, deps)

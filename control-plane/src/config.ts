@@ -44,6 +44,12 @@ export const SETTINGS = {
     max: 1_000_000,
     description: 'Connections to each API process that one address may have open. `0` turns the limit off.',
   }),
+  jsonBodySeconds: integer('WARREN_JSON_BODY_SECONDS', {
+    default: 30,
+    min: 1,
+    max: 600,
+    description: 'Time in seconds in which a JSON body must arrive.',
+  }),
   mcpOrigins: list('WARREN_MCP_ORIGINS', {
     defaultText: 'only the origin of the API',
     description: 'Origins of web pages, separated by commas, that may call `/mcp` from a browser.',

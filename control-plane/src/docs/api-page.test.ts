@@ -34,10 +34,14 @@ const sources = globSync('{control-plane,kit}/src/**/*.ts', { cwd: ROOT })
 const isUsed = (code: FailureCode): boolean => sources.some((source) => source.includes(`'${code}'`))
 
 function renderPlan(name: PlanName): string {
-  const { sandboxes, networks, max_disk_mib, max_vcpu, max_mem_mib } = PLANS[name]
-  const shape = `${max_vcpu} vCPU, ${max_mem_mib / 1024} GiB`
-  return `| \`${name}\` | ${renderCap(sandboxes)} | ${renderCap(networks)} | ${max_disk_mib / 1024} GiB | ${shape} |`
+  const { sandboxes, networks, disks, templates, webhook_endpoints, max_disk_mib, max_vcpu, max_mem_mib } = PLANS[name]
+  const caps = [sandboxes, networks, disks, templates].map(renderCap)
+  const endpoints = Number.isFinite(webhook_endpoints) ? webhook_endpoints : 'no limit'
+  const cells = [...caps, endpoints, `${max_disk_mib / 1024} GiB`, `${max_vcpu} vCPU, ${max_mem_mib / 1024} GiB`]
+  return `| \`${name}\` | ${cells.join(' | ')} |`
 }
 
-const renderCap = ({ concurrent, per_day }: Cap): string =>
-  Number.isFinite(concurrent) ? `${concurrent} / ${per_day}` : 'no limit'
+function renderCap({ concurrent, per_day }: Cap): string {
+  if (concurrent === 0) return 'none'
+  return Number.isFinite(concurrent) ? `${concurrent} / ${per_day}` : 'no limit'
+}

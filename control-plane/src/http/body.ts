@@ -9,12 +9,11 @@ import { parse } from 'secure-json-parse'
 import { discardBody, hasBody } from './refused-body.ts'
 
 export const JSON_BODY_MAX_BYTES = 256 * 1024
-/** A client on a slow line sends the largest body in this time. */
-const JSON_BODY_MS = 30_000
 /** For routes whose bodies carry the user's data: commands, environments, input, files of MCP tools. */
 export const LARGE_JSON_BODY_MAX_BYTES = 4 * 1024 * 1024
 
-export function acceptJsonBodies(app: FastifyInstance): void {
+/** `seconds` is the time in which a body must arrive. */
+export function acceptJsonBodies(app: FastifyInstance, seconds: number): void {
   app.removeAllContentTypeParsers()
   // Fastify rejects a malformed Content-Type before it calls any parser.
   app.addHook('onRequest', (request, _reply, done) => {
@@ -29,7 +28,7 @@ export function acceptJsonBodies(app: FastifyInstance): void {
     }
   })
   app.addHook('preParsing', (request, _reply, payload, done) => {
-    if (hasBody(request.raw) && !request.routeOptions.config.rawBody) limitTime(request.raw)
+    if (hasBody(request.raw) && !request.routeOptions.config.rawBody) limitTime(request.raw, seconds * 1_000)
     done(null, payload)
   })
   // A route with a body schema gets an object even when the request has no body.
@@ -39,13 +38,13 @@ export function acceptJsonBodies(app: FastifyInstance): void {
   })
 }
 
-function limitTime(body: IncomingMessage): void {
+function limitTime(body: IncomingMessage, ms: number): void {
   const timer = setTimeout(() => {
     discardBody(body)
     // If Fastify is reading the body, it responds with the error. A route that ignores the body has no listener.
     if (body.listenerCount('error') === 0) return
     body.emit('error', failure('request_timeout', 'the request body did not arrive in time'))
-  }, JSON_BODY_MS)
+  }, ms)
   const clear = () => clearTimeout(timer)
   body.once('end', clear).once('close', clear)
 }

@@ -113,7 +113,9 @@ function replyWithError(deps: Deps, error: unknown, request: FastifyRequest, rep
 function rejectMalformed(deps: Deps, error: Error & { code?: string }, socket: Socket): void {
   const isLate = error.code === 'ERR_HTTP_REQUEST_TIMEOUT'
   deps.metrics.refused.inc({ reason: isLate ? 'late' : 'malformed' })
-  if (error.code === 'ECONNRESET' || !socket.writable) socket.destroy()
+  // A client may open a connection ahead of its first request. It must not find a response there.
+  const isUnused = socket.bytesRead === 0
+  if (error.code === 'ECONNRESET' || !socket.writable || isUnused) socket.destroy()
   else refuseConnection(socket, isLate ? LATE_HEAD : malformedHead(error.code))
 }
 

@@ -8,6 +8,7 @@ import { once } from 'node:events'
 import { after, before, suite, test } from 'node:test'
 import {
   HOST_NETWORK_DEFAULT,
+  type HostBase,
   type HostVmCreateBody,
   type HostVmNetwork,
   type HostVmResumeBody,
@@ -30,6 +31,8 @@ export type ContractHost = {
 /** A clone takes a second on an idle machine, a base that must be booted first half a minute. */
 const LIMIT_MS = scaleLimit(120_000)
 /** The size of the first base that a host agent prepares. */
+/** No host has this much memory. */
+const TOO_MUCH_MIB = 100_000_000
 const SIZE = { vcpu: 1, mem_mib: 1024, cpu_quota_pct: 100, disk_mib: 10_240 }
 
 export function testHostContract(host: ContractHost): void {
@@ -142,13 +145,19 @@ export function testHostContract(host: ContractHost): void {
     })
 
     test('prepares no base without its image, on a disk that is too small, or with more memory than it has', async () => {
-      const { body: before } = await call('listBases')
+      // The host may prepare bases of common shapes meanwhile.
+      const listImpossible = async () => {
+        const { bases } = (await call('listBases')).body
+        return bases.filter(
+          (base: HostBase) => base.image === 'none:1' || base.disk_mib < SIZE.disk_mib || base.mem_mib === TOO_MUCH_MIB,
+        )
+      }
 
       assert.equal(await codeOf('prepareBase', {}, baseBody({ image: 'none:1' })), 'image_not_ready')
       assert.equal(await codeOf('prepareBase', {}, baseBody({ disk_mib: 1 })), 'disk_too_small')
-      assert.equal(await codeOf('prepareBase', {}, baseBody({ mem_mib: 100_000_000 })), 'no_capacity')
+      assert.equal(await codeOf('prepareBase', {}, baseBody({ mem_mib: TOO_MUCH_MIB })), 'no_capacity')
 
-      assert.deepEqual((await call('listBases')).body, before)
+      assert.deepEqual(await listImpossible(), [])
     })
 
     test('does not find it, and takes no fence from such a request', async () => {
