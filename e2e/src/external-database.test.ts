@@ -1,5 +1,6 @@
 /** DATABASE_URL: an external PostgreSQL server, also with several instances on it. */
 import assert from 'node:assert/strict'
+import { randomBytes } from 'node:crypto'
 import { existsSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
@@ -17,7 +18,7 @@ import {
 test('two instances start on one database at the same time, work, and leave it running', async (t) => {
   const server = await startTestPostgres()
   t.after(() => server.stop())
-  const env = { DATABASE_URL: server.url }
+  const env = { DATABASE_URL: server.url, WARREN_SECRETS_KEY: randomBytes(32).toString('hex') }
   const dirs = [await createDataDir(t), await createDataDir(t)]
 
   const [one, two] = await Promise.all(dirs.map((dataDir) => startInstance(dataDir, { env })))
