@@ -20,7 +20,7 @@ test('the table of error codes has the codes that the service uses, each with it
 })
 
 test('the table of plans has every plan with its limits', () => {
-  const section = page.slice(page.indexOf('\n## Limits\n'), page.indexOf('\n## Network\n'))
+  const [section = ''] = page.split('\n## Limits\n')[1]?.split('\n## ') ?? []
   const documented = [...section.matchAll(/^\| `(\w+)` \|.*$/gm)].map(([row]) => row)
 
   assert.deepEqual(documented, (Object.keys(PLANS) as PlanName[]).map(renderPlan))
