@@ -8,24 +8,12 @@
  * If the database is unreachable, entries wait in memory, and `record` does not fail: the call itself has already happened.
  */
 import type { Log } from '@warren/kit/log'
-import type { AuditActorKind, AuditOutcome } from '@warren/protocol'
+import type { Selectable } from 'kysely'
 import pg from 'pg'
 import { type Database, watchPool } from '../db/connect.ts'
+import type { Tables } from '../db/schema.ts'
 
-export type NewAuditEntry = {
-  id: string
-  at: Date
-  user_id: string | null
-  actor_kind: AuditActorKind
-  actor: string
-  credential: string | null
-  action: string
-  target: string | null
-  outcome: AuditOutcome
-  status: number | null
-  code: string | null
-  request_id: string | null
-}
+export type NewAuditEntry = Selectable<Tables['audit_log']>
 
 export type AuditLog = {
   /** Resolves when the entry has been sent to the database, or when the first attempt has failed. */

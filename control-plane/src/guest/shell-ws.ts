@@ -6,12 +6,19 @@
 import type { IncomingMessage } from 'node:http'
 import type { ClientHttp2Stream } from 'node:http2'
 import { failure } from '@warren/kit/failure'
-import { SHELL_PAYLOAD_MAX_BYTES, SHELL_TICKET_PROTOCOL, type ShellWsQuery, shellWsToken } from '@warren/protocol'
+import {
+  SHELL_PAYLOAD_MAX_BYTES,
+  SHELL_TICKET_PROTOCOL,
+  type ShellWsQuery,
+  shellWsTicket,
+  shellWsToken,
+} from '@warren/protocol'
 import type { FastifyReply, FastifyRequest } from 'fastify'
 import { type WebSocket, WebSocketServer } from 'ws'
 import { recordUpgrade } from '../audit/record-requests.ts'
 import type { Deps } from '../deps.ts'
 import { resetStream } from '../hosts/session.ts'
+import { CREDENTIAL_HEADERS } from '../http/auth.ts'
 import { callerDisconnected } from '../http/caller-disconnected.ts'
 import { requireUpgrade, takeUpgrade } from '../http/upgrade.ts'
 import { onClosed, openGuestConnection } from './connection.ts'
@@ -54,9 +61,11 @@ export async function openShellWebSocket(deps: Deps, request: FastifyRequest, re
   })
 }
 
-/** Deprecated, because proxies log URLs. The owner of the key finds it in the audit log, the operator in the log. */
+/** Deprecated, because proxies log URLs. The owner of the key finds it in the audit log. */
 function isKeyInUrl({ headers, query }: FastifyRequest): boolean {
-  return headers['x-api-key'] === undefined && shellWsToken(query as ShellWsQuery) !== undefined
+  if (CREDENTIAL_HEADERS.some((header) => headers[header])) return false
+  const ticket = shellWsTicket(query as ShellWsQuery, headers['sec-websocket-protocol'])
+  return ticket === undefined && shellWsToken(query as ShellWsQuery) !== undefined
 }
 
 /** Checks what `ws` would reject too, but only after a shell was opened, and with a response that is not JSON. */

@@ -3,7 +3,7 @@
  * read. Ownership of the sandbox is checked next (load-own-sandbox.ts). Public routes ignore credentials, even ones that
  * are not valid.
  */
-import { failure, notFound } from '@warren/kit/failure'
+import { Failure, failure, notFound } from '@warren/kit/failure'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { Deps } from '../deps.ts'
 import { authenticate, authorize } from './auth.ts'
@@ -52,10 +52,20 @@ export function addAccessControl(app: FastifyInstance, deps: Deps): void {
     }
     const found = authenticate(deps, request, { place: config.credentialIn, beforeLookup })
     if (!(found instanceof Promise)) return void admit(request, reply, found, access, url)
-    return found.then((caller) => {
+    const giveBack = () => {
       if (isCounted) limiter.giveBack(addressKey(request))
-      admit(request, reply, caller, access, url)
-    })
+    }
+    return found.then(
+      (caller) => {
+        giveBack()
+        admit(request, reply, caller, access, url)
+      },
+      (error) => {
+        // Not a guess: the credential could not be checked, for example because the database is unreachable.
+        if (!(error instanceof Failure)) giveBack()
+        throw error
+      },
+    )
   }
 
   // A callback instead of an async hook: nearly every credential is cached, and then no promise is created.

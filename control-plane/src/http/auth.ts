@@ -23,6 +23,7 @@ const HEADERS: [string, Kind, string][] = [
   ['x-access-token', 'oauth', 'invalid access token'],
   ['x-api-key', 'key', 'invalid api key'],
 ]
+export const CREDENTIAL_HEADERS: readonly string[] = HEADERS.map(([header]) => header)
 
 /** `beforeLookup` is called when the credential is missing or was not valid recently, and may throw. */
 export type AuthenticateOptions = { place: CredentialPlace | undefined; beforeLookup: () => void }

@@ -79,6 +79,19 @@ test('guessing keys is limited by address and does not affect keys that were val
   assert.equal((await get('/v1/whoami', bob.key)).status, 429)
 })
 
+test('a credential that could not be checked is not counted as a guess', async () => {
+  const { user, get, deps } = await createTestApp({ config: { rateLimitPerMinute: 5 } })
+  const ada = await user()
+  const { named } = deps.database
+  deps.database.named = () => Promise.reject(Object.assign(new Error('refused'), { code: 'ECONNREFUSED' }))
+  const statuses = new Set<number>()
+  for (let i = 0; i < 12; i++) statuses.add((await get('/v1/whoami', ada.key)).status)
+  deps.database.named = named
+
+  assert.deepEqual([...statuses], [503])
+  assert.equal((await get('/v1/whoami', ada.key)).status, 200)
+})
+
 test('a forwarded address counts only from a configured proxy', async () => {
   const trusting = await createTestApp({ config: { rateLimitPerMinute: 3, trustedProxies: ['127.0.0.1'] } })
   const wary = await createTestApp({ config: { rateLimitPerMinute: 3 } })

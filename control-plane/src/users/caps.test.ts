@@ -141,7 +141,7 @@ test('set-limit refuses unknown limits and values, and changes nothing', async (
   await assert.rejects(admin('user', 'set-limit', ada.id, 'sandboxen', '5'), /Allowed choices are sandboxes, /)
   await assert.rejects(admin('user', 'set-limit', ada.id, 'sandboxes', '-1'))
   await assert.rejects(admin('user', 'set-limit', ada.id, 'sandboxes', 'lots'), /a whole number/)
-  await assert.rejects(admin('user', 'set-limit', 'nobody-of-this-name', 'sandboxes', '5'), /user .* not found/)
+  await assert.rejects(admin('user', 'set-limit', 'unknown-user', 'sandboxes', '5'), /user .* not found/)
 
   assert.deepEqual((await get('/v1/plan', ada.key)).body.data.overrides, [])
 })
