@@ -7,24 +7,17 @@
  */
 import { BlockList, isIP, isIPv4 } from 'node:net'
 import { networkInterfaces } from 'node:os'
+import { CLOSED_RANGES } from '@warren/protocol'
+import { addressBytes } from '../http/client-network.ts'
 
-/** Not public by the registries of IANA (RFC 6890 and its successors), and what clouds put on public addresses. */
+/** Also not public by the registries of IANA (RFC 6890 and its successors), and what clouds put on public addresses. */
 const CLOSED_V4 = [
-  '0.0.0.0/8',
-  '10.0.0.0/8',
-  '100.64.0.0/10',
-  '127.0.0.0/8',
-  '169.254.0.0/16',
-  '172.16.0.0/12',
-  '192.0.0.0/24',
+  ...CLOSED_RANGES,
   '192.0.2.0/24',
   '192.88.99.0/24',
-  '192.168.0.0/16',
   '198.18.0.0/15',
   '198.51.100.0/24',
   '203.0.113.0/24',
-  '224.0.0.0/4',
-  '240.0.0.0/4',
   // The platform's services for virtual machines in Azure.
   '168.63.129.16/32',
 ]
@@ -98,28 +91,12 @@ function normalizeAddress(given: string): string | undefined {
   const [address = ''] = given.split('%')
   if (isIPv4(address)) return address
   if (isIP(address) !== 6) return undefined
-  const groups = expand(address)
-  const isMapped = groups.slice(0, 5).every((group) => group === 0) && groups[5] === 0xffff
-  const isNat64 = groups[0] === 0x64 && groups[1] === 0xff9b && groups.slice(2, 6).every((group) => group === 0)
-  if (!isMapped && !isNat64) return address
-  const [high = 0, low = 0] = groups.slice(6)
-  return [high >> 8, high & 255, low >> 8, low & 255].join('.')
+  const bytes = addressBytes(address)
+  const isInside = EMBEDDING_PREFIXES.some((prefix) => bytes.subarray(0, prefix.length).equals(prefix))
+  return isInside ? bytes.subarray(12).join('.') : address
 }
 
-/** The eight groups of a valid IPv6 address. */
-function expand(address: string): number[] {
-  const [head = '', tail] = address.split('::')
-  const front = parseGroups(head)
-  if (tail === undefined) return front
-  const back = parseGroups(tail)
-  return [...front, ...Array<number>(8 - front.length - back.length).fill(0), ...back]
-}
-
-const parseGroups = (text: string): number[] =>
-  text === ''
-    ? []
-    : text.split(':').flatMap((group) => {
-        if (!group.includes('.')) return [Number.parseInt(group, 16)]
-        const [a = 0, b = 0, c = 0, d = 0] = group.split('.').map(Number)
-        return [a * 256 + b, c * 256 + d]
-      })
+/** ::ffff:0:0/96 and 64:ff9b::/96. */
+const EMBEDDING_PREFIXES = ['00000000000000000000ffff', '0064ff9b0000000000000000'].map((hex) =>
+  Buffer.from(hex, 'hex'),
+)
