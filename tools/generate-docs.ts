@@ -14,6 +14,9 @@ import { createCli } from '../cli/src/cli.ts'
 import { SETTINGS as CLI_SETTINGS, CLIENT_SETTINGS } from '../cli/src/config.ts'
 import { createAdminCommand } from '../control-plane/src/admin/cli.ts'
 import { SETTINGS as CONTROL_PLANE_SETTINGS } from '../control-plane/src/config.ts'
+import { createGatewayCommand } from '../gateway/src/cli/cli.ts'
+import { CLIENT_SETTINGS as GATEWAY_CLIENT_SETTINGS } from '../gateway/src/cli/settings.ts'
+import { SETTINGS as GATEWAY_SETTINGS } from '../gateway/src/config.ts'
 import { createBasesCommand } from '../host-agent/src/bases/main.ts'
 import { SETTINGS as HOST_AGENT_SETTINGS } from '../host-agent/src/config.ts'
 import { createDoctorCommand } from '../host-agent/src/doctor/main.ts'
@@ -36,7 +39,8 @@ const SETTING_SECTIONS: { title: string; settings: Settings }[] = [
   { title: 'API', settings: CONTROL_PLANE_SETTINGS },
   { title: 'Virtual machines', settings: HOST_AGENT_SETTINGS },
   { title: 'Images', settings: MIRROR_SETTINGS },
-  { title: 'Client commands', settings: CLIENT_SETTINGS },
+  { title: 'Gateway', settings: GATEWAY_SETTINGS },
+  { title: 'Client commands', settings: { ...CLIENT_SETTINGS, ...GATEWAY_CLIENT_SETTINGS } },
 ]
 
 const GENERATED = {
@@ -82,6 +86,7 @@ function renderCommands(): string {
   const cli = createCli()
   const programs = [
     createAdminCommand(),
+    createGatewayCommand(),
     ...[createImagesCommand, createBasesCommand, createSnapshotsCommand, createDoctorCommand].map((create) =>
       create(process),
     ),

@@ -9,13 +9,15 @@ const ROOT = path.resolve(import.meta.dirname, '..')
 
 const MAY_IMPORT: Record<string, string[]> = {
   protocol: [],
+  dockerfile: [],
   kit: ['protocol'],
-  'control-plane': ['protocol', 'kit'],
-  'host-agent': ['protocol', 'kit'],
+  'control-plane': ['protocol', 'kit', 'dockerfile'],
+  'host-agent': ['protocol', 'kit', 'dockerfile'],
+  gateway: ['protocol', 'kit', 'dockerfile'],
   cli: ['protocol', 'kit'],
-  bench: ['protocol', 'kit', 'control-plane', 'host-agent'],
+  bench: ['protocol', 'kit', 'control-plane', 'host-agent', 'gateway'],
   e2e: ['protocol', 'kit'],
-  tools: ['kit', 'control-plane', 'host-agent', 'cli'],
+  tools: ['kit', 'control-plane', 'host-agent', 'gateway', 'cli'],
 }
 /** The protocol must also run in a browser, so it may depend on nothing else. */
 const PROTOCOL_PACKAGES = ['typebox']

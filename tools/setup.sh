@@ -16,7 +16,7 @@ die() {
 
 # --- npm packages ---------------------------------------------------------------------------------------------------
 
-needed_mb=500
+needed_mb=720
 retry='then run the same command again.'
 stamp=node_modules/.warren-installed
 wanted=$(cksum package-lock.json)

@@ -113,7 +113,8 @@ async function runChecks(): Promise<boolean> {
     (await check('types', process.execPath, ['node_modules/typescript/bin/tsc', '--noEmit'])) &&
     (await check('wording and references', process.execPath, ['tools/check-text.ts'])) &&
     (await check('generated docs', process.execPath, ['tools/generate-docs.ts', '--check'])) &&
-    (await check('guest agent', 'sh', ['tools/guest-agent-tests.sh']))
+    (await check('guest agent', 'sh', ['tools/rust-tests.sh', 'guest-agent'])) &&
+    (await check('jail', 'sh', ['tools/rust-tests.sh', 'jail']))
   )
 }
 

@@ -5,6 +5,7 @@ import { createBurst10Row, createBurst20Row, createRow, createVsBootRow } from '
 import { execRow } from './rows/exec.ts'
 import { pullRow, pushRow } from './rows/files.ts'
 import { fork10Row, forkRow, liveForkRow } from './rows/fork.ts'
+import { gatewayDeployRow, gatewayProxyRow, gatewayVerifyRow } from './rows/gateway.ts'
 import { getSandboxRow, whoamiRow } from './rows/get-requests.ts'
 import { ingressRateRow, ingressTripRow } from './rows/ingress.ts'
 import { idleMemoryRow, uploadRowOf1G, uploadRowOf10G } from './rows/memory.ts'
@@ -23,7 +24,9 @@ import {
 } from './rows/network.ts'
 import { pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeColdRow, resumeRow } from './rows/pause.ts'
 import { connectRow, processStartRow, ptyEchoPortRow, ptyEchoRow } from './rows/processes.ts'
+import { resizeRow } from './rows/resize.ts'
 import { listByStatusRow, listRow } from './rows/sandbox-list.ts'
+import { templateBuildRow, templateCreateRow, templateRebuildRow } from './rows/templates.ts'
 import { tunnelDownRow, tunnels100Row, tunnelTripRow, tunnelUpRow } from './rows/tunnels.ts'
 import { webhooksRow } from './rows/webhooks.ts'
 
@@ -41,8 +44,11 @@ export const ROWS: readonly Row[] = [
     ingressTripRow,
     ingressRateRow,
   ],
+  ...[gatewayVerifyRow, gatewayDeployRow, gatewayProxyRow],
   ...[idleMemoryRow, uploadRowOf1G, uploadRowOf10G, metricsSamplingRow],
   ...[pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeRow, resumeColdRow, forkRow, fork10Row, liveForkRow],
+  resizeRow,
+  ...[templateBuildRow, templateRebuildRow, templateCreateRow],
   ...[netSetUpRow, netTearDownRow, netClaimRow, netRulesRow, netOpenRow, netOutRulesRow, netOutProxyRow],
   // Their thousand sandboxes stay until the end of the run, so they follow the other network rows.
   ...[net1000AskRow, net1000ChangeRow, net1000ClaimRow],

@@ -3,16 +3,28 @@
 import { once } from 'node:events'
 import { createServer } from 'node:net'
 import { networkInterfaces } from 'node:os'
+import { readConfig } from '@warren/kit/config'
+import { GATEWAY_LISTENERS } from '@warren/kit/shared-settings'
 import { warrenCommand } from '@warren/kit/warren-command'
 import type { Listeners } from './config.ts'
 
-export async function checkPorts(listeners: Listeners, servesGuests: boolean): Promise<void> {
+type Parts = { servesGuests: boolean; hasGateway: boolean }
+
+export async function checkPorts(listeners: Listeners, { servesGuests, hasGateway }: Parts): Promise<void> {
   const { host, port, guestHost, metricsHost, metricsPort, ingress, ingressHost, ingressPort } = listeners
   await checkPort(host, port, 'WARREN_HOST', 'WARREN_PORT')
   // Without another Warren on this machine the address does not exist yet, and nothing can listen on it.
   if (servesGuests && hasAddress(guestHost)) await checkPort(guestHost, port, 'WARREN_GUEST_HOST', 'WARREN_PORT')
   await checkPort(metricsHost, metricsPort, 'WARREN_METRICS_HOST', 'WARREN_METRICS_PORT')
   if (ingress) await checkPort(ingressHost || host, ingressPort, 'WARREN_INGRESS_HOST', 'WARREN_INGRESS_PORT')
+  if (hasGateway) await checkGatewayPorts()
+}
+
+async function checkGatewayPorts(): Promise<void> {
+  const { host, port, appsHost, appsPort, metricsHost, metricsPort } = readConfig(GATEWAY_LISTENERS, process.env)
+  await checkPort(host, port, 'WARREN_GATEWAY_HOST', 'WARREN_GATEWAY_PORT')
+  await checkPort(appsHost || host, appsPort, 'WARREN_GATEWAY_APPS_HOST', 'WARREN_GATEWAY_APPS_PORT')
+  await checkPort(metricsHost, metricsPort, 'WARREN_GATEWAY_METRICS_HOST', 'WARREN_GATEWAY_METRICS_PORT')
 }
 
 const hasAddress = (wanted: string): boolean =>

@@ -1,6 +1,7 @@
 /**
  * The commands of `warren`. Those that belong to a service are separate programs, started with their arguments
- * unchanged: `admin` of the control plane, `images`, `bases`, `snapshots` and `doctor` of the host agent.
+ * unchanged: `admin` of the control plane, `images`, `bases`, `snapshots` and `doctor` of the host agent, `gateway` of the
+ * gateway.
  */
 import { VERSION } from '@warren/kit/version'
 import { spellCommand, warrenCommand } from '@warren/kit/warren-command'
@@ -8,9 +9,11 @@ import { Command, Help } from 'commander'
 import { printCaCertificate } from './ca.ts'
 import { printEnv } from './env.ts'
 import { installCommand, uninstallCommand } from './install.ts'
+import { resizeSandbox } from './resize.ts'
 import { runProgram } from './run-program.ts'
 import { runSsh } from './ssh.ts'
 import { startInstance } from './start.ts'
+import { buildTemplate, listTemplates, removeTemplates, showLog } from './templates/commands.ts'
 import { openTunnel } from './tunnel.ts'
 import { listenForWebhooks } from './webhooks-listen.ts'
 
@@ -52,6 +55,12 @@ const PROGRAMS = [
     name: 'doctor',
     description: 'check whether this machine can run Warren, and print how to fix what is missing',
     file: 'host-agent/src/doctor/main.ts',
+    needsDatabase: false,
+  },
+  {
+    name: 'gateway',
+    description: 'deploy projects with a wallet',
+    file: 'gateway/src/cli/main.ts',
     needsDatabase: false,
   },
 ]
@@ -99,6 +108,15 @@ export function createCli(): Command {
     .argument('<port>', 'port inside the sandbox')
     .action(openTunnel)
 
+  cli
+    .command('sandboxes')
+    .description('manage sandboxes')
+    .command('resize')
+    .description('grow the disk of a running sandbox and the file system on it, without a restart')
+    .argument('<sandbox>', 'name or id of the sandbox')
+    .argument('<size>', 'new size: 10G, 20G, 30G, 40G, 50G or 60G, or the same in MiB')
+    .action(resizeSandbox)
+
   const webhooks = cli.command('webhooks').description('receive webhooks on this machine')
   webhooks
     .command('listen')
@@ -109,6 +127,33 @@ export function createCli(): Command {
     .option('--secret <secret>', 'verify with the secret of an existing endpoint instead of creating one')
     .option('--json', 'print the bodies as they were received')
     .action(listenForWebhooks)
+
+  const templates = cli.command('templates').description('build and manage templates, root file systems of your own')
+  templates
+    .command('build')
+    .description('build a template from a Dockerfile')
+    .requiredOption('--name <name>', 'name of the template; the latest ready build of a name is used')
+    .option('-f, --file <file>', 'the Dockerfile, or - to read it from stdin', 'Dockerfile')
+    .option('--follow', 'show the steps with their times until the build has ended; exits with 1 if it fails')
+    .option('--no-cache', 'run every step again, even if its result is cached')
+    .action(buildTemplate)
+  templates
+    .command('ls')
+    .description('list your templates, newest first')
+    .option('--json', 'print JSON')
+    .action(listTemplates)
+  templates
+    .command('logs')
+    .description('print the log of a build, until the build has ended')
+    .argument('<template>', 'name or id of the template')
+    .option('-f, --follow', 'show the steps with their times; exits with 1 if the build fails')
+    .option('--attempt <number>', 'only this attempt (default: all)')
+    .action(showLog)
+  templates
+    .command('rm')
+    .description('delete templates, and cancel their builds; sandboxes made from them continue to exist')
+    .argument('<templates...>', 'names or ids')
+    .action(removeTemplates)
 
   cli
     .command('install')

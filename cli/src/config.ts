@@ -27,6 +27,12 @@ export const SETTINGS = {
     default: true,
     description: 'Run virtual machines. They need root and x86-64; without them Warren serves the rest of the API.',
   }),
+  gateway: flag('WARREN_GATEWAY', {
+    default: true,
+    description:
+      'Run the deployment gateway. Without `WARREN_GATEWAY_PAY_TO`, `WARREN_GATEWAY_RPC_ARBITRUM` and ' +
+      '`WARREN_GATEWAY_RPC_BASE` it has a development chain, if it can be reached from this machine only.',
+  }),
   ...LISTENERS,
 }
 
@@ -46,6 +52,8 @@ export type InstanceConfig = {
   keyFile: string
   /** Encrypts secrets in the database, unless WARREN_SECRETS_KEY is set. */
   secretsKeyFile: string
+  /** The API key of the deployment gateway. */
+  gatewayKeyFile: string
   logDir: string
   instanceFile: string
   /** Holds the local certificate authority of ingress. */
@@ -61,6 +69,7 @@ export function readInstanceConfig(env: NodeJS.ProcessEnv = process.env): Instan
     databaseUrl: config.databaseUrl || undefined,
     keyFile: path.join(dataDir, 'local.key'),
     secretsKeyFile: path.join(dataDir, 'secrets.key'),
+    gatewayKeyFile: path.join(dataDir, 'gateway.key'),
     logDir: path.join(dataDir, 'log'),
     instanceFile: path.join(dataDir, 'instance.json'),
     caDir: config.caDir || path.join(dataDir, 'ingress'),
@@ -74,3 +83,6 @@ export const readListeners = (env: NodeJS.ProcessEnv = process.env) => readConfi
 
 export const areVmsEnabled = (env: NodeJS.ProcessEnv = process.env): boolean =>
   readConfig({ vms: SETTINGS.vms }, env).vms
+
+export const isGatewayWanted = (env: NodeJS.ProcessEnv = process.env): boolean =>
+  readConfig({ gateway: SETTINGS.gateway }, env).gateway

@@ -1,4 +1,4 @@
-/** `warren env`: prints two lines that a shell can evaluate, and nothing else. */
+/** `warren env`: prints lines that a shell can evaluate, and nothing else. */
 import { getLocalApi } from './api.ts'
 
 export async function printEnv(): Promise<void> {

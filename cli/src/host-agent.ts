@@ -9,7 +9,8 @@ import { setTimeout as delay } from 'node:timers/promises'
 import { type Child, type ChildSettings, startChild } from './child.ts'
 import { areVmsEnabled, CACHE_DIR, type InstanceConfig, ROOT } from './config.ts'
 
-export type HostAgent = Child<{ socket: string }>
+export type HostAgent = Child<HostAgentReady>
+type HostAgentReady = { socket: string; accel: 'kvm' | 'tcg' }
 
 /** Long enough to build an image over a slow network; a start with all images present takes a second. */
 const START_LIMIT_MS = 30 * 60_000
@@ -52,7 +53,7 @@ export function startHostAgent(
   callbacks: Required<Pick<ChildSettings, 'onSpawn' | 'onProgress' | 'onExit'>>,
   signal: AbortSignal,
 ): Promise<HostAgent> {
-  return startChild<{ socket: string }>(
+  return startChild<HostAgentReady>(
     {
       name: 'the host agent',
       command: process.execPath,

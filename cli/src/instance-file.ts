@@ -22,6 +22,10 @@ export type Instance = ProcessIdentity & {
   /** Absent until the API is ready. */
   baseUrl?: string
   databaseUrl?: string
+  /** Absent unless the deployment gateway runs. */
+  gatewayUrl?: string
+  /** With a development chain: where it is, and the key of a wallet that has money on it. */
+  gatewayDevelopment?: { rpcUrl: string; keyFile: string }
 }
 
 export async function readInstanceFile(config: InstanceConfig): Promise<Instance | undefined> {

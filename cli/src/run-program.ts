@@ -13,12 +13,32 @@ export async function runProgram(file: string, args: string[], needs: { needsDat
     : {}
   const child = spawn(process.execPath, [path.join(ROOT, file), ...args], {
     stdio: 'inherit',
-    env: { ...process.env, WARREN_DATA_DIR: config.dataDir, WARREN_CACHE_DIR: CACHE_DIR, ...admin },
+    env: {
+      ...(await gatewayEnv(config)),
+      ...process.env,
+      WARREN_DATA_DIR: config.dataDir,
+      WARREN_CACHE_DIR: CACHE_DIR,
+      ...admin,
+    },
   })
   process.exitCode = await new Promise<number>((resolve, reject) => {
     child.once('error', reject)
     child.once('exit', (exitCode, signal) => resolve(exitCode ?? (signal ? 130 : 1)))
   })
+}
+
+/** Of the running instance. What the user has set wins. */
+async function gatewayEnv(config: InstanceConfig): Promise<NodeJS.ProcessEnv> {
+  const instance = await readInstanceFile(config)
+  if (!instance?.gatewayUrl || !isAlive(instance) || process.env.WARREN_GATEWAY_URL) return {}
+  const { gatewayUrl, gatewayDevelopment } = instance
+  return {
+    WARREN_GATEWAY_URL: gatewayUrl,
+    ...(gatewayDevelopment && {
+      WARREN_GATEWAY_DEV_RPC: gatewayDevelopment.rpcUrl,
+      WARREN_GATEWAY_DEV_KEY_FILE: gatewayDevelopment.keyFile,
+    }),
+  }
 }
 
 async function getDatabaseUrl(config: InstanceConfig, args: string[]): Promise<string> {

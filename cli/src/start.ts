@@ -3,9 +3,10 @@
  *
  * Order of events: lock the data directory, or fail if another Warren runs on it; stop services that a killed
  * predecessor left running; check ports and user namespaces; start the database and the host agent (as root) at the same
- * time, and the control plane as soon as the database is ready; when all are, let the control plane find the host; write
- * the instance file, by which other commands find this instance; print the base URL and the API key. From then on a service that ends is restarted. A signal, at any of these moments, stops everything that was
- * started, in reverse order.
+ * time, and the control plane as soon as the database is ready; when all are, let the control plane find the host; start
+ * the deployment gateway, with a development chain if it has no other; write the instance file, by which other commands
+ * find this instance; print the base URL and the API key. From then on a service that ends is restarted. A signal, at any
+ * of these moments, stops everything that was started, in reverse order.
  */
 
 import { readFile, statfs } from 'node:fs/promises'
@@ -13,11 +14,20 @@ import { abortable } from '@warren/kit/abortable'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
 import { checkUserNamespaces } from '@warren/kit/unprivileged'
 import { VERSION } from '@warren/kit/version'
+import { warrenCommand } from '@warren/kit/warren-command'
 import { checkPorts } from './check-ports.ts'
 import { compileCacheDir, pruneCompileCache } from './compile-cache.ts'
 import { CACHE_DIR, type InstanceConfig, type Listeners, ROOT, readInstanceConfig, readListeners } from './config.ts'
 import { type ControlPlane, listen, prepareControlPlane } from './control-plane.ts'
 import { checkDatabase, describeDatabase, type EmbeddedDatabase, startDatabase } from './database.ts'
+import {
+  type DevelopmentChain,
+  type Gateway,
+  type GatewayAccess,
+  planGateway,
+  startDevelopmentChain,
+  startGateway,
+} from './gateway.ts'
 import {
   canRunVms,
   cleanUpAfterHostAgent,
@@ -72,8 +82,8 @@ export async function startInstance(): Promise<void> {
   for (const stream of [process.stdout, process.stderr]) stream.on('error', () => {})
 
   try {
-    const controlPlane = await startServices(config, listeners, stack)
-    await printReady(config, controlPlane, performance.now() - startedAt)
+    const services = await startServices(config, listeners, stack)
+    await printReady(config, services, performance.now() - startedAt)
     void pruneOwnCompileCache()
   } catch (error) {
     if (stopping) return
@@ -84,10 +94,16 @@ export async function startInstance(): Promise<void> {
   }
 }
 
-async function startServices(config: InstanceConfig, listeners: Listeners, stack: StopStack): Promise<ControlPlane> {
+type Deployments = { gateway: Gateway; chain: DevelopmentChain | undefined }
+type Services = { controlPlane: ControlPlane; deployments: Deployments | undefined }
+
+async function startServices(config: InstanceConfig, listeners: Listeners, stack: StopStack): Promise<Services> {
   const instance = await lockDataDir(config)
   stack.add('the instance file', () => removeInstanceFile(config))
-  await Promise.all([checkPorts(listeners, canRunVms(process.env)), checkUserNamespaces()])
+  const hasGateway = planGateway(process.env).kind !== 'off'
+  // One after the other: a port in use ends this process, which must not leave the program of the other check running.
+  await checkPorts(listeners, { servesGuests: canRunVms(process.env), hasGateway })
+  await checkUserNamespaces()
   if (config.databaseUrl !== undefined) await checkExternalDatabase(config.databaseUrl)
 
   const publish = async (changes: Partial<Instance>) => writeInstanceFile(config, Object.assign(instance, changes))
@@ -128,8 +144,56 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
     return printStep('control plane', () => controlPlane.start())
   }
   const [started] = await Promise.all([startControlPlaneOnDatabase(), hostAgents?.started])
-  return started
+  const deployments = await superviseGateway(
+    config,
+    () => ({ databaseUrl, baseUrl: controlPlane.current?.baseUrl ?? started.baseUrl }),
+    stack,
+    publishChild,
+  )
+  if (deployments) {
+    const { gateway, chain } = deployments
+    const development = chain && { rpcUrl: chain.rpcArbitrum, keyFile: chain.walletKeyFile }
+    await publish({ gatewayUrl: gateway.url, ...(development ? { gatewayDevelopment: development } : {}) })
+  }
+  return { controlPlane: started, deployments }
 }
+
+/** Last, because it uses the API from its start. */
+async function superviseGateway(
+  config: InstanceConfig,
+  access: () => Omit<GatewayAccess, 'chain'>,
+  stack: StopStack,
+  publishChild: (name: string) => (pid: number) => Promise<void>,
+): Promise<Deployments | undefined> {
+  const plan = planGateway(process.env)
+  if (plan.kind === 'off') {
+    if (plan.missing.length > 0) print(`The deployment gateway stays off: ${plan.missing.join(', ')} not set.`)
+    return undefined
+  }
+  const chains = new Supervisor<DevelopmentChain>('the development chain', (previous, signal) =>
+    startDevelopmentChain(config, previous, publishChild('development chain'), signal),
+  )
+  const gateways = new Supervisor<Gateway>('the gateway', (previous, signal) => {
+    const chain = plan.kind === 'development' ? chains.current : undefined
+    return startGateway(config, { ...access(), chain }, previous, publishChild('gateway'), signal)
+  })
+  stack.add('the development chain', () => chains.stop())
+  stack.add('the gateway', () => gateways.stop())
+  if (plan.kind === 'production')
+    return { gateway: await printStep('gateway', () => gateways.start()), chain: undefined }
+  try {
+    const chain = await printStep('development chain', () => chains.start())
+    return { gateway: await printStep('gateway', () => gateways.start()), chain }
+  } catch (error) {
+    if ((error as Error).name === 'AbortError') throw error
+    // The operator has not asked for it, and everything else works without it: there is no anvil for some machines.
+    printError('the deployment gateway stays off', error)
+    return undefined
+  }
+}
+
+const EMULATED = `  Without KVM, guests are emulated (TCG). That is slow, and it is not a security boundary: run only code that you trust
+  like your own. With users besides the local one, creates are refused unless WARREN_ALLOW_TCG_TENANTS=yes.`
 
 /**
  * While it starts, its progress is shown in the step's line; later (an image is ready) on separate lines. `api.port` is read
@@ -165,6 +229,7 @@ function superviseHostAgent(
       onProgress = printBackgroundProgress
     }
   })
+  started.then(({ accel }) => accel === 'tcg' && print(EMULATED)).catch(() => {}) // As below.
   started.catch(() => {}) // The caller awaits it; the control plane may fail before.
   return { started, current: () => hostAgent.current }
 }
@@ -187,6 +252,8 @@ const controlPlaneEnv = (config: InstanceConfig, databaseUrl: string): NodeJS.Pr
   WARREN_LOCAL_USER: 'true',
   WARREN_LOCAL_KEY_FILE: config.keyFile,
   WARREN_SECRETS_KEY_FILE: config.secretsKeyFile,
+  // The account of the gateway exists only where there is one.
+  WARREN_GATEWAY_KEY_FILE: planGateway(process.env).kind === 'off' ? '' : config.gatewayKeyFile,
   WARREN_INGRESS_CA_DIR: config.caDir,
   WARREN_HOST_SOCKET: canRunVms(process.env) ? hostSocket(config) : '',
   // The host agent has set up the address at which sandboxes see this machine.
@@ -207,7 +274,7 @@ function samePorts(listeners: Listeners, previous: ControlPlane | undefined): No
 
 async function printReady(
   config: InstanceConfig,
-  { baseUrl, metricsUrl, ingressUrl }: ControlPlane,
+  { controlPlane: { baseUrl, metricsUrl, ingressUrl }, deployments }: Services,
   tookMs: number,
 ): Promise<void> {
   // Output that is not a terminal is often kept or shown to others, as a log: it names the file instead.
@@ -215,18 +282,24 @@ async function printReady(
   const key = isTerminal ? (await readFile(config.keyFile, 'utf8')).trim() : `$(cat ${config.keyFile})`
   const database = config.databaseUrl === undefined ? '' : `\n  database   ${describeDatabase(config.databaseUrl)}`
   const ingress = ingressUrl === undefined ? '' : `\n  ingress    ${ingressUrl}`
+  const gateway = deployments === undefined ? '' : renderGateway(deployments)
   print(`
 Warren ${VERSION} is ready after ${(tookMs / 1000).toFixed(1)} s.
 
   base URL   ${baseUrl}
   API key    ${isTerminal ? key : `in ${config.keyFile}`}
   API docs   ${baseUrl}/docs
-  metrics    ${metricsUrl}${ingress}
+  metrics    ${metricsUrl}${ingress}${gateway}
   data       ${config.dataDir}${database}
 
   curl -H "X-Api-Key: ${key}" ${baseUrl}/v1/whoami
 
 Ctrl-C stops it.`)
+}
+
+function renderGateway({ gateway, chain }: Deployments): string {
+  const hint = `\n             development chain: its money is worth nothing. Try ${warrenCommand()} gateway demo`
+  return `\n  gateway    ${gateway.url}, apps at ${gateway.appsUrl}${chain ? hint : ''}`
 }
 
 /** On a full disk the error above can be anything, such as a truncated file, so the cause is stated. */

@@ -31,6 +31,7 @@ import { networkRoutes } from './networks/routes.ts'
 import { observeRequests } from './observe/request-log.ts'
 import type { Tracing } from './observe/tracing.ts'
 import { sandboxRoutes } from './sandboxes/routes.ts'
+import { templateRoutes } from './templates/routes.ts'
 import { userRoutes } from './users/routes.ts'
 import { webhookRoutes } from './webhooks/routes.ts'
 
@@ -65,6 +66,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   networkRoutes(app, deps)
   bandwidthRoutes(app, deps)
   diskRoutes(app, deps)
+  templateRoutes(app, deps)
   sandboxMetricsRoutes(app, deps)
   webhookRoutes(app, deps)
   mcpRoutes(app, deps, VERSION)

@@ -17,8 +17,11 @@ import {
   BANDWIDTH_UNMETERED,
   PROCESS_RECORDS_MAX,
   PROCESSES_LIVE_MAX,
+  TEMPLATE_BUILD_TIMEOUT_MS,
 } from '@warren/protocol'
 import { PRICE_DECIMALS } from './credit/price.ts'
+import { DEFAULT_TEMPLATE_BASES } from './templates/base.ts'
+import { checkTemplateShapes } from './templates/builds/shapes.ts'
 
 /** In credits per second. */
 const PRICE_MAX = 1_000
@@ -81,6 +84,12 @@ export const SETTINGS = {
     description: 'Users, by id, name or external id, that are operators in addition to those marked in the database.',
   }),
   hostSocket: HOST_SOCKET,
+  allowTcgTenants: flag('WARREN_ALLOW_TCG_TENANTS', {
+    default: false,
+    description:
+      'Whether sandboxes and templates are created on a host without KVM although there are users besides the local one. ' +
+      "QEMU's emulation (TCG) is no security boundary: a guest that escapes from it reaches what its QEMU process reaches.",
+  }),
   serveGuests: flag('WARREN_SERVE_GUESTS', {
     default: false,
     description: 'Listen on WARREN_GUEST_HOST too. The host agent of this machine must have added that address.',
@@ -158,6 +167,43 @@ export const SETTINGS = {
     max: 1_000_000_000,
     description: 'The owner of an account is notified when its credit falls below this number of credits.',
   }),
+  templateBases: list('WARREN_TEMPLATE_BASES', {
+    default: [...DEFAULT_TEMPLATE_BASES],
+    defaultText: DEFAULT_TEMPLATE_BASES.join(','),
+    description: 'Images, separated by commas, that FROM in the Dockerfile of a template may name.',
+  }),
+  buildsPerHost: integer('WARREN_BUILDS_PER_HOST', {
+    default: 2,
+    min: 0,
+    max: 1_000,
+    description: 'Builds of templates that run on a host at the same time. Others wait. `0` lets all wait.',
+  }),
+  buildVcpu: integer('WARREN_BUILD_VCPU', {
+    default: 2,
+    min: 1,
+    max: 64,
+    description: 'vCPUs of the virtual machine in which a template is built.',
+  }),
+  buildMemMib: integer('WARREN_BUILD_MEM_MIB', {
+    default: 2048,
+    min: 256,
+    max: 1_048_576,
+    description: 'Memory of that machine in MiB. It is part of the memory for sandboxes of its host.',
+  }),
+  buildLimitSeconds: integer('WARREN_BUILD_LIMIT_SECONDS', {
+    default: TEMPLATE_BUILD_TIMEOUT_MS / 1000,
+    min: 1,
+    max: 86_400,
+    description: 'Time in seconds for all steps of a build. Packing the result is not included.',
+  }),
+  templateShapes: list('WARREN_TEMPLATE_SHAPES', {
+    default: ['s-1vcpu-256mb', 's-1vcpu-1gb'],
+    defaultText: 's-1vcpu-256mb,s-1vcpu-1gb',
+    check: checkTemplateShapes,
+    description:
+      'Shapes, separated by commas, for which a template is booted ahead before it is ready. Its first sandbox of another ' +
+      'shape takes longer.',
+  }),
   ingressDomain: text('WARREN_INGRESS_DOMAIN', {
     default: '',
     defaultText: 'localhost and the ingress port',
@@ -213,6 +259,11 @@ export const SETTINGS = {
   localKeyFile: text('WARREN_LOCAL_KEY_FILE', {
     default: '',
     description: "File that receives the local user's API key.",
+    internal: true,
+  }),
+  gatewayKeyFile: text('WARREN_GATEWAY_KEY_FILE', {
+    default: '',
+    description: "File that receives the API key of the deployment gateway's account.",
     internal: true,
   }),
   ...LOGGING,

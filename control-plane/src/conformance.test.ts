@@ -7,6 +7,7 @@ import assert from 'node:assert/strict'
 import { once } from 'node:events'
 import { type IncomingMessage, request as sendHttp } from 'node:http'
 import { test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { guestExecFrame, SHAPES } from '@warren/protocol'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import fc from 'fast-check'
@@ -50,6 +51,16 @@ const { process_id: ended } = (await send('POST', processes, ada, { cmd: 'true' 
 await send('GET', `${processes}/${ended}/wait`, ada)
 const { id: network } = (await send('POST', '/v1/networks', ada, { name: 'own' })).body.data
 const { id: foreignNetwork } = (await send('POST', '/v1/networks', operator, { name: 'foreign' })).body.data
+const templateBody = { name: 'own', dockerfile: 'FROM debian:13\nRUN echo hello' }
+const { id: template } = (await send('POST', '/v1/templates', ada, templateBody)).body.data
+const { id: foreignTemplate } = (await send('POST', '/v1/templates', operator, templateBody)).body.data
+// Built, so that a stream of its log ends.
+for (const [who, id] of [
+  [ada, template],
+  [operator, foreignTemplate],
+] as const) {
+  await until(async () => (await send('GET', `/v1/templates/${id}`, who)).body.data.status === 'ready')
+}
 const url = 'https://hooks.invalid/'
 const { id: webhook } = (await send('POST', '/v1/webhook-endpoints', ada, { url })).body.data
 const { id: foreignWebhook } = (await send('POST', '/v1/webhook-endpoints', operator, { url })).body.data
@@ -90,6 +101,7 @@ function textFor(schema: Schema): fc.Arbitrary<string> {
 const EXISTING: Record<string, string[]> = {
   'sandboxes id': [live, sandbox.id, foreign.id],
   'networks id': [network, 'own', foreignNetwork, 'foreign'],
+  'templates id': [template, 'own', foreignTemplate],
   'webhook-endpoints id': [webhook, foreignWebhook],
   delivery: ['01234567-89ab-4def-8123-456789abcdef'],
   net: [network, 'own', foreignNetwork, 'foreign'],
@@ -137,7 +149,8 @@ const parametersOf = (path: string): string[] => [...path.matchAll(/\{([^}]+)\}/
 /** Plausible values, so that some requests pass all checks. */
 const LIKELY: Record<string, fc.Arbitrary<unknown>> = {
   shape: fc.constantFrom(...SHAPES.map((shape) => shape.id)),
-  rootfs: fc.constantFrom('', 'debian:13', null),
+  rootfs: fc.constantFrom('', 'debian:13', 'own', null),
+  dockerfile: fc.constantFrom('FROM debian:13', 'FROM own\nENV A=1', 'FROM nothing:1', 'COPY . .'),
   name: fc.stringMatching(/^[a-z]{1,20}$/),
   disk_mib: fc.constantFrom(0, 512, 10_240),
   envs: fc.dictionary(fc.stringMatching(/^[A-Z]{1,5}$/), fc.string({ maxLength: 5 }), { maxKeys: 2 }),
@@ -202,6 +215,7 @@ const DEEP = [
   'GET /v1/sandboxes/{id}/processes/{process_id}',
   'GET /v1/sandboxes/by-ip/{ip}',
   'GET /v1/networks/{id}',
+  'GET /v1/templates/{id}',
 ]
 const isDeep = ({ method, path }: { method: string; path: string }) => DEEP.includes(`${method.toUpperCase()} ${path}`)
 const anyOperation = fc.oneof(
@@ -254,11 +268,12 @@ async function sendRaw(method: string, path: string, headers: Names, body: strin
 }
 
 /** These stay for the requests that follow. */
-const NEEDED = [live, network, 'own', ended]
+const NEEDED = [live, network, template, 'own', ended]
 const ENDING = [
   'DELETE /v1/sandboxes/{id}',
   'POST /v1/sandboxes/{id}/pause',
   'DELETE /v1/networks/{id}',
+  'DELETE /v1/templates/{id}',
   'DELETE /v1/sandboxes/{id}/processes/{process_id}',
 ]
 

@@ -34,7 +34,7 @@ import { startTracing } from './observe/tracing.ts'
 import { keySourceOf } from './secrets/key-source.ts'
 import type { Secrets } from './secrets/secrets.ts'
 import { findKeys, registerKeys } from './secrets/start.ts'
-import { ensureLocalUser } from './users/local.ts'
+import { ensureGatewayUser, ensureLocalUser } from './users/service-users.ts'
 import { startDeliverer } from './webhooks/deliverer.ts'
 
 type Urls = { baseUrl: string; port: number; metricsUrl: string; ingressUrl?: string; ingressPort?: number }
@@ -93,6 +93,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ list
   stack.add('audit log', () => deps.audit.close())
   stack.add('token streams', () => deps.tokenStreams.close())
   if (config.localUser) await ensureLocalUser(deps.db, config.localKeyFile)
+  if (config.gatewayKeyFile !== '') await ensureGatewayUser(deps.db, config.gatewayKeyFile)
 
   const tracing = await startTracing(config.otlpEndpoint, log)
   if (tracing) stack.add('tracing', () => tracing.stop())

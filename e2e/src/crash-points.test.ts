@@ -169,12 +169,12 @@ async function ensureRuns(id: string): Promise<void> {
 
 /** The QEMU processes of sandboxes, without those of bases that are being booted. */
 function listQemus(): number[] {
-  const ours = new RegExp(`/run/warren-${readInstance()}/[0-9a-f]{16}/`)
+  const ours = new RegExp(`/run/warren-${readInstance()}/[0-9a-f]{16}(/|\0)`)
   return readdirSync('/proc').flatMap((pid) => {
     if (!/^\d+$/.test(pid)) return []
     try {
       const command = readFileSync(`/proc/${pid}/cmdline`, 'utf8')
-      return command.startsWith('qemu-system') && ours.test(command) ? [Number(pid)] : []
+      return command.includes('qemu-system') && ours.test(command) ? [Number(pid)] : []
     } catch {
       return [] // It exited meanwhile.
     }

@@ -98,9 +98,9 @@ describe('a guest with an allowlist', { skip: cannotRunVms, timeout: VM_STORIES_
   test('the internet received only allowed traffic', async () => {
     await waitUntilReceived('ruled', 'quic-ruled')
     const allowed = [
-      /^http 198\.18\.6\.6 as (shop\.example|SHOP\.Example\.|xn--bcher-kva\.example|plain\.example|mixed\.example)$/,
-      /^http 198\.18\.6\.7 as a\.b\.wild\.example$/,
-      /^tls 198\.18\.6\.6$/,
+      /^http 192\.0\.2\.6 as (shop\.example|SHOP\.Example\.|xn--bcher-kva\.example|plain\.example|mixed\.example)$/,
+      /^http 192\.0\.2\.7 as a\.b\.wild\.example$/,
+      /^tls 192\.0\.2\.6$/,
       /^(quic-)?ruled from /,
       /^queried (shop|plain|xn--bcher-kva|rebind|metadata|mixed|host)\.example 1$/,
       /^queried a\.b\.wild\.example 1$/,

@@ -85,6 +85,20 @@ for (const name of ['WARREN_PORT', 'WARREN_METRICS_PORT', 'WARREN_INGRESS_PORT']
   })
 }
 
+test('a start that fails because of a port in use leaves no check running', {
+  skip: !isRoot && 'needs root',
+}, async (t) => {
+  const dataDir = await createDataDir(t)
+  const bin = await createProgram(dataDir, 'unshare', 'exec sleep 20')
+
+  const { code } = await startExpectingFailure(dataDir, {
+    env: { WARREN_PORT: String(await occupyPort(t)), PATH: `${bin}:${process.env.PATH}` },
+  })
+
+  assert.equal(code, 1)
+  assert.deepEqual(listProcesses(dataDir), [])
+})
+
 test('all invalid settings are named at once', async (t) => {
   const dataDir = await createDataDir(t)
 
@@ -162,13 +176,11 @@ test('the message names user namespaces where root may not create them', {
   skip: !isRoot && 'needs root',
 }, async (t) => {
   const dataDir = await createDataDir(t)
-  const bin = path.join(path.dirname(dataDir), 'bin')
-  await mkdir(bin)
-  await writeFile(
-    path.join(bin, 'unshare'),
-    '#!/bin/sh\necho "unshare: unshare failed: Operation not permitted" >&2\nexit 1\n',
+  const bin = await createProgram(
+    dataDir,
+    'unshare',
+    'echo "unshare: unshare failed: Operation not permitted" >&2\nexit 1',
   )
-  await chmod(path.join(bin, 'unshare'), 0o755)
 
   const { code, output } = await startExpectingFailure(dataDir, { env: { PATH: `${bin}:${process.env.PATH}` } })
 
@@ -226,6 +238,14 @@ test('PostgreSQL variables in the environment do not affect the embedded server'
 
   assert.equal((await fetchPath(instance, '/v1/whoami')).status, 200)
 })
+
+/** Writes a shell script beside the data directory and returns its folder, for `PATH`. */
+async function createProgram(dataDir: string, name: string, script: string): Promise<string> {
+  const bin = path.join(path.dirname(dataDir), 'bin')
+  await mkdir(bin)
+  await writeFile(path.join(bin, name), `#!/bin/sh\n${script}\n`, { mode: 0o755 })
+  return bin
+}
 
 async function occupyPort(t: TestContext): Promise<number> {
   const server = createServer().listen(0, '127.0.0.1')

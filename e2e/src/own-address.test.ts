@@ -4,6 +4,7 @@ import { createHash } from 'node:crypto'
 import { readFileSync, writeFileSync } from 'node:fs'
 import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
+import { GUEST_PROTOCOL } from '@warren/protocol'
 import { readManifest } from './support/check-disk.ts'
 import { stop } from './support/instance.ts'
 import {
@@ -89,7 +90,7 @@ describe('the address of a sandbox', { skip: cannotRunVms, timeout: VM_STORIES_L
     await pauseSandbox(warren, server.id)
     // Without the standby VMM, and with a manifest as an earlier version wrote it.
     await stop(warren.instance)
-    assert.deepEqual(removeAgent(readManifest(warren, old.id).file).protocol, 2)
+    assert.equal(removeAgent(readManifest(warren, old.id).file).protocol, GUEST_PROTOCOL.CURRENT)
     await warren.restart()
     await resumeSandbox(warren, server.id)
 

@@ -60,9 +60,7 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
     for (const { id } of [one, two]) {
       const last = await checkChainOnDisk(warren, id, seen.get(id)!)
       await until(async () => (await checkChain(warren, id, last)) > last, 'it continues to write')
-      const { data } = await requestOk(warren, 'GET', `/sandboxes/${id}/events?limit=500`)
-      const pauses = (data as { to: string }[]).filter((event) => event.to === 'paused')
-      assert.equal(pauses.length, CYCLES / 2)
+      assert.equal(await countPauses(warren, id), CYCLES / 2)
       await destroySandbox(warren, id)
     }
   })
@@ -292,4 +290,16 @@ async function countNotes(id: string): Promise<number> {
 function countOpenLayers(qemu: number): number {
   const open = readdirSync(`/proc/${qemu}/fd`).map((fd) => readlinkSync(`/proc/${qemu}/fd/${fd}`))
   return new Set(open.filter((file) => file.endsWith('.qcow2') || file.includes('/objects/'))).size
+}
+
+/** Counted in all pages of the sandbox's events. */
+async function countPauses(warren: VmInstance, id: string): Promise<number> {
+  let pauses = 0
+  for (let offset = 0; ; ) {
+    const { data, pagination } = await requestOk(warren, 'GET', `/sandboxes/${id}/events?limit=500&offset=${offset}`)
+    const events = data as { to: string }[]
+    pauses += events.filter((event) => event.to === 'paused').length
+    offset += events.length
+    if (events.length === 0 || offset >= (pagination as { total: number }).total) return pauses
+  }
 }

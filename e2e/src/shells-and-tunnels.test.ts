@@ -2,12 +2,12 @@
 import assert from 'node:assert/strict'
 import { randomBytes } from 'node:crypto'
 import { once } from 'node:events'
-import net from 'node:net'
 import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { encodeShellFrame } from '@warren/protocol'
 import { processClient } from './support/process-client.ts'
 import { createSandbox, requestOk, runShell, untilInGuest } from './support/sandboxes.ts'
+import { upgrade as upgradeAt } from './support/upgrade.ts'
 import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
 const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
@@ -22,26 +22,8 @@ while (my $peer = $server->accept) { next if fork; syswrite($peer, $_) while sys
 describe('shells and tunnels', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
   const processes = processClient(warren, sandbox.id)
 
-  /** Upgrades a connection and reads the head of the response. */
-  async function upgrade(path: string, early: Uint8Array | string = '', key = warren.instance.key) {
-    const { hostname, port } = new URL(warren.instance.baseUrl)
-    const socket = net.connect({ host: hostname, port: Number(port), allowHalfOpen: true })
-    socket.on('error', () => {})
-    let received = Buffer.alloc(0)
-    socket.on('data', (chunk: Buffer) => {
-      received = Buffer.concat([received, chunk])
-    })
-    const head = `POST /v1/sandboxes/${sandbox.id}${path} HTTP/1.1\r\nHost: x\r\nX-Api-Key: ${key}\r\n`
-    socket.write(
-      Buffer.concat([Buffer.from(`${head}Connection: Upgrade\r\nUpgrade: tcp-tunnel\r\n\r\n`), Buffer.from(early)]),
-    )
-    await until(() => received.includes('\r\n\r\n'), 'the head of the response')
-    return {
-      socket,
-      status: received.toString('latin1').split(' ')[1],
-      body: () => received.subarray(received.indexOf('\r\n\r\n') + 4),
-    }
-  }
+  const upgrade = (path: string, early: Uint8Array | string = '', key = warren.instance.key) =>
+    upgradeAt(warren, sandbox.id, path, early, key)
 
   const input = (text: string) => encodeShellFrame({ type: 'input', data: Buffer.from(text) })
 

@@ -1,6 +1,7 @@
 /** Full-screen terminal programs: what they draw is rendered, keys are typed, the window grows, the result is read back. */
 import assert from 'node:assert/strict'
 import { describe, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
 import { type Followed, processClient } from './support/process-client.ts'
 import { createSandbox, runShell } from './support/sandboxes.ts'
 import { renderScreen } from './support/terminal-screen.ts'
@@ -17,6 +18,15 @@ const skip = cannotRunVms || (await skipWithoutImage(IMAGE))
 const warren = await startUnlessSkipped(skip, () => startVmInstance())
 const sandbox = await startUnlessSkipped(skip, () => createSandbox(warren, { rootfs: IMAGE, shape: 's-1vcpu-1gb' }))
 
+/** System calls that wait for input, as in /proc/PID/syscall, and their argument when no time limit ends the wait. */
+const WAITS_WITHOUT_LIMIT = [
+  /^0 /, // read
+  /^7 (\S+ ){2}0xffffffff/, // poll
+  /^271 (\S+ ){2}0x0 /, // ppoll
+  /^(23|270) (\S+ ){4}0x0 /, // select, pselect6
+]
+const isWaitingForKey = (syscall: string): boolean => WAITS_WITHOUT_LIMIT.some((wait) => wait.test(syscall))
+
 const ROWS = 12
 const COLS = 60
 
@@ -25,7 +35,7 @@ describe('full-screen programs', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
 
   /** Starts a program in a terminal. */
   async function openTerminal(cmd: string, ...args: string[]) {
-    const { process_id } = await processes.start({ cmd, args, pty: { rows: ROWS, cols: COLS } })
+    const { process_id, pid } = await processes.start({ cmd, args, pty: { rows: ROWS, cols: COLS } })
     let read: Followed = { seq: 0, bytes: Buffer.alloc(0), end: undefined }
     let size = { rows: ROWS, cols: COLS }
     const render = (more = '') => renderScreen(read.bytes.toString('latin1') + more, size.rows, size.cols)
@@ -35,8 +45,14 @@ describe('full-screen programs', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     }
     return {
       type: (keys: string) => processes.write(process_id, keys),
-      /** The program draws everything again. What it drew before was for another size, so it is dropped. */
+      /**
+       * The program draws everything again. What it drew before was for another size, so it is dropped.
+       *
+       * vim looks whether the window has changed and then waits for a key. A change that arrives in between, it notices with
+       * the next key: on any machine, but rarely on a fast one. So the window changes while the program waits.
+       */
       async resize(rows: number, cols: number) {
+        await until(async () => isWaitingForKey(await runShell(warren, sandbox.id, `cat /proc/${pid}/syscall`)))
         read = { ...read, bytes: Buffer.alloc(0) }
         size = { rows, cols }
         await processes.requestOk('POST', `/${process_id}/resize`, size)

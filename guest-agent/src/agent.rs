@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use tokio::sync::Notify;
 
+use crate::image_envs;
 use crate::process_tree::ProcessTrees;
 use crate::processes::Processes;
 use crate::self_signal::Signals;
@@ -27,6 +28,8 @@ pub struct Agent {
     envs: Mutex<Arc<BTreeMap<String, String>>>,
     /// The operator's variables, which those of the sandbox override.
     default_envs: Mutex<Arc<BTreeMap<String, String>>>,
+    /// The variables of the image, which override the operator's.
+    image_envs: BTreeMap<String, String>,
     /// The sandbox's address, once the host has given it one.
     address: Mutex<Option<Ipv4Addr>>,
 }
@@ -36,7 +39,7 @@ impl Agent {
         Self::with_root(is_init, "/".into())
     }
 
-    /// `root` is where the SSH server and its keys are looked up: `/`, or a temporary directory in tests.
+    /// `root` is where the SSH server, its keys and the variables of the image are looked up: `/`, or a temporary directory in tests.
     pub fn with_root(is_init: bool, root: PathBuf) -> Arc<Self> {
         Arc::new(Self {
             workers: WorkerPool::start(),
@@ -45,6 +48,7 @@ impl Agent {
             processes: Processes::default(),
             trees: ProcessTrees::new(is_init),
             signals: Signals::default(),
+            image_envs: image_envs::read(&root),
             ssh: Ssh::new(root),
             envs: Mutex::default(),
             default_envs: Mutex::default(),
@@ -54,6 +58,10 @@ impl Agent {
 
     pub fn envs(&self) -> Arc<BTreeMap<String, String>> {
         self.envs.lock().unwrap_or_else(PoisonError::into_inner).clone()
+    }
+
+    pub fn image_envs(&self) -> &BTreeMap<String, String> {
+        &self.image_envs
     }
 
     pub fn address(&self) -> Option<Ipv4Addr> {

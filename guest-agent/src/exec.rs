@@ -130,6 +130,7 @@ fn prepare(agent: &Agent, command: Command) -> std::io::Result<(Program, Pipes)>
         stderr: child_stderr,
         terminal: false,
         cgroup: None,
+        run_as: None,
     };
     Ok((program, Pipes { stdin, stdout, stderr }))
 }

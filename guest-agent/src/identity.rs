@@ -47,7 +47,7 @@ impl IdentityRequest {
 }
 
 #[derive(Deserialize, Clone)]
-struct HostEntry {
+pub struct HostEntry {
     ip: IpAddr,
     names: Vec<String>,
 }
@@ -159,7 +159,7 @@ impl Identity {
         Ok(found)
     }
 
-    fn set_hostname(&self, hostname: &str) -> Result<String> {
+    pub fn set_hostname(&self, hostname: &str) -> Result<String> {
         write_file(&self.path("etc/hostname"), &format!("{hostname}\n"), 0o644)?;
         if !self.is_init {
             return Ok(read_file(&self.path("etc/hostname"))?.trim().to_owned());
@@ -171,7 +171,7 @@ impl Identity {
 
     /// Adds the standard localhost lines only if the file has none outside the block.
     /// The host name is that of the sandbox's address, so that programs which look it up find where peers reach them.
-    fn write_hosts(&self, (hostname, address): (&str, Option<Ipv4Addr>), entries: &[HostEntry]) -> Result<usize> {
+    pub fn write_hosts(&self, (hostname, address): (&str, Option<Ipv4Addr>), entries: &[HostEntry]) -> Result<usize> {
         let path = self.path("etc/hosts");
         let text = read_file(&path)?;
         let mut lines = Vec::new();
@@ -204,6 +204,16 @@ impl Identity {
             write_file(&copy, &format!("{id}\n"), 0o444)?;
         }
         Ok(read_file(&self.path("etc/machine-id"))?.trim().to_owned())
+    }
+
+    /// An empty file means that the id is not set yet (machine-id(5)).
+    pub fn forget_machine_id(&self) -> Result<()> {
+        for path in ["etc/machine-id", "var/lib/dbus/machine-id"].map(|path| self.path(path)) {
+            if fs::symlink_metadata(&path).is_ok_and(|found| found.is_file()) {
+                write_file(&path, "", 0o444)?;
+            }
+        }
+        Ok(())
     }
 
     fn set_mtu(&self, mtu: u32) -> Result<u32> {
@@ -240,7 +250,7 @@ impl Identity {
     }
 
     /// New keys are generated when sshd first starts; a clone must not keep those of its template.
-    fn remove_host_keys(&self) -> Result<usize> {
+    pub fn remove_host_keys(&self) -> Result<usize> {
         for key in self.host_keys() {
             fs::remove_file(key)?;
         }

@@ -12,6 +12,7 @@
 //!
 //! The contract is `protocol/src/guest-processes.ts`.
 
+mod build_step;
 mod connect;
 mod control;
 mod input;

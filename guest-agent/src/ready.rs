@@ -8,7 +8,8 @@ use crate::agent::Agent;
 /// the saved machine's manifest, because it decides some of it before the machine runs.
 ///
 /// 2: `address` in the identity. Agents before that report no number and count as 1.
-pub const PROTOCOL: u32 = 2;
+/// 3: builds of templates: `/folders`, `/freeze`, `/thaw`, `/pack`, and `build` in the start of a process.
+pub const PROTOCOL: u32 = 3;
 
 #[derive(Serialize)]
 pub struct AgentInfo {

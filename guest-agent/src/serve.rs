@@ -17,8 +17,8 @@ use crate::agent::Agent;
 use crate::reply::{Failure, HandlerError, HandlerResult, read_body, read_json, send_failure, send_json};
 use crate::session_io::SessionIo;
 use crate::{
-    clock, entropy, exec, files, grow, identity, metrics, processes, ready, restore, self_signal, shell, shutdown,
-    spans, tunnel,
+    clock, entropy, exec, files, folders, freeze, grow, identity, metrics, pack, processes, ready, restore,
+    self_signal, shell, shutdown, spans, tunnel,
 };
 
 /// Exec, files, process output readers and tunnels together: idle tunnels must not prevent an exec.
@@ -114,6 +114,25 @@ async fn dispatch(
             run(agent, shutdown::sync_root).await??;
             send_json(respond, StatusCode::OK, &Empty {})
         }
+        (Method::POST, "/folders") => {
+            let request = read_json(&mut body).await?;
+            run(agent, move || folders::make_folder(&request)).await??;
+            send_json(respond, StatusCode::OK, &Empty {})
+        }
+        (Method::POST, "/freeze") => {
+            let frozen = run(agent, freeze::freeze).await??;
+            tokio::spawn(thaw_later(agent.clone(), frozen.number));
+            send_json(respond, StatusCode::OK, &frozen)
+        }
+        (Method::POST, "/thaw") => {
+            run(agent, freeze::thaw).await??;
+            send_json(respond, StatusCode::OK, &Empty {})
+        }
+        (Method::POST, "/pack") => {
+            let request = read_json(&mut body).await?;
+            run(agent, move || pack::pack(&request)).await??;
+            send_json(respond, StatusCode::OK, &Empty {})
+        }
         (Method::POST, "/poweroff") => {
             send_json(respond, StatusCode::ACCEPTED, &Empty {})?;
             agent.power_off.notify_one();
@@ -134,6 +153,14 @@ async fn dispatch(
             let message = format!("no such endpoint: {method} {path}");
             Err(Failure::new(StatusCode::NOT_FOUND, "not_found", message).into())
         }
+    }
+}
+
+/// A host that is gone must not leave the filesystem frozen.
+async fn thaw_later(agent: Arc<Agent>, number: u64) {
+    tokio::time::sleep(freeze::FREEZE_MAX).await;
+    if freeze::is_latest(number) {
+        agent.workers.submit(|| drop(freeze::thaw()));
     }
 }
 

@@ -85,6 +85,7 @@ fn start_shell(agent: &Agent, stdio: OwnedFd) -> Result<(Child, oneshot::Receive
         stderr: copy()?,
         terminal: true,
         cgroup: None,
+        run_as: None,
     };
     let starting = reaper::begin_start();
     let pid = spawn(&program).map_err(|error| format!("{}: {error:?}", program.cmd))?;

@@ -37,13 +37,23 @@ pub struct Program {
     pub terminal: bool,
     /// The directory of the cgroup in which the program is created.
     pub cgroup: Option<OwnedFd>,
+    /// None means root, with the agent's umask.
+    pub run_as: Option<RunAs>,
 }
 
-/// The default variables, overridden by the operator's, by the sandbox's, and by those of the request.
+pub struct RunAs {
+    pub uid: u32,
+    pub gid: u32,
+    pub groups: Vec<u32>,
+    pub umask: u32,
+}
+
+/// The default variables, overridden by the operator's, by the image's, by the sandbox's, and by those of the request.
 pub fn environment(agent: &Agent, requested: BTreeMap<String, String>) -> BTreeMap<String, String> {
     let defaults = [("HOME", "/root"), ("LOGNAME", "root"), ("PATH", DEFAULT_PATH), ("USER", "root")];
     let mut env: BTreeMap<String, String> = defaults.map(|(name, value)| (name.into(), value.into())).into();
     env.extend(agent.default_envs().as_ref().clone());
+    env.extend(agent.image_envs().clone());
     env.extend(agent.envs().as_ref().clone());
     env.extend(requested);
     env
@@ -85,6 +95,7 @@ pub fn spawn(program: &Program) -> std::result::Result<i32, SpawnError> {
     let mut plan = prepared.plan([&program.stdin, &program.stdout, &program.stderr].map(AsRawFd::as_raw_fd));
     plan.terminal = program.terminal;
     plan.cgroup = program.cgroup.as_ref().map_or(-1, AsRawFd::as_raw_fd);
+    plan.run_as = program.run_as.as_ref().map_or(std::ptr::null(), std::ptr::from_ref);
     let pid = clone_child(&mut plan).map_err(SpawnError::Other)?;
     // A child that failed to exec is reaped like any orphan.
     let error = |number| Error::from_raw_os_error(number);
@@ -149,6 +160,7 @@ impl Prepared {
             terminal: false,
             cgroup: -1,
             enter_cgroup: false,
+            run_as: null(),
             failed_at: Stage::Running,
             errno: 0,
         }

@@ -130,6 +130,7 @@ fn start(
         stderr: null()?,
         terminal: false,
         cgroup: None,
+        run_as: None,
     };
     let starting = reaper::begin_start();
     let pid = spawn(&program).map_err(|error| {

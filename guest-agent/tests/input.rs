@@ -85,6 +85,19 @@ async fn unread_input_waits_and_fails_when_the_process_exits() {
 }
 
 #[tokio::test]
+async fn input_of_a_program_that_has_closed_its_stdin_is_refused() {
+    let host = start_agent();
+    let client = host.connect().await;
+    let id = client.run("sh", &["-c", "exec <&-; echo closed; exec sleep 1000"]).await;
+    let mut reader = client.follow(&id, 0).await;
+    while !matches!(reader.next().await.unwrap(), Frame::Output { .. }) {}
+
+    let refused = client.post(&id, "input", "x").await;
+
+    assert_eq!((refused.status, refused.json()["code"].as_str()), (409, Some("stdin_closed")));
+}
+
+#[tokio::test]
 async fn an_input_whose_caller_disconnects_gives_up_its_turn() {
     let host = start_agent();
     let client = host.connect().await;

@@ -14,6 +14,7 @@ import { findRelayedGuestRoute, type HostState, type HostVmCreateBody, type Host
 import { listBuilds } from './bases/ensure.ts'
 import { listBases } from './bases/list.ts'
 import { prepareBase } from './bases/prepare.ts'
+import type { Builds } from './builds/builds.ts'
 import type { Deps } from './deps.ts'
 import { NO_MEMORY_LIMIT_MB } from './guest/channel.ts'
 import { relayToGuest } from './guest/relay-to-guest.ts'
@@ -28,7 +29,7 @@ const UNNAMED_OBJECT_MAX_AGE_MS = 60 * 60_000
 
 export type HostApp = { listen(path: string): Promise<void>; close(): Promise<void> }
 
-export function createHostApp(deps: Deps, vms: Vms, sampler: HostSampler): HostApp {
+export function createHostApp(deps: Deps, vms: Vms, builds: Builds, sampler: HostSampler): HostApp {
   const server = http2.createServer({
     // Streams are limited per sandbox (relay-to-guest.ts): one at its limit must not block the callers of the others.
     settings: { initialWindowSize: 1024 * 1024, maxConcurrentStreams: 2 ** 31 - 1 },
@@ -44,7 +45,7 @@ export function createHostApp(deps: Deps, vms: Vms, sampler: HostSampler): HostA
     session.on('error', () => {}) // `close` follows.
     session.once('close', () => sessions.delete(session))
   })
-  const serve = createHostRouter(createHandlers(deps, vms, sampler))
+  const serve = createHostRouter(createHandlers(deps, vms, builds, sampler))
   server.on('stream', (stream: ServerHttp2Stream, headers) => {
     stream.on('error', () => {}) // The caller disconnected; `close` follows.
     serve(stream, headers).catch((error) => fail(deps, stream, error))
@@ -58,13 +59,14 @@ export function createHostApp(deps: Deps, vms: Vms, sampler: HostSampler): HostA
   }
 }
 
-const createHandlers = (deps: Deps, vms: Vms, sampler: HostSampler): HostHandlers => ({
-  getHost: () => getHost(deps, vms),
+const createHandlers = (deps: Deps, vms: Vms, builds: Builds, sampler: HostSampler): HostHandlers => ({
+  getHost: () => getHost(deps, vms, builds),
   getMetrics: () => collectMetrics(deps, vms),
   createVm: ({ body, stream }) => createVm(vms, body, stream),
   pauseVm: ({ params, body }) => vms.pause(params.id, body),
   resumeVm: ({ params, body }) => vms.resume(params.id, body),
   forkVm: ({ params, body }) => vms.fork(params.id, body),
+  resizeVm: ({ params, body }) => vms.resize(params.id, body),
   async deleteVm({ params, query }) {
     await vms.delete(params.id, query.fence)
     return {}
@@ -80,12 +82,20 @@ const createHandlers = (deps: Deps, vms: Vms, sampler: HostSampler): HostHandler
   collectSnapshots: () => deps.snapshots.collect(UNNAMED_OBJECT_MAX_AGE_MS),
   listBases: async () => ({ bases: await listBases(deps, vms.records(), listBuilds()) }),
   prepareBase: ({ body }) => deps.activity.run(() => prepareBase(deps, body)),
+  startBuild: ({ params, body }) => builds.run(params.id, body),
+  getBuild: ({ params }) => builds.get(params.id),
+  readBuildLog: ({ params, query }) => builds.readLog(params.id, query),
+  cancelBuild: ({ params, body }) => builds.cancel(params.id, body),
+  async deleteBuild({ params }) {
+    await builds.delete(params.id)
+    return {}
+  },
   connectToPort: ({ params, stream }) => relayToPort(vms, stream, params.id, parsePort(params.port)),
   callGuest: ({ method, params, search, stream }) =>
     callGuest(vms, stream, params.id, { method, path: `/${params['*']}`, search }),
 })
 
-async function getHost(deps: Deps, vms: Vms): Promise<HostState> {
+async function getHost(deps: Deps, vms: Vms, builds: Builds): Promise<HostState> {
   const { hostId, region, memMib, cidr } = deps.config
   return {
     id: hostId,
@@ -95,6 +105,7 @@ async function getHost(deps: Deps, vms: Vms): Promise<HostState> {
     accel: deps.machine.accel,
     images: await deps.images.list(),
     vms: vms.list(),
+    builds: builds.list(),
   }
 }
 

@@ -1,9 +1,9 @@
 /**
  * Chooses the block of addresses for the sandboxes of this instance and opens the network with it. `WARREN_SANDBOX_CIDR`
- * decides; by default the block of the previous start, or the first one that no other Warren on the machine uses. The
- * choice is stored in the data directory, because sandboxes keep their addresses across restarts.
+ * decides; by default the block of the previous start, or one that no other Warren on the machine uses. The choice is stored
+ * in the data directory, because sandboxes keep their addresses across restarts.
  */
-import { readFile } from 'node:fs/promises'
+import { readdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { errorText } from '@warren/kit/error-text'
 import { writeFileDurably } from '@warren/kit/files'
@@ -23,7 +23,7 @@ export async function chooseNetwork(config: Config, log: Log): Promise<{ network
     (text) => (JSON.parse(text) as { cidr: string }).cidr,
     () => undefined,
   )
-  const candidates = config.cidr === '' ? defaultCandidates(previous) : [config.cidr]
+  const candidates = config.cidr === '' ? await findCandidates(config, previous) : [config.cidr]
   for (const cidr of candidates) {
     try {
       const network = await openNetwork(log, {
@@ -34,21 +34,43 @@ export async function chooseNetwork(config: Config, log: Log): Promise<{ network
         tapOwnerUid: 0,
         stateDir: networkStateDir(config),
         privateCidrs: config.egressPrivateCidrs,
+        limits: {
+          flows: config.sandboxFlows,
+          newFlowsPerSecond: config.sandboxNewFlowsPerSecond,
+          dnsPerSecond: config.sandboxDnsPerSecond,
+        },
       })
       if (cidr !== previous) await writeFileDurably(file, JSON.stringify({ cidr }))
       return { network, cidr }
     } catch (error) {
-      // Sandboxes may have addresses of the previous block, so no other one is tried in its place.
       const isTaken = /WARREN_SANDBOX_CIDR/.test(errorText(error))
-      if (!isTaken || cidr === previous || cidr === candidates.at(-1)) throw error
+      if (!isTaken || cidr === candidates.at(-1)) throw error
     }
   }
   throw new Error('no block of addresses is free; set WARREN_SANDBOX_CIDR')
 }
 
-function defaultCandidates(previous: string | undefined): string[] {
-  if (previous !== undefined) return [previous]
-  return Array.from({ length: BLOCKS }, (_, i) => `100.${FIRST_BLOCK + i}.0.0/16`)
+/** Sandboxes have addresses of the previous block, so no other one is tried in its place while there are any. */
+export async function findCandidates(
+  { dataDir, instance }: Pick<Config, 'dataDir' | 'instance'>,
+  previous: string | undefined,
+): Promise<string[]> {
+  if (previous === undefined) return defaultBlocks(instance)
+  const records = await readdir(path.join(dataDir, 'vms')).catch((error) => {
+    if (error.code === 'ENOENT') return []
+    throw error
+  })
+  return records.length > 0 ? [previous] : [previous, ...defaultBlocks(instance)]
+}
+
+/**
+ * In an order that begins at a block derived from the instance's name. If all instances began at the first block, one that is
+ * started while another is stopped would take the block of the stopped one, which then could not start again. Two names can
+ * still begin at the same block: there are only 32.
+ */
+function defaultBlocks(instance: string): string[] {
+  const first = Number.parseInt(instance, 16) % BLOCKS
+  return Array.from({ length: BLOCKS }, (_, i) => `100.${FIRST_BLOCK + ((first + i) % BLOCKS)}.0.0/16`)
 }
 
 /** The networks of slots in use, for the next host agent. Beside the sockets and, like them, lost at a restart of the machine. */

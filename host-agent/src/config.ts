@@ -31,10 +31,30 @@ export const SETTINGS = {
   // choose-network.ts finds the free block.
   cidr: text('WARREN_SANDBOX_CIDR', {
     default: '',
-    defaultText: 'first free /16 of 100.64.0.0/10',
+    defaultText: 'a free /16 of 100.64.0.0/11',
     description: 'Address block of the sandboxes.',
   }),
   egressPrivateCidrs: EGRESS_PRIVATE_CIDRS,
+  sandboxFlows: integer('WARREN_SANDBOX_FLOWS', {
+    default: 4_096,
+    min: 16,
+    max: 1_000_000,
+    description: 'Connections of one sandbox that this machine tracks at the same time, UDP included.',
+  }),
+  sandboxNewFlowsPerSecond: integer('WARREN_SANDBOX_NEW_FLOWS_PER_SECOND', {
+    default: 200,
+    min: 1,
+    max: 100_000,
+    description: 'New connections of one sandbox per second, UDP included, with five seconds of them at once.',
+  }),
+  sandboxDnsPerSecond: integer('WARREN_SANDBOX_DNS_PER_SECOND', {
+    default: 100,
+    min: 1,
+    max: 100_000,
+    description:
+      'DNS queries of one sandbox per second, with five seconds of them at once. More are dropped, or delayed over TCP; ' +
+      'they are never answered wrongly.',
+  }),
   memMib: integer('WARREN_HOST_MEM_MIB', {
     default: 0,
     min: 0,
@@ -75,6 +95,14 @@ export const SETTINGS = {
     description:
       'Shapes, separated by commas, whose bases are booted before the first create, for WARREN_DEFAULT_ROOTFS and ' +
       'WARREN_BACKGROUND_IMAGES, one at a time while the machine is idle. `none` boots none.',
+  }),
+  buildCacheMib: integer('WARREN_BUILD_CACHE_MIB', {
+    default: 10_240,
+    min: 0,
+    max: 100_000_000,
+    description:
+      'Space in MiB for steps of template builds that later builds of the same user can skip. What was not used for ' +
+      'longest is removed first.',
   }),
   prepareAtOnce: flag('WARREN_PREPARE_AT_ONCE', {
     default: false,

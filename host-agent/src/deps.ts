@@ -5,6 +5,7 @@ import type { Cgroups } from './cgroups/cgroups.ts'
 import type { Config } from './config.ts'
 import type { OperatorSettings } from './guest/operator-settings.ts'
 import type { ImageStore, Initramfs, Kernel } from './images/store.ts'
+import type { TemplateImages } from './images/template-images.ts'
 import type { Limiter } from './limiter.ts'
 import type { Rings } from './metrics/rings.ts'
 import type { Network } from './net/open.ts'
@@ -15,6 +16,7 @@ import type { WorkerPool } from './snapshots/worker-pool.ts'
 import type { Standby } from './standby/standby.ts'
 import type { Machine } from './vmm/args.ts'
 import type { Compactor } from './vmm/disk/compact.ts'
+import type { JailRoot } from './vmm/jail/root.ts'
 import type { VmmLauncher } from './vmm/launcher-client.ts'
 import type { Registry } from './vms/registry.ts'
 
@@ -25,10 +27,13 @@ export type Deps = {
   machine: Machine
   kernel: Kernel
   initramfs: Initramfs
+  /** Finds and lists images of templates too. */
   images: ImageStore
+  templateImages: TemplateImages
   operatorSettings: OperatorSettings
   network: Network
   launcher: VmmLauncher
+  jailRoot: JailRoot
   cgroups: Cgroups
   registry: Registry
   snapshots: SnapshotStore

@@ -3,7 +3,8 @@ import { spawnSync } from 'node:child_process'
 import { readFileSync } from 'node:fs'
 import path from 'node:path'
 import { test } from 'node:test'
-import { testHostContract } from '@warren/kit/testing/host-contract'
+import { testHostBuildContract } from '@warren/kit/testing/host-build-contract'
+import { type ContractHost, testHostContract } from '@warren/kit/testing/host-contract'
 import { startHostAgent } from './testing/host-agent.ts'
 
 const skip =
@@ -16,7 +17,7 @@ else {
   const { socket, dataDir, cidr } = await startHostAgent()
   let addresses = 10
 
-  testHostContract({
+  const host: ContractHost = {
     socket,
     image: 'debian:13',
     newAddress: () => cidr.replace(/\.0\/16$/, `.${++addresses}`),
@@ -24,5 +25,7 @@ else {
       const record = JSON.parse(readFileSync(path.join(dataDir, 'vms', `${id}.json`), 'utf8'))
       process.kill(record.vmm.qemu.pid, 'SIGKILL')
     },
-  })
+  }
+  testHostContract(host)
+  testHostBuildContract(host)
 }

@@ -32,6 +32,7 @@ import { warrenCommand } from '@warren/kit/warren-command'
 import { createActivity } from './activity.ts'
 import { createHostApp } from './app.ts'
 import { pruneBases } from './bases/prune.ts'
+import { Builds } from './builds/builds.ts'
 import { type Cgroups, openCgroups } from './cgroups/cgroups.ts'
 import { findCgroupLayout } from './cgroups/layout.ts'
 import { chooseNetwork } from './choose-network.ts'
@@ -39,6 +40,7 @@ import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
 import { readOperatorSettings } from './guest/operator-settings.ts'
 import { openImageStore } from './images/store.ts'
+import { openTemplateImages, withTemplateImages } from './images/template-images.ts'
 import { createLimiter } from './limiter.ts'
 import { createSampler } from './metrics/open.ts'
 import { Rings } from './metrics/rings.ts'
@@ -52,7 +54,9 @@ import { openSnapshotStore } from './snapshots/store.ts'
 import { startWorkerPool } from './snapshots/worker-pool.ts'
 import { createStandby } from './standby/standby.ts'
 import { createCompactor } from './vmm/disk/compact.ts'
+import { ensureJailRoot } from './vmm/jail/root.ts'
 import { VmmLauncher } from './vmm/launcher-client.ts'
+import { limitLogs } from './vmm/log.ts'
 import { detectMachine } from './vmm/machine.ts'
 import type { VmmRecord } from './vmm/record.ts'
 import { findVmmRecord } from './vms/record.ts'
@@ -88,8 +92,8 @@ process.on('unhandledRejection', (error) => die(error))
 
 const started = start(config, log, stack)
 try {
-  await started
-  if (process.connected) process.send?.({ ready: true, socket: config.socket })
+  const { accel } = await started
+  if (process.connected) process.send?.({ ready: true, socket: config.socket, accel })
   log.info({ version: VERSION, socket: config.socket }, 'host agent is ready')
 } catch (error) {
   if (!stopping.signal.aborted) {
@@ -100,7 +104,7 @@ try {
   }
 }
 
-async function start(config: Config, log: Log, stack: StopStack): Promise<void> {
+async function start(config: Config, log: Log, stack: StopStack): Promise<{ accel: 'kvm' | 'tcg' }> {
   if (process.getuid?.() !== 0)
     throw new Error('the host agent must run as root: it creates networks and virtual machines')
   await startTracing(config, log, stack)
@@ -112,8 +116,11 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
   const operatorSettings = await readOperatorSettings(config)
   const { machine, why } = await detectMachine()
   log.info({ machine, why }, 'detected the machine')
+  const jailRoot = await ensureJailRoot(config.cacheDir, machine.binary)
 
-  const images = await openImageStore({ cacheDir: config.cacheDir, log })
+  const cachedImages = await openImageStore({ cacheDir: config.cacheDir, log })
+  const templateImages = await openTemplateImages(config.dataDir, log)
+  const images = withTemplateImages(cachedImages, templateImages)
   const kernel = await withProgress('guest kernel', () => images.ensureKernel(undefined, signal))
   const initramfs = await images.ensureInitramfs(kernel, GUEST_AGENT)
   await withProgress(`image ${config.defaultRootfs}`, () => images.ensure(config.defaultRootfs, reportProgress, signal))
@@ -148,9 +155,11 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     kernel,
     initramfs,
     images,
+    templateImages,
     operatorSettings,
     network,
     launcher,
+    jailRoot,
     cgroups,
     registry: openRegistry(path.join(config.dataDir, 'vms')),
     snapshots: await openSnapshotStore(path.join(config.dataDir, 'snapshots')),
@@ -166,6 +175,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     buildLimiter: createLimiter(1),
   }
   const vms = new Vms(deps)
+  const builds = await Builds.open(deps, () => vms.records())
   const found = await vms.adoptAll()
   await network.reap()
   network.slots.start()
@@ -178,24 +188,28 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<void> 
     )
   }
   await pruneImages(deps)
+  await builds.start()
   signal.throwIfAborted()
 
   deps.pool.start()
   stack.add('VMMs in the pool and on standby', () => stopSpareVmms(deps), RESERVED_MS.vmms)
   stack.add('records', () => deps.registry.close())
   stack.add('operations', () => vms.untilIdle())
+  stack.add('builds', () => builds.stop())
   await prepareFirstBase(deps, reportProgress)
   signal.throwIfAborted()
   const sampler = createSampler(deps, vms)
-  const app = createHostApp(deps, vms, sampler)
+  const app = createHostApp(deps, vms, builds, sampler)
   await rm(config.socket, { force: true })
   await app.listen(config.socket)
   await chmod(config.socket, 0o600)
   stack.add('the listener', () => app.close())
   // A stop does not wait for it: a guest may take seconds to answer, and only one sample is lost.
   void sampler.run(signal)
+  void limitLogs(config.dataDir, signal)
   const background = prepareAll(deps, reportProgress)
   stack.add('background work', () => background)
+  return { accel: machine.accel }
 }
 
 /** With `WARREN_PORT=0` the launcher knows the port of the API only after the control plane has started. */
@@ -224,7 +238,8 @@ async function stopSpareVmms({ pool, standby, compactor }: Deps): Promise<void> 
 }
 
 async function stopNetwork({ network, cgroups }: { network?: Network; cgroups?: Cgroups }): Promise<void> {
-  // First: it could create another slot while the others are removed.
+  // First: they could create the table or another slot while everything is removed.
+  await network?.guard.close()
   await network?.slots.close()
   try {
     await removeLeftovers(config, log, { netd: network?.netd, cgroups })

@@ -14,7 +14,6 @@ import { findCgroupLayout } from './cgroups/layout.ts'
 import { networkStateDir } from './choose-network.ts'
 import type { Config } from './config.ts'
 import { Netd } from './net/netd-client.ts'
-import { QEMU_BINARY } from './vmm/machine.ts'
 import { removeStrays } from './vmm/strays.ts'
 import { findVmmRecord } from './vms/record.ts'
 import { openRegistry } from './vms/registry.ts'
@@ -33,7 +32,7 @@ export async function removeLeftovers(
   const cgroups = opened.cgroups ?? (layout && (await openCgroups(layout, config.instance)))
   // A record that cannot be read may name any of them.
   if (cgroups && unreadable.length === 0) {
-    const removed = await removeStrays({ config, machine: { binary: QEMU_BINARY }, cgroups }, (id) => named.has(id))
+    const removed = await removeStrays({ config, cgroups }, (id) => named.has(id))
     if (removed.length > 0) log.warn({ vmms: removed }, 'removed VMMs that were not stopped in time')
   }
   if (named.size > 0 || unreadable.length > 0) return

@@ -65,14 +65,20 @@ export const flag = (name: string, options: { default: boolean } & Documentation
     throw new Error(`must be true or false, not "${value}"`)
   })
 
-/** A comma-separated list. */
-export const list = (name: string, options: Documentation) =>
-  setting<string[]>(name, { default: [], ...options }, (value) =>
-    value
+/** A comma-separated list. `check` returns what is wrong with a list. */
+export const list = (
+  name: string,
+  options: { default?: string[]; check?: (items: string[]) => string | undefined } & Documentation,
+) =>
+  setting<string[]>(name, { default: [], ...options }, (value) => {
+    const items = value
       .split(',')
       .map((one) => one.trim())
-      .filter((one) => one !== ''),
-  )
+      .filter((one) => one !== '')
+    const fault = options.check?.(items)
+    if (fault !== undefined) throw new Error(fault)
+    return items
+  })
 
 export const url = (name: string, options: Documentation) =>
   setting<string | undefined>(name, { default: undefined, ...options }, (value) => {

@@ -10,6 +10,7 @@ import { HOST_NETWORK_DEFAULT, HOST_ROUTES, type HostRouteName } from '@warren/p
 import { createHostRouter, type HostHandlers, HostRequestError, respondFailure } from './host-router.ts'
 
 const ID = 'sb-01ARZ3NDEKTSV4RRFFQ69G5FAV'
+const BUILD_ID = 'tpl_01ARZ3NDEKTSV4RRFFQ69G5FAV'
 const BODY = { fence: 7, limit_ms: 1000 }
 const REQUESTS: Record<HostRouteName, [path: string, body?: object]> = {
   getHost: ['/v1/host'],
@@ -46,6 +47,7 @@ const REQUESTS: Record<HostRouteName, [path: string, body?: object]> = {
     },
   ],
   forkVm: [`/v1/vms/${ID}/forks`, { live: true, children: [{ id: ID, fence: 1 }] }],
+  resizeVm: [`/v1/vms/${ID}/resize`, { ...BODY, disk_mib: 20_480 }],
   deleteVm: [`/v1/vms/${ID}?fence=7`],
   setVmNetwork: [`/v1/vms/${ID}/network`, { fence: 7, network: HOST_NETWORK_DEFAULT }],
   getVmNetwork: [`/v1/vms/${ID}/network`],
@@ -55,6 +57,30 @@ const REQUESTS: Record<HostRouteName, [path: string, body?: object]> = {
   collectSnapshots: ['/v1/snapshots/collect'],
   listBases: ['/v1/bases'],
   prepareBase: ['/v1/bases', { image: 'debian:13', vcpu: 1, mem_mib: 256, disk_mib: 1024 }],
+  startBuild: [
+    `/v1/builds/${BUILD_ID}`,
+    {
+      attempt: 1,
+      image: 'debian:13',
+      steps: [{ kind: 'run', line: 2, text: 'RUN true', env: {}, user: '', workdir: '/', argv: ['true'] }],
+      env: {},
+      notes: [],
+      cache_owner: 'usr_1',
+      no_cache: false,
+      vcpu: 2,
+      mem_mib: 2048,
+      cpu_quota_pct: 200,
+      disk_mib: 10_240,
+      ip: '100.64.0.2',
+      network: HOST_NETWORK_DEFAULT,
+      limits: { steps_ms: 1000, rootfs_bytes: 1000, log_bytes: 1000 },
+      bases: [],
+    },
+  ],
+  getBuild: [`/v1/builds/${BUILD_ID}`],
+  readBuildLog: [`/v1/builds/${BUILD_ID}/log?after=0`],
+  cancelBuild: [`/v1/builds/${BUILD_ID}/cancel`, { attempt: 1, reason: 'cancelled' }],
+  deleteBuild: [`/v1/builds/${BUILD_ID}`],
   connectToPort: [`/v1/vms/${ID}/ports/8080`],
   callGuest: [`/v1/vms/${ID}/guest/processes/proc_1/wait?scope=tree`],
 }
@@ -84,6 +110,13 @@ for (const name of Object.keys(HOST_ROUTES) as HostRouteName[]) {
     if (to.includes(ID)) assert.equal(seen?.params.id, ID)
   })
 }
+
+test('the body of a build may be larger than others', async () => {
+  const [to, body] = REQUESTS.startBuild
+  const { status } = await send('PUT', to, { ...body, notes: ['x'.repeat(2 * 1024 * 1024)] })
+
+  assert.equal(status, 200)
+})
 
 test('query parameters are numbers where the schema says so', async () => {
   await send('DELETE', `/v1/vms/${ID}?fence=12`)

@@ -73,7 +73,7 @@ export function createHostRouter(handlers: HostHandlers) {
       params: found.params,
       search,
       query: route.query && parseQuery(route.query, searchParams),
-      body: route.body && check(route.body, await readJson(stream)),
+      body: route.body && check(route.body, await readJson(stream, route.bodyMaxBytes ?? BODY_MAX_BYTES)),
       stream,
     }
     // TypeScript cannot relate the types of the request and of the handler by a name that is a union.
@@ -125,12 +125,12 @@ function check<Schema extends TObject>(schema: Schema, value: unknown): object {
   throw new HostRequestError('invalid', `${fault?.instancePath ?? ''} ${fault?.message ?? 'is not valid'}`.trim())
 }
 
-async function readJson(stream: ServerHttp2Stream): Promise<unknown> {
+async function readJson(stream: ServerHttp2Stream, maxBytes: number): Promise<unknown> {
   const chunks: Buffer[] = []
   let bytes = 0
   for await (const chunk of stream) {
     bytes += (chunk as Buffer).length
-    if (bytes > BODY_MAX_BYTES) throw new HostRequestError('invalid', `the body exceeds ${BODY_MAX_BYTES} bytes`)
+    if (bytes > maxBytes) throw new HostRequestError('invalid', `the body exceeds ${maxBytes} bytes`)
     chunks.push(chunk as Buffer)
   }
   try {

@@ -55,6 +55,30 @@ export const LISTENERS = {
   }),
 }
 
+export const GATEWAY_LISTENERS = {
+  host: text('WARREN_GATEWAY_HOST', { default: '127.0.0.1', description: 'Address that the gateway listens on.' }),
+  port: integer('WARREN_GATEWAY_PORT', { default: 8090, ...PORT, description: 'Port that the gateway listens on.' }),
+  appsHost: text('WARREN_GATEWAY_APPS_HOST', {
+    default: '',
+    defaultText: 'the value of WARREN_GATEWAY_HOST',
+    description: 'Address at which deployed apps are served.',
+  }),
+  appsPort: integer('WARREN_GATEWAY_APPS_PORT', {
+    default: 8091,
+    ...PORT,
+    description: 'Port at which deployed apps are served, http and https.',
+  }),
+  metricsHost: text('WARREN_GATEWAY_METRICS_HOST', {
+    default: '127.0.0.1',
+    description: 'Address that the Prometheus endpoint `/metrics` of the gateway listens on.',
+  }),
+  metricsPort: integer('WARREN_GATEWAY_METRICS_PORT', {
+    default: 9465,
+    ...PORT,
+    description: 'Port that the Prometheus endpoint `/metrics` of the gateway listens on.',
+  }),
+}
+
 /** Whether a listener on this host is for this machine only. A name other than `localhost` may have any address. */
 export const isLoopback = (host: string): boolean => /^(127\.\d+\.\d+\.\d+|::1|localhost)$/.test(host)
 
@@ -78,8 +102,8 @@ export const HOST_SOCKET = text('WARREN_HOST_SOCKET', {
 export const EGRESS_PRIVATE_CIDRS = list('WARREN_EGRESS_PRIVATE_CIDRS', {
   defaultText: 'none',
   description:
-    'Private address blocks, separated by commas, that egress rules may open, such as `10.20.0.0/16`. ' +
-    'All other private addresses stay closed.',
+    'Private address blocks and networks of this machine, separated by commas, that egress rules may open, such as ' +
+    '`10.20.0.0/16`. All others stay closed.',
 })
 
 export const REGION = choice('WARREN_REGION', {

@@ -4,7 +4,7 @@
  *
  * These belong to parts of the API that are not implemented, so they are never sent: path_in_use and still_attached
  * (disks); desktop_unavailable, desktop_action_failed, screen_conflict, screenshot_busy and desktop_tools_unavailable
- * (desktop); build_limit (templates); ingress_disabled.
+ * (desktop); ingress_disabled.
  */
 export const FAILURE_STATUS = {
   validation_failed: 400,
@@ -14,6 +14,7 @@ export const FAILURE_STATUS = {
   token_not_allowed: 403,
   operator_required: 403,
   origin_not_allowed: 403,
+  emulation_refused: 403,
   not_found: 404,
   file_not_found: 404,
   sandbox_not_running: 404,

@@ -57,11 +57,18 @@
  *   GET  /metrics   → GuestMetrics
  *   POST /grow      GuestGrowBody → GuestGrowResponse      grows the root filesystem to the size of its disk, online
  *   POST /sync      → {}                                 responds when all written data is on the disk
+ *   POST /folders   GuestFolderBody → {}                   creates a folder and its missing parents; 400 invalid_owner
+ *   POST /freeze    → GuestFrozen                        the root filesystem is on the disk and does not change until /thaw,
+ *                                                        or for 30 s
+ *   POST /thaw      → {}                                 also succeeds if it is not frozen
+ *   POST /pack      GuestPackBody → {}                     makes an image of the root filesystem: without the identity of
+ *                                                        this guest, trimmed
  *   POST /poweroff  → 202 {}                             the VM then ends within about 0.3 s
  *
  * A request with the header `traceparent` is answered with the time that it took in the guest: guest-spans.ts.
  */
 import { type Static, Type } from 'typebox'
+import { GuestOwner } from './guest-processes.ts'
 
 export const GUEST_AGENT_PORT = 'warren.agent'
 export const GUEST_HELLO_PORT = 'warren.hello'
@@ -91,8 +98,10 @@ export const GUEST_PROTOCOL = {
   FIRST: 1,
   /** `address` in the identity: the guest has the address of its sandbox. */
   OWN_ADDRESS: 2,
+  /** Steps of a build as managed processes; /folders, /freeze, /thaw and /pack. */
+  BUILDS: 3,
   /** What the agent of this version reports (PROTOCOL in guest-agent/src/ready.rs). */
-  CURRENT: 2,
+  CURRENT: 3,
 } as const
 
 export const GuestAgentInfo = Type.Object({
@@ -178,6 +187,18 @@ export const GuestIdentityBody = Type.Object({
   ),
 })
 export type GuestIdentityBody = Static<typeof GuestIdentityBody>
+
+export const GuestFolderBody = Type.Object({ path: Type.String(), mode: Type.Integer(), owner: GuestOwner })
+export type GuestFolderBody = Static<typeof GuestFolderBody>
+
+export const GuestFrozen = Type.Object({
+  used_bytes: Type.Integer({ minimum: 0, description: 'Used by files and by the filesystem itself.' }),
+})
+export type GuestFrozen = Static<typeof GuestFrozen>
+
+/** `envs` become variables of everything that starts from the image. */
+export const GuestPackBody = Type.Object({ envs: Type.Record(Type.String(), Type.String()) })
+export type GuestPackBody = Static<typeof GuestPackBody>
 
 /** The values that were set, read back from where programs find them. Fields that were not set are absent. */
 export const GuestIdentityResponse = Type.Object({

@@ -61,10 +61,31 @@ import { createGuestFrameReader, type GuestFrame } from './guest-frames.ts'
 import { ProcessView } from './process.ts'
 import { PROCESS_EVENT_MAX_BYTES } from './process-stream.ts'
 
-/** Limit of the body of a start. */
+/** Limit of the body of a start: agents before GUEST_PROTOCOL.BUILDS accept no more. */
 export const GUEST_PROCESS_START_MAX_BYTES = 256 * 1024
+/** The same for a step of a build: a script of 64 KiB and as many variables, and JSON may take six bytes for one. */
+export const GUEST_BUILD_STEP_MAX_BYTES = 1024 * 1024
 /** A record stores at most this much of cmd and args together; `…` replaces the omitted arguments. */
 export const GUEST_PROCESS_ARGS_MAX_BYTES = 16 * 1024
+
+export const GuestOwner = Type.Object({
+  user: Type.String({ description: 'Name or number.' }),
+  group: Type.Optional(Type.String({ description: 'Name or number; otherwise the groups of the user.' })),
+})
+export type GuestOwner = Static<typeof GuestOwner>
+
+/**
+ * Makes the process a step of a build (GUEST_PROTOCOL.BUILDS): stdin is empty, `env` is all of its environment except that
+ * HOME is added if it is missing, and `cwd` is created if it is missing. An unknown user or group is 400 invalid_owner.
+ */
+export const GuestBuildStep = Type.Object({
+  owner: GuestOwner,
+  umask: Type.Integer({ minimum: 0, maximum: 0o777 }),
+  files: Type.Array(Type.Object({ path: Type.String(), mode: Type.Integer(), content: Type.String() }), {
+    description: 'Exist from before the start until the process has exited.',
+  }),
+})
+export type GuestBuildStep = Static<typeof GuestBuildStep>
 
 export const GuestProcessStart = Type.Object({
   cmd: Type.Optional(
@@ -81,6 +102,7 @@ export const GuestProcessStart = Type.Object({
       cols: Type.Optional(Type.Integer({ minimum: 0, maximum: 65_535, description: 'Defaults to 80.' })),
     }),
   ),
+  build: Type.Optional(GuestBuildStep),
   live_max: Type.Optional(Type.Integer({ minimum: 1, description: 'Defaults to PROCESSES_LIVE_MAX.' })),
   records_max: Type.Optional(Type.Integer({ minimum: 1, description: 'Defaults to PROCESS_RECORDS_MAX.' })),
 })

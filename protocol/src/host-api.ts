@@ -9,9 +9,11 @@
  *   pauseVm                 when the generation is durable
  *   forkVm                  when the children exist, paused and still without an identity
  *   prepareBase             when the base is ready, which may take minutes; it is built to its end if the caller disconnects
+ *   resizeVm                when the block device and the file system in it have the size
  *   deleteVm                when the VM is gone; also succeeds for a VM that never existed here
  *   connectToPort           200 when the TCP connection is established; then both bodies are its bytes
  *   callGuest               when the guest agent responds (guest-routes.ts); both bodies are streamed
+ *   startBuild and others   see host-builds.ts
  *
  * kit/src/testing/host-contract.ts holds this as tests, for the host agent and for the fake host of the control plane's tests.
  *
@@ -28,11 +30,23 @@
  * all its generations, except that a damaged one is set aside: `snapshot_damaged` names the older generation that the
  * next resume will use, or says that there is none. A VM that died before its first pause is resumed from its disk.
  *
+ * A resize grows the disk of a running VM. It can be repeated, also with a higher fence: a disk that has the size already is
+ * left alone. It survives the death of every process involved in that the next one for the same size completes it. A resize
+ * that is refused has changed nothing that the guest can see.
+ *
  * A fork shares the bytes of its source by reference; afterwards neither depends on the other. It gets its own identity
  * (hostname, machine-id, SSH host keys, entropy) when it is first resumed. If the guest does not confirm all of it, the
  * resume fails with `identity_failed`.
  */
 import { type Static, type TObject, Type } from 'typebox'
+import {
+  HOST_BUILD_BODY_MAX_BYTES,
+  HostBuild,
+  HostBuildBody,
+  HostBuildCancelBody,
+  HostBuildLog,
+  HostBuildLogQuery,
+} from './host-builds.ts'
 import { HostMetrics } from './host-metrics.ts'
 import {
   HostCounts,
@@ -130,6 +144,10 @@ export const HostVm = Type.Object({
     Type.Integer({ description: 'The newest complete generation; absent before the first pause.' }),
   ),
   signal: Type.Optional(HostVmSignal),
+  disk_mib: Type.Optional(Type.Integer({ description: 'Absent while the VM is being created.' })),
+  grow_pending: Type.Optional(
+    Type.Boolean({ description: 'A resize was interrupted: the file system may be smaller than the disk. Repeat it.' }),
+  ),
 })
 export type HostVm = Static<typeof HostVm>
 
@@ -141,6 +159,7 @@ export const HostState = Type.Object({
   accel: Type.Enum(['kvm', 'tcg']),
   images: Type.Array(HostImage),
   vms: Type.Array(HostVm),
+  builds: Type.Array(HostBuild, { description: 'The last attempt of every build that was not deleted.' }),
 })
 export type HostState = Static<typeof HostState>
 
@@ -228,6 +247,16 @@ export const HostVmForked = Type.Object({
 })
 export type HostVmForked = Static<typeof HostVmForked>
 
+export const HostVmResizeBody = Type.Object({
+  fence: Type.Integer({ minimum: 1 }),
+  disk_mib: Type.Integer({ minimum: 1 }),
+  limit_ms: Type.Integer({ minimum: 1 }),
+})
+export type HostVmResizeBody = Static<typeof HostVmResizeBody>
+
+export const HostVmResized = Type.Object({ disk_mib: Type.Integer({ description: 'Size of the disk now.' }) })
+export type HostVmResized = Static<typeof HostVmResized>
+
 export const HostSnapshotsCollected = Type.Object({
   removed: Type.Integer({ description: 'Number of objects removed.' }),
   bytes: Type.Integer({ description: 'Size of the removed objects.' }),
@@ -281,7 +310,7 @@ export const HostFenceQuery = Type.Object({ fence: Type.Integer({ minimum: 1 }) 
  * One route of the host API. Without `response` the handler serves the stream: its bodies are not JSON. Path patterns
  * are described in route-table.ts.
  */
-export type HostRoute = Route & { query?: TObject; body?: TObject; response?: TObject }
+export type HostRoute = Route & { query?: TObject; body?: TObject; response?: TObject; bodyMaxBytes?: number }
 
 export const HOST_ROUTES = {
   getHost: { method: 'GET', path: '/v1/host', response: HostState },
@@ -290,6 +319,7 @@ export const HOST_ROUTES = {
   pauseVm: { method: 'POST', path: '/v1/vms/:id/pause', body: HostVmPauseBody, response: HostVmPaused },
   resumeVm: { method: 'POST', path: '/v1/vms/:id/resume', body: HostVmResumeBody, response: HostVmResumed },
   forkVm: { method: 'POST', path: '/v1/vms/:id/forks', body: HostVmForkBody, response: HostVmForked },
+  resizeVm: { method: 'POST', path: '/v1/vms/:id/resize', body: HostVmResizeBody, response: HostVmResized },
   deleteVm: { method: 'DELETE', path: '/v1/vms/:id', query: HostFenceQuery, response: Type.Object({}) },
   /** Of a running VM (host-network.ts). */
   setVmNetwork: {
@@ -309,6 +339,17 @@ export const HOST_ROUTES = {
   collectSnapshots: { method: 'POST', path: '/v1/snapshots/collect', response: HostSnapshotsCollected },
   listBases: { method: 'GET', path: '/v1/bases', response: HostBases },
   prepareBase: { method: 'POST', path: '/v1/bases', body: HostBaseBody, response: HostBasePrepared },
+  startBuild: {
+    method: 'PUT',
+    path: '/v1/builds/:id',
+    body: HostBuildBody,
+    bodyMaxBytes: HOST_BUILD_BODY_MAX_BYTES,
+    response: HostBuild,
+  },
+  getBuild: { method: 'GET', path: '/v1/builds/:id', response: HostBuild },
+  readBuildLog: { method: 'GET', path: '/v1/builds/:id/log', query: HostBuildLogQuery, response: HostBuildLog },
+  cancelBuild: { method: 'POST', path: '/v1/builds/:id/cancel', body: HostBuildCancelBody, response: HostBuild },
+  deleteBuild: { method: 'DELETE', path: '/v1/builds/:id', response: Type.Object({}) },
   connectToPort: { method: 'POST', path: '/v1/vms/:id/ports/:port' },
   callGuest: { method: '*', path: '/v1/vms/:id/guest/*' },
 } as const satisfies Record<string, HostRoute>

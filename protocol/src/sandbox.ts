@@ -195,7 +195,12 @@ export const SandboxView = Type.Object({
   mem_mib: Type.Integer(),
   disk_mib: Type.Integer(),
   shape: Type.String(),
-  rootfs: Type.String(),
+  rootfs: Type.String({ description: 'As given at the creation: the name of a root filesystem or a template.' }),
+  template_id: Type.Optional(
+    Type.String({
+      description: 'The template it was made from. Names of templates may repeat, so `rootfs` is not enough.',
+    }),
+  ),
   region: Type.String(),
   ingress_enabled: Type.Boolean(),
   ingress_url_template: Type.Optional(

@@ -50,7 +50,7 @@ test('built_at of an unfinished template is null, not absent', () => {
 })
 
 test('a log consists of lines, and a followed one ends with the status', () => {
-  const line = { stream: 'done\n', line: 'done', ts: '2026-01-02T03:04:05.006Z', attempt: 1 }
+  const line = { stream: 'done\n', line: 'done', ts: '2026-01-02T03:04:05.006Z', attempt: 1, number: 1 }
 
   assert.ok(Value.Check(TemplateLogFrame, line))
   assert.ok(Value.Check(TemplateLogFrame, { final: true, status: 'ready' }))

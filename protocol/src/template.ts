@@ -18,6 +18,8 @@ export const TEMPLATE_MOVES = {
 export type TemplateMove = keyof typeof TEMPLATE_MOVES
 
 export const DOCKERFILE_MAX_BYTES = 64 * 1024
+/** A build that was interrupted by the service is tried again. Errors in the Dockerfile are not. */
+export const TEMPLATE_ATTEMPTS_MAX = 3
 /** Concurrent builds per user. The next one gets a 429. */
 export const TEMPLATE_BUILDS_MAX_DEFAULT = 2
 /** Does not include packing the result. */
@@ -36,6 +38,7 @@ export const TemplateCreateBody = Type.Object({
     description: 'Dockerfile of at most 64 KiB with one FROM and without COPY or ADD.',
   }),
   base: optionalNull(Type.String({ description: 'Ignored. The base is taken from FROM.' })),
+  no_cache: optionalNull(Type.Boolean({ description: 'Run every step again, even if its result is cached.' })),
 })
 export type TemplateCreateBody = Static<typeof TemplateCreateBody>
 
@@ -58,6 +61,7 @@ export const TemplateView = Type.Object({
   ext4_size_bytes: Type.Integer({ description: 'Size of the built root filesystem; 0 until it is built.' }),
   created_at: Timestamp,
   built_at: Type.Union([Timestamp, Type.Null()], { description: 'Null until it is built.' }),
+  failure_reason: Type.Optional(Type.String({ description: 'Why the build failed. Present only if it did.' })),
   dockerfile: Type.Optional(Type.String({ description: 'Present only with include=dockerfile.' })),
 })
 export type TemplateView = Static<typeof TemplateView>
@@ -84,6 +88,12 @@ export const TemplateLogsQuery = Type.Object({
   attempt: Type.Optional(
     Type.Integer({ minimum: 0, description: 'Only this build attempt. Defaults to 0: all attempts.' }),
   ),
+  after: Type.Optional(
+    Type.Integer({
+      minimum: 0,
+      description: 'Only lines with a higher `number`, to continue after a lost connection. Defaults to 0: all lines.',
+    }),
+  ),
 })
 export type TemplateLogsQuery = Static<typeof TemplateLogsQuery>
 
@@ -92,6 +102,7 @@ export const TemplateLogLine = Type.Object({
   line: Type.String({ description: 'The output without its line ending.' }),
   ts: Timestamp,
   attempt: Type.Integer({ minimum: 1 }),
+  number: Type.Integer({ minimum: 1, description: 'Position in the log of all attempts.' }),
 })
 export type TemplateLogLine = Static<typeof TemplateLogLine>
 

@@ -54,6 +54,7 @@ const TemplateStatusData = Type.Object({
   name: Type.String(),
   template_id: TemplateId,
   status: Type.Enum([...TEMPLATE_STATUSES, 'destroyed']),
+  failure_reason: Type.Optional(Type.String()),
 })
 
 /**

@@ -7,6 +7,7 @@ import { netnsName, netnsPath } from '../../../host-agent/src/net/names.ts'
 import { renderSlotPolicy } from '../../../host-agent/src/net/netd/nft/slot-policy.ts'
 import { compilePolicy } from '../../../host-agent/src/net/policy.ts'
 import { SHOP } from '../../../host-agent/src/net/testing/internet-names.ts'
+import { MACHINE } from '../../../host-agent/src/net/testing/machine.ts'
 import { renderClientHello, toRecords } from '../../../host-agent/src/net/testing/render-client-hello.ts'
 import { CIDR, TestNetwork, withRules } from '../../../host-agent/src/net/testing/test-network.ts'
 import { RESOLVE, SEND } from './guest-programs.ts'
@@ -16,7 +17,7 @@ import { NamespaceGuest, runNode } from './namespace-guest.ts'
 const POOL = 8
 const SENT_BYTES = 100_000_000
 const QUERIES = 50
-const SETTINGS = { cidr: CIDR, privateCidrs: [] }
+const SETTINGS = { cidr: CIDR, privateCidrs: [], machine: MACHINE }
 const DEFAULT_POLICY = compilePolicy(HOST_NETWORK_DEFAULT, SETTINGS)
 const UNMETERED = { ...HOST_NETWORK_DEFAULT.bandwidth, quota_bytes: -1 }
 const ADDRESSES = Array.from({ length: 1_000 }, (_, i) => `203.${i >> 8}.${i & 255}.0/24${i % 2 === 0 ? '' : ':443'}`)

@@ -14,7 +14,7 @@ import type { Api } from '../vm/api.ts'
 import { instance, SMALL } from '../vm/instance.ts'
 
 const PORT = 8000
-const BODY = 'x'.repeat(1_000)
+export const BODY = 'x'.repeat(1_000)
 const CONNECTIONS = 16
 const SLICE_MS = 500
 const WARM_UP_MS = 2_000
@@ -61,7 +61,7 @@ export const ingressTripRow: Row = {
 }
 
 /** Where requests are sent, and their Host header. */
-type Target = { host: string; port: number; name: string }
+export type Target = { host: string; port: number; name: string }
 
 async function withServer(
   run: Run,
@@ -90,7 +90,7 @@ async function createServer(run: Run, api: Api): Promise<{ id: string; ingress: 
   return { id, ingress, direct: { host: ip, port: PORT, name: 'sandbox' } }
 }
 
-async function measureRate(run: Run, ours: Target, baseline: Target): Promise<Measurement> {
+export async function measureRate(run: Run, ours: Target, baseline: Target): Promise<Measurement> {
   for (const target of [ours, baseline]) await sendLoad(run, target, WARM_UP_MS)
   let [ok, failed] = [0, 0]
   const measureSlice = async (target: Target) => {
@@ -128,7 +128,7 @@ async function requestMany(run: Run, target: Target): Promise<Timed[]> {
 }
 
 /** Requests fail until the server in the guest listens. */
-async function waitUntilServed(run: Run, target: Target): Promise<void> {
+export async function waitUntilServed(run: Run, target: Target): Promise<void> {
   for (;;) {
     run.signal.throwIfAborted()
     const socket = await connect(target)

@@ -41,6 +41,12 @@ export class Api {
 
   post = <Data = Sandbox>(path: string, body?: Json): Promise<Data> => this.#json('POST', path, body)
 
+  send = <Data>(method: string, path: string): Promise<Data> => this.#json(method, path)
+
+  patch = (id: string, body: Json): Promise<Sandbox> => this.#json('PATCH', `/v1/sandboxes/${id}`, body)
+
+  list = (): Promise<{ data: (Sandbox & { name: string })[] }> => this.#json('GET', '/v1/sandboxes?limit=500')
+
   async putFile(id: string, path: string, body: Buffer | Iterable<Buffer>): Promise<void> {
     const where = `/v1/sandboxes/${id}/files?path=${encodeURIComponent(path)}`
     const response = await this.#request('PUT', where, Buffer.isBuffer(body) ? body : Readable.from(body))
@@ -82,7 +88,7 @@ export class Api {
   }
 
   async deleteAll(): Promise<void> {
-    const { data } = await this.#json<{ data: Sandbox[] }>('GET', '/v1/sandboxes?limit=500')
+    const { data } = await this.list()
     const live = data.filter(({ status }) => status !== 'destroyed' && status !== 'failed')
     await Promise.all(live.map(({ id }) => this.delete(id)))
   }

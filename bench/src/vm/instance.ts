@@ -114,9 +114,12 @@ function renderEnv(dataDir: string, more: Readonly<Record<string, string>> = {})
     WARREN_METRICS_PORT: '0',
     WARREN_INGRESS_PORT: '0',
     WARREN_RATE_LIMIT: '0',
+    // Tests and measurements create users on machines without KVM.
+    WARREN_ALLOW_TCG_TENANTS: 'yes',
     WARREN_INGRESS_RATE_LIMIT: '0',
     WARREN_BACKGROUND_IMAGES: 'none',
     WARREN_PREPARE_SHAPES: 'none',
+    WARREN_GATEWAY: 'off',
     // As under npm: Warren then stops when its parent process changes, which happens when the bench is killed.
     npm_lifecycle_event: 'bench',
     ...more,

@@ -8,9 +8,10 @@
  * If the database is unreachable, entries wait in memory, and `record` does not fail: the call itself has already happened.
  */
 import type { Log } from '@warren/kit/log'
+import { watchPool } from '@warren/kit/postgres/connection'
 import type { Selectable } from 'kysely'
 import pg from 'pg'
-import { type Database, watchPool } from '../db/connect.ts'
+import type { Database } from '../db/connect.ts'
 import type { Tables } from '../db/schema.ts'
 
 export type NewAuditEntry = Selectable<Tables['audit_log']>

@@ -50,8 +50,12 @@ async function recordResponse(
   return payload
 }
 
-/** Called when a connection is upgraded (http/upgrade.ts). `code` is for something that the owner should notice. */
+/**
+ * Called when a connection is upgraded (http/upgrade.ts). `code` is for something that the owner should notice.
+ * Connections of the plan `internal` are requests of visitors to deployed apps (docs/decisions/0040-apps-through-tunnels.md).
+ */
 export function recordUpgrade(deps: Deps, request: FastifyRequest, code?: string): void {
+  if (request.caller?.user.plan === 'internal') return
   const audit = AUDITED_ROUTES[`${request.method} ${request.routeOptions.url}`]
   if (audit === undefined || audit === 'unrecorded') return
   void deps.audit.record(entryOf(deps, audit, request, { status: 101, code }))

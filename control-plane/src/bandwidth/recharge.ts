@@ -11,7 +11,9 @@ import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { pushNetworks, raiseRevisions } from '../networks/host-network.ts'
-import { type LockedUser, lockUser } from '../users/caps.ts'
+import type { LockedUser } from '../users/caps.ts'
+import { withLockedUser } from '../users/locked.ts'
+import { isCharged } from '../users/plans.ts'
 import { emitting } from '../webhooks/emit.ts'
 import { getBandwidth, viewBandwidth } from './get.ts'
 
@@ -25,8 +27,7 @@ export async function rechargeBandwidth(
   { add_bytes }: RechargeBody,
   commit?: Commit,
 ): Promise<BandwidthView> {
-  const row = await deps.db.transaction().execute(async (tx) => {
-    const user = await lockUser(tx, sandbox.user_id)
+  const row = await withLockedUser(deps.db, sandbox.user_id, async (tx, user) => {
     const found = await tx
       .selectFrom('sandboxes')
       .selectAll()
@@ -45,7 +46,7 @@ export async function rechargeBandwidth(
 /** An unmetered sandbox has no quota to add to, so it is not charged. */
 async function charge(deps: Deps, tx: Tx, row: SandboxRow, user: LockedUser, addBytes: number): Promise<SandboxRow> {
   if (row.bandwidth_quota_bytes === BANDWIDTH_UNMETERED) return row
-  const credits = user.plan === 'local' ? 0 : Math.ceil(addBytes / GIB) * deps.config.rechargeCreditsPerGib
+  const credits = isCharged(user.plan) ? Math.ceil(addBytes / GIB) * deps.config.rechargeCreditsPerGib : 0
   if (credits * MICRO_PER_CREDIT > user.credit_micro && credits > 0) {
     throw failure('insufficient_credit', `insufficient credit, this recharge costs ${credits}`)
   }

@@ -36,7 +36,7 @@ test('a plan allows the shapes up to its largest', () => {
     PLAN_NAMES.map((plan) => [plan, SHAPES.filter((shape) => allowsShape(planLimits(plan), shape.id)).length]),
   )
 
-  assert.deepEqual(allowed, { local: 11, free: 4, beginner: 8, pro: 10, enterprise: 11 })
+  assert.deepEqual(allowed, { local: 11, internal: 11, free: 4, beginner: 8, pro: 10, enterprise: 11 })
   assert.equal(allowsShape(planLimits('local'), 's-1024vcpu'), false)
 })
 

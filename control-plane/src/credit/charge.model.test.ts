@@ -29,6 +29,8 @@ const RUNS = Number(process.env.WARREN_PROPERTY_RUNS ?? 1)
 /** A kill takes seconds, the other steps take milliseconds. */
 const STEPS_PER_KILL = 9
 const START_MICRO = 500_000_000
+/** Of plan pro. */
+const LARGEST_DISK_MIB = 51_200
 
 const clocked = await createClockedApp({ host: { memMib: 100_000_000 }, startWorker: false })
 const { deps, user, create, send, advance, time } = clocked
@@ -201,13 +203,14 @@ async function ask(model: Model, verb: 'pause' | 'resume', { id }: SandboxModel)
   return status === 202
 }
 
-/** What a resize does to the row. */
 async function resize(model: Model, n: number): Promise<void> {
   const sandbox = pick(model, 'running', n)
-  if (!sandbox) return
+  if (!sandbox || sandbox.diskMib === LARGEST_DISK_MIB) return
+  const disk_mib = sandbox.diskMib + 10_240
+  const { status, body } = await send('POST', `/v1/sandboxes/${sandbox.id}/resize`, model.owner, { disk_mib })
+  assert.equal(status, 200, JSON.stringify(body))
   setStatus(model, sandbox, 'running')
-  sandbox.diskMib += 10_240
-  await sql`update sandboxes set disk_mib = ${sandbox.diskMib} where id = ${sandbox.id}`.execute(deps.db)
+  sandbox.diskMib = disk_mib
 }
 
 async function destroy(model: Model, n: number): Promise<void> {
@@ -236,7 +239,7 @@ async function killOne(model: Model, { which, seconds, afterMs }: Kill): Promise
   if (verb) await ask(model, verb, sandbox)
   else await advance(seconds)
 
-  if (point !== 'any moment') await worker.ended
+  if (point !== 'any moment') await until(() => worker.hasEnded(), `the process reaches ${point}`, 60_000)
   else await passTime(afterMs, 'the moment of the kill is the input of the test')
   await worker.kill()
   await until(noStatementRuns, 'the database has ended what the process began')

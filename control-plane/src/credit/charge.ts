@@ -11,9 +11,9 @@
  * The sweep charges a user when the oldest charge is `chargeSeconds` ago. Then, if there is no credit left, it pauses the
  * running sandboxes. A pause that fails is attempted again with the next charge.
  *
- * Intervals on the plan `local` are not billable: when they have ended they are marked as settled, without entries. When
- * the plan of a user changes, a trigger splits the open intervals, so usage is charged by the plan of its time. An
- * interval that was opened at the same moment may have missed that, so each charge repeats it.
+ * Intervals on the plans `local` and `internal` are not billable: when they have ended they are marked as settled, without
+ * entries. When the plan of a user changes, a trigger splits the open intervals, so usage is charged by the plan of its time.
+ * An interval that was opened at the same moment may have missed that, so each charge repeats it.
  */
 import { crashPoint } from '@warren/kit/crash-point'
 import { type RawBuilder, sql } from 'kysely'
@@ -68,7 +68,7 @@ async function listDueUsers(deps: Deps): Promise<string[]> {
 export const dueUsers = (chargeSeconds: number) => sql<{ user_id: string }>`select i.user_id
   from usage_intervals i join users u on u.id = i.user_id
   where not i.settled and i.charged_until <= now() - make_interval(secs => ${chargeSeconds})
-    and (i.billable or i.ended_at is not null or u.plan <> 'local')
+    and (i.billable or i.ended_at is not null or is_charged(u.plan))
   group by i.user_id order by min(i.charged_until)`
 
 /** The intervals of the user that are used beyond what has been charged, locked. */

@@ -3,7 +3,7 @@ import type { CreditView } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Deps } from '../deps.ts'
 import { renderTime } from '../sandboxes/view.ts'
-import type { PlanName } from '../users/plans.ts'
+import { isCharged, type PlanName } from '../users/plans.ts'
 import { microsecondsBetween, pricesOf, renderPrice, unitsPerMicro, unitsPerMicrosecond } from './price.ts'
 
 type Row = {
@@ -34,7 +34,7 @@ export async function getCredit(deps: Deps, userId: string): Promise<CreditView>
       now() as now
     from users u, used where u.id = ${userId}`.execute(deps.db)
   const row = rows[0]!
-  const charged = row.plan !== 'local'
+  const charged = isCharged(row.plan)
   return {
     balance_micro: row.balance,
     pending_micro: charged ? row.pending : 0,

@@ -22,7 +22,7 @@ export async function noteLowCredit(
   const wasEnough = beforeMicro >= lowMicro
   const { rows } = await sql<LowCredit & { is_low: boolean }>`
     update users set credit_low_at = case when credit_micro < ${lowMicro} then now() end
-    where id = ${userId} and plan <> 'local'
+    where id = ${userId} and is_charged(plan)
       and case when credit_micro < ${lowMicro} then credit_low_at is null or ${wasEnough}::boolean
         else credit_low_at is not null end
     returning id, name, credit_micro as balance_micro, credit_low_at is not null as is_low`.execute(tx)

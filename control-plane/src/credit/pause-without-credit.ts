@@ -2,6 +2,7 @@
 import type { Deps } from '../deps.ts'
 import { beginPause } from '../sandboxes/pause.ts'
 import { lockUser } from '../users/caps.ts'
+import { isCharged } from '../users/plans.ts'
 
 export const CREDIT_PAUSE_REASON = 'credit: the account has no credit left'
 
@@ -10,7 +11,7 @@ export async function pauseWithoutCredit(deps: Deps, userId: string): Promise<vo
   if (!deps.config.creditPause) return
   const ids = await deps.db.transaction().execute(async (tx) => {
     const user = await lockUser(tx, userId)
-    if (user.plan === 'local' || user.credit_micro > 0) return []
+    if (!isCharged(user.plan) || user.credit_micro > 0) return []
     const running = await tx
       .selectFrom('sandboxes')
       .select('id')

@@ -9,6 +9,7 @@ import type {
   HostImage,
   HostStatus,
   SandboxStatus,
+  TemplateStatus,
   WebhookAction,
 } from '@warren/protocol'
 import type { ColumnType, Generated, GeneratedAlways, Insertable, Selectable } from 'kysely'
@@ -83,6 +84,7 @@ export type Tables = {
     address_cursor: Generated<number>
     images: ColumnType<HostImage[], string | undefined, string>
     draining: Generated<boolean>
+    accel: 'kvm' | 'tcg' | null
   }
   sandboxes: {
     id: string
@@ -122,6 +124,52 @@ export type Tables = {
     generation: number | null
     auto_resume: Generated<boolean>
     bandwidth_used_bytes: Generated<number>
+    template_id: string | null
+  }
+  templates: {
+    id: string
+    user_id: string
+    name: string
+    status: TemplateStatus
+    base: string
+    image: string
+    base_env: ColumnType<Record<string, string>, string, never>
+    dockerfile: string
+    no_cache: boolean
+    env: ColumnType<Record<string, string>, string, never>
+    attempt: Generated<number>
+    attempt_started_at: Date | null
+    host_id: string | null
+    ip: string | null
+    reserved_mib: Generated<number>
+    ext4_size_bytes: Generated<number>
+    min_disk_mib: Generated<number>
+    failure_reason: string | null
+    audit_id: string | null
+    created_at: CreatedAt
+    built_at: Date | null
+    deleted_at: Date | null
+  }
+  template_attempts: {
+    template_id: string
+    attempt: number
+    host_id: string
+    started_at: Generated<Date>
+    ended_at: Date | null
+    failure: string | null
+    failure_reason: string | null
+    steps_cached: number | null
+    steps_run: number | null
+  }
+  sandbox_resizes: {
+    sandbox_id: string
+    disk_mib: number
+    owner: string | null
+    audit_id: string | null
+    caller: string | null
+    key: string | null
+    attempts: Generated<number>
+    retry_at: Generated<Date>
   }
   networks: {
     id: string
@@ -264,4 +312,6 @@ export type UserRow = Selectable<Tables['users']>
 export type HostRow = Selectable<Tables['hosts']>
 export type WebhookEndpointRow = Selectable<Tables['webhook_endpoints']>
 export type WebhookDeliveryRow = Selectable<Tables['webhook_deliveries']>
+export type TemplateRow = Selectable<Tables['templates']>
+export type ResizeRow = Selectable<Tables['sandbox_resizes']>
 export type NetworkRow = Selectable<Tables['networks']>

@@ -37,10 +37,13 @@ const PLACEHOLDERS: Record<string, string> = {
   path: '/root/hello.txt',
 }
 
+/** What `id` means after the first part of the path, if not a sandbox. */
+const ID_PLACEHOLDERS: Record<string, string> = { networks: 'NETWORK_ID', templates: 'TEMPLATE_ID' }
+
 function renderPath({ path, query }: SampleOperation): string {
-  const isNetwork = path.startsWith('/v1/networks/')
+  const [, , resource = ''] = path.split('/')
   const fill = (name: string) =>
-    isNetwork && name === 'id' ? 'NETWORK_ID' : (PLACEHOLDERS[name] ?? name.toUpperCase())
+    (name === 'id' ? ID_PLACEHOLDERS[resource] : undefined) ?? PLACEHOLDERS[name] ?? name.toUpperCase()
   const search = query.map((name) => `${name}=${fill(name)}`).join('&')
   return path.replace(/\{(\w+)\}/g, (_, name: string) => fill(name)) + (search === '' ? '' : `?${search}`)
 }
@@ -237,7 +240,7 @@ const indent = (text: string): string => text.replace(/^/gm, '    ')
 
 /** A JSON value as an object literal: names without quotes, strings in single ones. */
 function renderTypescript(value: unknown): string {
-  if (typeof value === 'string') return `'${value.replaceAll('\\', '\\\\').replaceAll("'", "\\'")}'`
+  if (typeof value === 'string') return `'${value.replace(/[\\']/g, '\\$&').replaceAll('\n', '\\n')}'`
   if (Array.isArray(value)) return `[${value.map(renderTypescript).join(', ')}]`
   if (typeof value !== 'object' || value === null) return String(value)
   return `{ ${Object.entries(value)

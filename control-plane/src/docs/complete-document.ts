@@ -30,6 +30,7 @@ const TAGS: Tag[] = [
   { name: 'access tokens', description: 'Credentials that open one sandbox only.' },
   { name: 'network', description: 'Egress rules, private networks and bandwidth.' },
   { name: 'disk', description: 'Disks of a sandbox.' },
+  { name: 'template', description: 'Root file systems that you build from Dockerfiles.' },
   { name: 'catalog', description: 'Shapes and root file systems for new sandboxes.' },
   { name: 'webhook', description: 'Endpoints that are notified of events, and their deliveries.' },
   { name: 'metrics', description: 'What sandboxes use, one by one and all of an account.' },

@@ -1,6 +1,11 @@
 /** Client of a host agent (protocol/src/host-api.ts). Responses are checked against their schemas. */
 import type { ClientHttp2Stream, IncomingHttpHeaders, IncomingHttpStatusHeader } from 'node:http2'
 import {
+  HostBuild,
+  type HostBuildBody,
+  type HostBuildCancelBody,
+  HostBuildLog,
+  type HostBuildLogQuery,
   HostFailure,
   type HostGuestRoute,
   HostMetrics,
@@ -16,6 +21,8 @@ import {
   HostVmNetworkReport,
   type HostVmPauseBody,
   HostVmPaused,
+  type HostVmResizeBody,
+  HostVmResized,
   type HostVmResumeBody,
   HostVmResumed,
   HostVmSeries,
@@ -39,6 +46,11 @@ const FORK_TIMEOUT_MS = 20_000
 const NETWORK_TIMEOUT_MS = 5_000
 /** The host answers without its guests. Callers see zeros instead of waiting longer. */
 const METRICS_TIMEOUT_MS = 2_000
+
+/** Time to write a record, or to read one. */
+const BUILD_TIMEOUT_MS = 10_000
+/** Time to stop the QEMU process of a build, or a step of packing that cannot be interrupted, and to remove what it left. */
+const BUILD_CANCEL_TIMEOUT_MS = 60_000
 
 /** The host waits up to 5 s for a port to accept. */
 const PORT_TIMEOUT_MS = 7_000
@@ -99,6 +111,9 @@ export function createHostClient(address: string) {
     forkVm: (id: string, body: HostVmForkBody, signal?: AbortSignal): Promise<HostVmForked> =>
       request('POST', `/v1/vms/${id}/forks`, HostVmForked, { ms: FORK_TIMEOUT_MS, signal }, body),
 
+    resizeVm: (id: string, body: HostVmResizeBody, signal?: AbortSignal): Promise<HostVmResized> =>
+      request('POST', `/v1/vms/${id}/resize`, HostVmResized, { ms: body.limit_ms + GRACE_MS, signal }, body),
+
     putNetwork: (id: string, body: HostVmNetworkBody, signal?: AbortSignal): Promise<HostVmNetworkApplied> =>
       request('PUT', `/v1/vms/${id}/network`, HostVmNetworkApplied, { ms: NETWORK_TIMEOUT_MS, signal }, body),
 
@@ -116,6 +131,25 @@ export function createHostClient(address: string) {
 
     async deleteVm(id: string, fence: number, signal?: AbortSignal): Promise<void> {
       await request('DELETE', `/v1/vms/${id}?fence=${fence}`, EMPTY, { ms: DELETE_TIMEOUT_MS, signal })
+    },
+
+    startBuild: (id: string, body: HostBuildBody, signal?: AbortSignal): Promise<HostBuild> =>
+      request('PUT', `/v1/builds/${id}`, HostBuild, { ms: BUILD_TIMEOUT_MS, signal }, body),
+
+    getBuild: (id: string, signal?: AbortSignal): Promise<HostBuild> =>
+      request('GET', `/v1/builds/${id}`, HostBuild, { ms: BUILD_TIMEOUT_MS, signal }),
+
+    readBuildLog: (id: string, query: HostBuildLogQuery, signal?: AbortSignal): Promise<HostBuildLog> => {
+      const { after, wait_ms = 0 } = query
+      const path = `/v1/builds/${id}/log?after=${after}&wait_ms=${wait_ms}`
+      return request('GET', path, HostBuildLog, { ms: wait_ms + BUILD_TIMEOUT_MS, signal })
+    },
+
+    cancelBuild: (id: string, body: HostBuildCancelBody, signal?: AbortSignal): Promise<HostBuild> =>
+      request('POST', `/v1/builds/${id}/cancel`, HostBuild, { ms: BUILD_CANCEL_TIMEOUT_MS, signal }, body),
+
+    async deleteBuild(id: string, signal?: AbortSignal): Promise<void> {
+      await request('DELETE', `/v1/builds/${id}`, EMPTY, { ms: BUILD_CANCEL_TIMEOUT_MS, signal })
     },
 
     /**

@@ -51,11 +51,12 @@ async function watchHost(deps: Deps, address: string): Promise<void> {
 
 export async function recordHost(db: Db, state: HostState, address: string): Promise<void> {
   const ready = state.images.filter((image) => image.state === 'ready').map((image) => image.name)
-  await sql`insert into hosts (id, region, status, mem_mib, cidr, address, images, rootfses)
+  await sql`insert into hosts (id, region, status, mem_mib, cidr, address, images, rootfses, accel)
     values (${state.id}, ${state.region}, 'active', ${state.mem_mib}, ${state.cidr}, ${address},
-      ${JSON.stringify(state.images)}, ${ready})
+      ${JSON.stringify(state.images)}, ${ready}, ${state.accel})
     on conflict (id) do update set region = excluded.region, cidr = excluded.cidr, address = excluded.address,
-      images = excluded.images, rootfses = excluded.rootfses, seen_at = now(),
+      images = excluded.images, rootfses = excluded.rootfses, accel = excluded.accel,
+      seen_at = now(),
       -- A machine that lost memory is full, not overcommitted.
       mem_mib = greatest(excluded.mem_mib, hosts.reserved_mib),
       status = case when hosts.draining or hosts.status = 'draining' then 'draining' else 'active' end`.execute(db)
@@ -72,7 +73,8 @@ async function updateImageCatalog(db: Db): Promise<void> {
     select distinct image.name, 'Imported by the operator', true,
       'warren images import <oci-reference or tarball> --name ' || image.name, ${OPERATOR_IMAGE_POSITION}::integer
     from hosts cross join unnest(hosts.rootfses) as image (name)
-    where not exists (select from rootfs where rootfs.name = image.name)
+    -- Images of templates belong to their owners.
+    where image.name not like 'tpl:%' and not exists (select from rootfs where rootfs.name = image.name)
     on conflict do nothing`.execute(db)
   await sql`update rootfs set enabled = not enabled
     where enable_with is not null and enabled <> exists (select from hosts where rootfs.name = any (rootfses))`.execute(

@@ -3,13 +3,14 @@
  * read. Ownership of the sandbox is checked next (load-own-sandbox.ts). Public routes ignore credentials, even ones that
  * are not valid.
  */
+
+import { clientNetwork } from '@warren/kit/client-network'
 import { Failure, failure, notFound } from '@warren/kit/failure'
+import { RateLimiter } from '@warren/kit/rate-limit'
 import type { FastifyInstance, FastifyReply, FastifyRequest } from 'fastify'
 import type { Deps } from '../deps.ts'
 import { authenticate, authorize } from './auth.ts'
 import { type Access, type Caller, callerKey } from './caller.ts'
-import { clientNetwork } from './client-network.ts'
-import { RateLimiter } from './rate-limit.ts'
 import { discardBody } from './refused-body.ts'
 
 /**
@@ -29,7 +30,7 @@ export function addAccessControl(app: FastifyInstance, deps: Deps): void {
 
   const admit = (request: FastifyRequest, reply: FastifyReply, caller: Caller, access: Access, url: string) => {
     request.caller = caller
-    countRequest(callerKey(caller))
+    if (caller.user.plan !== 'internal') countRequest(callerKey(caller))
     authorize(caller, access, { url, sandboxId: sandboxIdOf(request, url) })
     if (caller.kind === 'token') abortWhenRevoked(deps, request, reply, caller.tokenHash)
   }

@@ -3,9 +3,9 @@
  * them.
  */
 import { Failure, Fault } from '@warren/kit/failure'
+import { isDatabaseUnreachable, isUnstorableText } from '@warren/kit/postgres/connection'
 import type { ErrorEnvelope, FailEnvelope } from '@warren/protocol'
 import type { FastifyError } from 'fastify'
-import { isDatabaseUnreachable, isUnstorableText } from '../db/connect.ts'
 import { validationFields } from './validation.ts'
 
 export type RenderedError = {

@@ -61,6 +61,22 @@ export async function storeResponse(db: Db | Tx, claim: Claim, status: number, p
   claim.stored = true
 }
 
+/**
+ * For a request that fails although its operation continues: the key is retained, so that the operation can store the response
+ * when it ends. A repetition before that runs again.
+ */
+export async function detachKey(db: Db | Tx, claim: Claim): Promise<void> {
+  await rowOf(db.updateTable('idempotency_keys').set({ owner: 'none' }), claim)
+    .where('status', 'is', null)
+    .execute()
+}
+
+/** Whether the operation has stored its response since the request began. */
+export async function hasResponse(db: Db | Tx, claim: Claim): Promise<boolean> {
+  const row = await rowOf(db.selectFrom('idempotency_keys').select('status'), claim).executeTakeFirst()
+  return row !== undefined && row.status !== null
+}
+
 /** For a response that contains a secret. */
 export function storeSecretResponse(deps: Deps, tx: Tx, claim: Claim, status: number, payload: string): Promise<void> {
   return storeResponse(tx, claim, status, deps.secrets.seal(responsePlace(claim.caller, claim.key), payload))

@@ -1,12 +1,12 @@
 /** Limits how many connections to the API one address may have open. The operator's own proxies are exempt. */
 import type { Server } from 'node:http'
 import type { Socket } from 'node:net'
+import { clientNetwork } from '@warren/kit/client-network'
+import { ConnectionsPerAddress } from '@warren/kit/connections-per-address'
 import { failure } from '@warren/kit/failure'
+import { createTrustedProxyCheck } from '@warren/kit/trusted-proxies'
 import type { Deps } from '../deps.ts'
-import { clientNetwork } from './client-network.ts'
-import { ConnectionsPerAddress } from './connections-per-address.ts'
 import { refuseConnection } from './refuse-connection.ts'
-import { createTrustedProxyCheck } from './trusted-proxies.ts'
 
 export function limitConnections(server: Server, deps: Deps): void {
   const { connectionsPerAddress, trustedProxies } = deps.config

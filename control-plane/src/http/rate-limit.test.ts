@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { RateLimiter } from '@warren/kit/rate-limit'
 import { createTestApp } from '../testing/app.ts'
-import { RateLimiter } from './rate-limit.ts'
 
 const MINUTE = 60_000
 const take = (limiter: RateLimiter, times: number, nowMs: number, key = 'ada') =>

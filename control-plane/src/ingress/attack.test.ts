@@ -5,12 +5,12 @@ import http, { type IncomingMessage } from 'node:http'
 import net, { type Socket } from 'node:net'
 import { after, test } from 'node:test'
 import tls from 'node:tls'
+import { PROXY_LIMITS } from '@warren/kit/http-proxy/client-connections'
 import { until } from '@warren/kit/testing/until'
-import { INGRESS_LIMITS } from './client-connections.ts'
 import { createTestIngress, hostnameOf, readAll, serve, serveRaw } from './testing.ts'
 
 /** Short timeouts for the tests about them; the other tests do not come near them. */
-const LIMITS = { ...INGRESS_LIMITS, firstByteMs: 1_500, handshakeMs: 1_500, headMs: 1_500, connectionsPerAddress: 60 }
+const LIMITS = { ...PROXY_LIMITS, firstByteMs: 1_500, handshakeMs: 1_500, headMs: 1_500, connectionsPerAddress: 60 }
 const { ingress, ca, requestTo, newSandbox, sendRaw, metric } = await createTestIngress({}, LIMITS)
 
 const received: { method: string; url: string; headers: IncomingMessage['headers']; body: string }[] = []

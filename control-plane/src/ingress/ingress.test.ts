@@ -8,11 +8,11 @@ import { networkInterfaces } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
 import tls from 'node:tls'
+import { openLocalAuthority, openProvidedCertificate, SIGNATURES_PER_MINUTE } from '@warren/kit/http-proxy/certificates'
+import { issueAuthority, issueServer, newKeys } from '@warren/kit/http-proxy/issue-certificate'
 import { until } from '@warren/kit/testing/until'
 import { ulid } from '@warren/protocol'
 import { WebSocket, WebSocketServer } from 'ws'
-import { openLocalAuthority, openProvidedCertificate, SIGNATURES_PER_MINUTE } from './certificates.ts'
-import { issueAuthority, issueServer, newKeys } from './issue-certificate.ts'
 import { createTestIngress, hostnameOf, readAll, serve } from './testing.ts'
 
 const { host, ingress, ca, folder, owner, requestTo, newSandbox, waitForStatus, send } = await createTestIngress()

@@ -7,10 +7,10 @@ import net, { type AddressInfo, type Socket } from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
+import type { ProxyLimits } from '@warren/kit/http-proxy/client-connections'
 import { until } from '@warren/kit/testing/until'
 import type { Config } from '../config.ts'
 import { createHostedApp } from '../testing/with-host.ts'
-import type { IngressLimits } from './client-connections.ts'
 import { startIngress } from './start.ts'
 
 export type TestRequest = {
@@ -23,7 +23,7 @@ export type TestRequest = {
 export type TestResponse = { status: number; headers: http.IncomingHttpHeaders; body: Buffer }
 export type Program = http.Server & { port: number; connections: number }
 
-export async function createTestIngress(config: Partial<Config> = {}, limits?: IngressLimits) {
+export async function createTestIngress(config: Partial<Config> = {}, limits?: ProxyLimits) {
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-ingress-'))
   after(() => rm(folder, { recursive: true, force: true }))
   const hosted = await createHostedApp({

@@ -1,12 +1,12 @@
 /** Finds the sandbox behind a request, makes sure that it is running, and connects to a port of it. */
 import type { ClientHttp2Stream } from 'node:http2'
 import { Failure, Fault } from '@warren/kit/failure'
+import { ProxyError } from '@warren/kit/http-proxy/error'
 import { isTerminal } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { ensureRunning } from '../guest/ensure-running.ts'
 import { HostError } from '../hosts/host-error.ts'
-import { IngressError } from './error.ts'
 import type { Target } from './hostname.ts'
 
 /** `version` is that of the sandbox's row. A connection opened under another version is not reused for this request. */
@@ -16,7 +16,7 @@ export async function resolveUpstream(deps: Deps, target: Target, signal: AbortS
   for (;;) {
     const found = await deps.loaders.sandboxVersion(target.id)
     // The same response for all cases, so that it does not reveal whether a sandbox exists.
-    if (!found || !isReachable(found.row)) throw new IngressError(404, 'Nothing is served here.')
+    if (!found || !isReachable(found.row)) throw new ProxyError(404, 'Nothing is served here.')
     const { row, version } = found
     if (row.status === 'running') return { ...target, hostId: row.host_id, version }
     await waitUntilRunning(deps, row, signal)
@@ -34,9 +34,9 @@ export async function connectUpstream(
   } catch (error) {
     if (!(error instanceof HostError)) throw error
     if (error.code === 'port_closed') {
-      throw new IngressError(502, `No program listens on port ${port} of this sandbox.`, { cause: error })
+      throw new ProxyError(502, `No program listens on port ${port} of this sandbox.`, { cause: error })
     }
-    throw new IngressError(503, 'This sandbox cannot be reached at the moment.', { cause: error })
+    throw new ProxyError(503, 'This sandbox cannot be reached at the moment.', { cause: error })
   }
 }
 
@@ -47,6 +47,6 @@ async function waitUntilRunning(deps: Deps, row: SandboxRow, signal: AbortSignal
     await ensureRunning(deps, row, signal)
   } catch (error) {
     if (!(error instanceof Failure || error instanceof Fault)) throw error
-    throw new IngressError(503, 'This sandbox is not running.', { cause: error })
+    throw new ProxyError(503, 'This sandbox is not running.', { cause: error })
   }
 }

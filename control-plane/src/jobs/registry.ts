@@ -15,7 +15,10 @@ import { startForkJob } from '../sandboxes/fork.ts'
 import { failOrphanedCreates } from '../sandboxes/orphaned-creates.ts'
 import { pauseJob } from '../sandboxes/pause.ts'
 import { reconcile } from '../sandboxes/reconcile.ts'
+import { finishResizes } from '../sandboxes/resize.ts'
 import { resumeJob } from '../sandboxes/resume.ts'
+import { cleanUpBuilds, deleteOrphanedBuilds } from '../templates/builds/clean-up.ts'
+import { runBuilds } from '../templates/builds/run.ts'
 import { deleteOldDeliveries } from '../webhooks/delete-old.ts'
 import type { Job } from './job.ts'
 import { releaseJobsOfDeadProcesses } from './processes.ts'
@@ -38,4 +41,8 @@ export const SWEEPS: readonly Sweep[] = [
   deleteOldAuditEntries,
   deleteOldDeliveries,
   deleteOldBandwidthHours,
+  finishResizes,
+  runBuilds,
+  cleanUpBuilds,
+  deleteOrphanedBuilds,
 ]

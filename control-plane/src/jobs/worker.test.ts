@@ -1,6 +1,5 @@
 import assert from 'node:assert/strict'
-import { type ChildProcess, fork } from 'node:child_process'
-import { after, test } from 'node:test'
+import { test } from 'node:test'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { sql } from 'kysely'
@@ -8,6 +7,7 @@ import { Type } from 'typebox'
 import { beginMove } from '../sandboxes/move.ts'
 import { createTestApp, createTestDeps } from '../testing/app.ts'
 import { insertSandbox } from '../testing/sandboxes.ts'
+import { startTestProcess } from '../testing/test-process.ts'
 import { slowPauseJob } from '../testing/worker-process.ts'
 import { addJob, defineJob } from './job.ts'
 import { DEAD_AFTER_S, releaseJobsOfDeadProcesses } from './processes.ts'
@@ -15,29 +15,16 @@ import { startWorker } from './worker.ts'
 
 const { deps, user } = await createTestApp()
 const { id: userId } = await user()
-const children: ChildProcess[] = []
-after(() => {
-  for (const child of children) child.kill('SIGKILL')
-})
 
 type WorkerMessage = { ready?: true; began?: string; committed?: string; refused?: string }
 
 async function startProcess(hold: boolean) {
-  const child = fork(new URL('../testing/worker-process.ts', import.meta.url), {
-    // With the variable of the test runner, the child would behave like a test file.
-    env: {
-      ...process.env,
-      NODE_TEST_CONTEXT: undefined,
-      DATABASE_URL: deps.database.url,
-      TEST_HOLD: hold ? 'yes' : 'no',
-    },
-  })
-  children.push(child)
+  const file = new URL('../testing/worker-process.ts', import.meta.url).pathname
+  const { child, receive } = startTestProcess(deps, file, { TEST_HOLD: hold ? 'yes' : 'no' })
   const messages: WorkerMessage[] = []
   child.on('message', (message) => messages.push(message as WorkerMessage))
   const count = (kind: keyof WorkerMessage) => messages.filter((message) => kind in message).length
-  await until(() => count('ready') === 1 || child.exitCode !== null, 'the process is ready')
-  assert.equal(child.exitCode, null, 'the process exited before it was ready; see its output above')
+  await receive((message: WorkerMessage) => message.ready === true, 'the process is ready')
   return { child, count, end: () => child.disconnect() }
 }
 

@@ -7,9 +7,9 @@
  */
 import { EventEmitter } from 'node:events'
 import { setTimeout as delay } from 'node:timers/promises'
+import { watchPool } from '@warren/kit/postgres/connection'
 import { type Runner, run, type WorkerEvents, Logger as WorkerLogger } from 'graphile-worker'
 import pg from 'pg'
-import { watchPool } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import { type Job, runJob } from './job.ts'
 import { HEARTBEAT_MS, removeProcess, writeHeartbeat } from './processes.ts'

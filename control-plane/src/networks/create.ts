@@ -4,7 +4,8 @@ import { type NetworkCreateBody, type NetworkView, newId } from '@warren/protoco
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
-import { checkCaps, checkCredit, lockUser } from '../users/caps.ts'
+import { checkCaps, checkCredit } from '../users/caps.ts'
+import { withLockedUser } from '../users/locked.ts'
 import { NETWORK_CAPS } from './caps.ts'
 import { emittingNetwork } from './emit.ts'
 import { viewNetwork } from './queries.ts'
@@ -18,8 +19,7 @@ export async function createNetwork(
   { name }: NetworkCreateBody,
   commit?: Commit,
 ): Promise<NetworkView> {
-  return deps.db.transaction().execute(async (tx) => {
-    const user = await lockUser(tx, userId)
+  return withLockedUser(deps.db, userId, async (tx, user) => {
     await checkName(tx, userId, name)
     await checkCaps(tx, user, NETWORK_CAPS)
     checkCredit(user, 'create', 'networks')

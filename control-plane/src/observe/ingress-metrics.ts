@@ -1,18 +1,6 @@
 /** Prometheus metrics of the ingress. None has a label per sandbox, because the number of sandboxes is unbounded. */
 import { Counter, Gauge, Histogram, type Registry } from 'prom-client'
 
-export type IngressOutcome =
-  | 'answered'
-  | 'upgraded'
-  | 'bad_request'
-  | 'not_found'
-  | 'misdirected'
-  | 'rate_limited'
-  | 'bad_gateway'
-  | 'not_available'
-  /** The client disconnected before the response. */
-  | 'client_gone'
-
 export type IngressMetrics = ReturnType<typeof createIngressMetrics>
 
 export function createIngressMetrics(registry: Registry) {

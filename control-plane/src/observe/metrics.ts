@@ -35,6 +35,31 @@ export function createMetrics(pool: Pick<pg.Pool, 'totalCount' | 'idleCount' | '
       labelNames: ['outcome'],
       registers: [registry],
     }),
+    templateBuilds: new Counter({
+      name: 'warren_template_builds_total',
+      help: 'Attempts to build a template that have ended',
+      labelNames: ['outcome'],
+      registers: [registry],
+    }),
+    templateBuildSeconds: new Histogram({
+      name: 'warren_template_build_seconds',
+      help: 'Time from the start of the last attempt to the end of a build',
+      labelNames: ['outcome'],
+      buckets: [1, 2.5, 5, 10, 30, 60, 120, 300, 600, 1200, 3600],
+      registers: [registry],
+    }),
+    templateSteps: new Counter({
+      name: 'warren_template_steps_total',
+      help: 'Steps of builds, run or found in the cache',
+      labelNames: ['result'],
+      registers: [registry],
+    }),
+    templatesUnfinished: new Gauge({
+      name: 'warren_templates_unfinished',
+      help: 'Templates that wait for their build or are being built',
+      labelNames: ['status'],
+      registers: [registry],
+    }),
     refused: new Counter({
       name: 'warren_http_refused_total',
       help: 'Requests rejected before they reached a route',

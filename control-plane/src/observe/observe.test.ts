@@ -2,11 +2,14 @@ import assert from 'node:assert/strict'
 import { createServer } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, test } from 'node:test'
+import { Fault } from '@warren/kit/failure'
 import { createLog } from '@warren/kit/log'
 import { until } from '@warren/kit/testing/until'
 import { buildApp } from '../app.ts'
 import { createTestApp, createTestDeps } from '../testing/app.ts'
 import { createTestDatabase } from '../testing/database.ts'
+import { createUser } from '../users/create.ts'
+import { createApiKey } from '../users/keys.ts'
 import { startOperatorServer } from './server.ts'
 import { startTracing } from './tracing.ts'
 
@@ -71,6 +74,32 @@ test('a change is logged with its request id and route; a successful read is not
     lines.map(({ request, route, status }) => ({ request, route, status })),
     [{ request: 'r-1', route: '/things/:id', status: 200 }],
   )
+})
+
+test('an app that does not listen is no warning when the deployment gateway asks it, and one for others', async () => {
+  const lines: { level: number; status?: number }[] = []
+  const destination = { write: (line: string) => lines.push(JSON.parse(line)) }
+  const log = createLog({ name: 't', level: 'info', format: 'json', destination })
+  const own = createTestDeps(await createTestDatabase())
+  const app = await buildApp({ ...own, log })
+  after(() => app.close())
+  app.post('/things/tunnel/:port', { config: { access: 'user' } }, async () => {
+    throw new Fault('upstream_unavailable', 'connection refused')
+  })
+  const ask = async (plan: 'internal' | 'pro') => {
+    const { id } = await createUser(own.db, { name: plan, plan })
+    const { key } = await createApiKey(own.db, id, 'test')
+    return app.inject({ method: 'POST', url: '/things/tunnel/3000', headers: { 'x-api-key': key } })
+  }
+
+  const answers = [await ask('internal'), await ask('pro')]
+
+  assert.deepEqual(
+    answers.map(({ statusCode }) => statusCode),
+    [502, 502],
+  )
+  const levels = lines.filter(({ status }) => status === 502).map(({ level }) => level)
+  assert.deepEqual(levels, [30, 40])
 })
 
 test('traces are sent to the configured endpoint, and nowhere without one', async () => {

@@ -25,7 +25,9 @@ export function observeRequests(app: FastifyInstance, deps: Deps): void {
       status,
       ms: Math.round(reply.elapsedTime * 10) / 10,
     }
-    if (status >= 500) deps.log.warn(line, 'request failed')
+    // The gateway asks apps that are starting until they answer, and passes on requests to those that do not.
+    const isProbe = status === 502 && route.endsWith('/tunnel/:port') && request.caller?.user.plan === 'internal'
+    if (status >= 500 && !isProbe) deps.log.warn(line, 'request failed')
     else deps.log.info(line, 'request')
   })
 }

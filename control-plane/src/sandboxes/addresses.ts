@@ -1,5 +1,5 @@
 /**
- * Allocates addresses for sandboxes from the block of a host. Each search continues where the previous one stopped, so a
+ * Allocates addresses for sandboxes and builds of templates from the block of a host. Each search continues where the previous one stopped, so a
  * released address stays unused for as long as possible. A late packet or a cached name then does not reach another
  * user's sandbox.
  */
@@ -47,6 +47,13 @@ async function findFree(tx: Tx, addresses: string[]): Promise<number | undefined
     .select((eb) => eb.fn<string>('host', ['ip']).as('ip'))
     .where('ip', 'in', addresses)
     .where('status', 'not in', ['destroyed', 'failed'])
+    .unionAll((eb) =>
+      eb
+        .selectFrom('templates')
+        .select((of) => of.fn<string>('host', ['ip']).as('ip'))
+        .where('reserved_mib', '>', 0)
+        .where('ip', 'in', addresses),
+    )
     .execute()
   const taken = new Set(rows.map((row) => row.ip))
   const index = addresses.findIndex((address) => !taken.has(address))

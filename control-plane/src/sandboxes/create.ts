@@ -15,7 +15,9 @@
 import { badField, Failure, unavailable, upstreamUnavailable } from '@warren/kit/failure'
 import { span } from '@warren/kit/span'
 import { type HostVmCreated, type HostVmNetwork, newId, type SandboxCreateBody } from '@warren/protocol'
+import { sql } from 'kysely'
 import { currentAuditId } from '../audit/context.ts'
+import { newQuota } from '../bandwidth/new-quota.ts'
 import type { Tx } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
@@ -23,14 +25,15 @@ import { HostError, type HostErrorCode, statusReason } from '../hosts/host-error
 import type { CallerUser } from '../http/caller.ts'
 import { getHostNetwork, pushNetworkIfChanged, pushPeerNetworks } from '../networks/host-network.ts'
 import { addToNetworks, lockNetworks } from '../networks/members.ts'
-import { checkCaps, checkCredit, lockUser } from '../users/caps.ts'
+import { checkCaps, checkCredit, type LockedUser } from '../users/caps.ts'
+import { withLockedUser } from '../users/locked.ts'
 import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
 import { SANDBOX_CAPS } from './caps.ts'
 import { saveEnvs } from './envs.ts'
 import { endMove, FenceLost } from './move.ts'
 import { chooseName } from './names.ts'
 import { rollBackOrphanedCreates } from './orphaned-creates.ts'
-import { type CreateRequest, parseCreate } from './parse-create.ts'
+import { type CreateRequest, parseCreate, unknownRootfs } from './parse-create.ts'
 import { type Placement, placeSandbox } from './placement.ts'
 import { rollBackOrRetry } from './rollback.ts'
 import type { CreatedSandbox } from './view.ts'
@@ -85,8 +88,8 @@ async function admitWithOrphanCleanup(deps: Deps, userId: string, request: Creat
 }
 
 function admit(deps: Deps, userId: string, request: CreateRequest): Promise<SandboxRow> {
-  return deps.db.transaction().execute(async (tx) => {
-    const user = await lockUser(tx, userId)
+  return withLockedUser(deps.db, userId, async (tx, user) => {
+    await lockTemplate(tx, request)
     const networks = await lockNetworks(tx, userId, request.networks)
     const name = await chooseName(tx, userId, request.name)
     await checkCaps(tx, user, SANDBOX_CAPS)
@@ -95,11 +98,13 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
     const placement = await placeSandbox(tx, {
       shape: request.shape.id,
       memMib: request.shape.mem_mib,
-      image: request.rootfs,
+      image: request.source.image,
+      imageHostId: request.source.template?.hostId,
       region: request.region,
       hostId: request.hostId,
+      allowTcgTenants: deps.config.allowTcgTenants,
     })
-    const row = newRow(deps, userId, name, request, placement)
+    const row = newRow(deps, user, name, request, placement)
     const inserted = await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow()
     await saveEnvs(deps, tx, [inserted.id], request.envs)
     await addToNetworks(tx, networks, inserted.id)
@@ -107,15 +112,26 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
   })
 }
 
+/**
+ * A delete of the template waits for this transaction, and its image stays for as long as the sandbox is `creating`
+ * (templates/builds/clean-up.ts).
+ */
+async function lockTemplate(tx: Tx, { rootfs, source }: CreateRequest): Promise<void> {
+  if (!source.template) return
+  const { rows } = await sql`select from templates where id = ${source.template.id} and deleted_at is null
+    for share`.execute(tx)
+  if (rows.length === 0) throw unknownRootfs(rootfs)
+}
+
 const newRow = (
   deps: Deps,
-  userId: string,
+  user: LockedUser,
   name: string,
   request: CreateRequest,
   placement: Placement,
 ): NewSandboxRow => ({
   id: newId('sandbox'),
-  user_id: userId,
+  user_id: user.id,
   name,
   status: 'creating',
   owner: deps.processId,
@@ -125,6 +141,7 @@ const newRow = (
   reserved_mib: request.shape.mem_mib,
   shape: request.shape.id,
   rootfs: request.rootfs,
+  template_id: request.source.template?.id ?? null,
   region: request.region,
   vcpu: request.shape.vcpu,
   mem_mib: request.shape.mem_mib,
@@ -135,7 +152,7 @@ const newRow = (
   env_names: Object.keys(request.envs),
   ssh_pubkeys: request.sshPubkeys,
   egress: request.egress,
-  bandwidth_quota_bytes: deps.config.bandwidthQuotaBytes,
+  bandwidth_quota_bytes: newQuota(deps, user.plan),
 })
 
 const createVmBody = (deps: Deps, row: SandboxRow, request: CreateRequest, network: HostVmNetwork) => ({
@@ -145,7 +162,7 @@ const createVmBody = (deps: Deps, row: SandboxRow, request: CreateRequest, netwo
   mem_mib: row.mem_mib,
   cpu_quota_pct: request.shape.cpu_quota_pct,
   disk_mib: row.disk_mib,
-  image: row.rootfs,
+  image: request.source.image,
   ip: row.ip!, // Assigned by placeSandbox.
   hostname: row.name,
   envs: request.envs,

@@ -21,6 +21,7 @@ import { Failure, unavailable, wrongState } from '@warren/kit/failure'
 import { span } from '@warren/kit/span'
 import { type HostVmForked, newId, type SandboxForkBody } from '@warren/protocol'
 import { currentAuditId } from '../audit/context.ts'
+import { newQuota } from '../bandwidth/new-quota.ts'
 import type { Tx } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
@@ -28,9 +29,12 @@ import { HostError } from '../hosts/host-error.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
 import { pushPeerNetworks } from '../networks/host-network.ts'
 import { addToNetworks, lockNetworks } from '../networks/members.ts'
-import { checkCaps, checkCredit, lockUser } from '../users/caps.ts'
+import { checkCaps, checkCredit } from '../users/caps.ts'
+import { withLockedUser } from '../users/locked.ts'
+import type { PlanName } from '../users/plans.ts'
 import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
 import { SANDBOX_CAPS } from './caps.ts'
+import { checkEmulation } from './emulation.ts'
 import { getEnvs, saveEnvs } from './envs.ts'
 import { endMove } from './move.ts'
 import { chooseName } from './names.ts'
@@ -87,8 +91,7 @@ export async function forkSandbox(
 }
 
 async function admit(deps: Deps, { id: sourceId, user_id }: SandboxRow, request: ForkRequest) {
-  return deps.db.transaction().execute(async (tx) => {
-    const user = await lockUser(tx, user_id)
+  return withLockedUser(deps.db, user_id, async (tx, user) => {
     const lockedSource = await tx
       .selectFrom('sandboxes')
       .selectAll()
@@ -100,10 +103,11 @@ async function admit(deps: Deps, { id: sourceId, user_id }: SandboxRow, request:
     await checkCaps(tx, user, SANDBOX_CAPS, request.count)
     checkCredit(user, 'fork')
     if (lockedSource.host_id === null) throw noCapacity({ shape: lockedSource.shape, region: lockedSource.region })
+    if (!deps.config.allowTcgTenants) await checkEmulation(tx, lockedSource.host_id)
     const ips = await placeForks(tx, lockedSource, request.count, !request.startPaused)
     const children: SandboxRow[] = []
     for (const ip of ips) {
-      const row = newRow(deps, lockedSource, request, await chooseName(tx, user_id, undefined), ip)
+      const row = newRow(deps, lockedSource, request, await chooseName(tx, user_id, undefined), ip, user.plan)
       children.push(await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow())
     }
     const ids = children.map((child) => child.id)
@@ -124,7 +128,14 @@ function checkSource(source: SandboxRow, request: ForkRequest): void {
  * A child inherits what the request does not replace. Disks, network memberships, access tokens and used bandwidth are
  * never inherited.
  */
-const newRow = (deps: Deps, source: SandboxRow, request: ForkRequest, name: string, ip: string): NewSandboxRow => ({
+const newRow = (
+  deps: Deps,
+  source: SandboxRow,
+  request: ForkRequest,
+  name: string,
+  ip: string,
+  plan: PlanName,
+): NewSandboxRow => ({
   id: newId('sandbox'),
   user_id: source.user_id,
   name,
@@ -136,6 +147,7 @@ const newRow = (deps: Deps, source: SandboxRow, request: ForkRequest, name: stri
   reserved_mib: request.startPaused ? 0 : source.mem_mib,
   shape: source.shape,
   rootfs: source.rootfs,
+  template_id: source.template_id,
   region: source.region,
   vcpu: source.vcpu,
   mem_mib: source.mem_mib,
@@ -146,7 +158,7 @@ const newRow = (deps: Deps, source: SandboxRow, request: ForkRequest, name: stri
   env_names: request.envs ? Object.keys(request.envs) : source.env_names,
   ssh_pubkeys: request.sshPubkeys ?? source.ssh_pubkeys,
   egress: request.egress ?? source.egress,
-  bandwidth_quota_bytes: deps.config.bandwidthQuotaBytes,
+  bandwidth_quota_bytes: newQuota(deps, plan),
   forked_from: source.id,
 })
 

@@ -17,14 +17,25 @@ import {
   parseEgressRules,
   type SandboxCreateBody,
   type Shape,
+  templateImageName,
 } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import type { CallerUser } from '../http/caller.ts'
+import { findReadyTemplate } from '../templates/queries.ts'
 import { allowsShape } from '../users/plans.ts'
+
+/** An image of the catalog, which any host may have, or a template, whose image is on one host. */
+export type RootfsSource = {
+  image: string
+  template?: { id: string; hostId: string; minDiskMib: number }
+}
 
 export type CreateRequest = {
   shape: Shape
+  /** As the caller gave it. */
   rootfs: string
+  /** Where the root file system comes from. */
+  source: RootfsSource
   name: string | undefined
   diskMib: number
   sshPubkeys: string[]
@@ -43,7 +54,8 @@ const REGIONS = ['eu', 'us']
 
 export async function parseCreate(deps: Deps, user: CallerUser, body: SandboxCreateBody): Promise<CreateRequest> {
   const shape = parseShape(user, body.shape)
-  const rootfs = await getRootfs(deps, body.rootfs || deps.config.defaultRootfs)
+  const rootfs = body.rootfs || deps.config.defaultRootfs
+  const source = await getSource(deps, user, rootfs)
   const name = body.name || undefined
   const envs = body.envs ?? {}
   const egress = body.egress ?? []
@@ -60,8 +72,9 @@ export async function parseCreate(deps: Deps, user: CallerUser, body: SandboxCre
   return {
     shape,
     rootfs,
+    source,
     name,
-    diskMib: await parseDisk(deps, user, body.disk_mib || shape.default_disk_mib, rootfs),
+    diskMib: await parseDisk(deps, user, body.disk_mib || shape.default_disk_mib, rootfs, source),
     sshPubkeys: mergeSshPublicKeys([], sshPubkeys),
     envs,
     ingressEnabled: body.ingress_enabled ?? false,
@@ -87,26 +100,42 @@ function parseShape(user: CallerUser, id: string): Shape {
   return shape
 }
 
-async function getRootfs(deps: Deps, name: string): Promise<string> {
+/** The catalog takes precedence over a template of the same name. */
+async function getSource(deps: Deps, user: CallerUser, name: string): Promise<RootfsSource> {
   const row = await deps.db.selectFrom('rootfs').selectAll().where('name', '=', name).executeTakeFirst()
-  if (!row) throw badField({ rootfs: `unknown rootfs or template: ${name.slice(0, 100)}` })
-  if (row.enabled) return row.name
+  if (!row) return getTemplateSource(deps, user, name)
+  if (row.enabled) return { image: row.name }
   const hint = row.enable_with === null ? '' : `; an operator enables it with: ${spellCommand(row.enable_with)}`
   throw badField({ rootfs: `rootfs ${name} is disabled${hint}` })
 }
 
+async function getTemplateSource(deps: Deps, user: CallerUser, name: string): Promise<RootfsSource> {
+  const template = await findReadyTemplate(deps.db, user.id, name)
+  if (!template?.host_id) throw unknownRootfs(name)
+  const { id, host_id: hostId, min_disk_mib: minDiskMib } = template
+  return { image: templateImageName(id), template: { id, hostId, minDiskMib } }
+}
+
+export const unknownRootfs = (name: string) => badField({ rootfs: `unknown rootfs or template: ${name.slice(0, 100)}` })
+
 /** Any number of MiB that holds the root file system, up to the maximum of the plan. */
-async function parseDisk(deps: Deps, { plan, limits }: CallerUser, diskMib: number, rootfs: string): Promise<number> {
+async function parseDisk(
+  deps: Deps,
+  { plan, limits }: CallerUser,
+  diskMib: number,
+  rootfs: string,
+  { image, template }: RootfsSource,
+): Promise<number> {
   const max = limits.max_disk_mib
   if (diskMib > max) throw new Failure('plan_limit', { disk_mib: `plan ${plan} allows at most ${max}` })
-  const min = await findMinDisk(deps, rootfs)
+  const min = template?.minDiskMib ?? (await findMinDisk(deps, image))
   if (diskMib < min) throw badField({ disk_mib: `must be at least ${min} to hold ${rootfs}` })
   return diskMib
 }
 
-async function findMinDisk(deps: Deps, rootfs: string): Promise<number> {
+async function findMinDisk(deps: Deps, name: string): Promise<number> {
   const hosts = await deps.db.selectFrom('hosts').select('images').where('status', '<>', 'dead').execute()
-  const images = hosts.flatMap((host) => host.images.filter((image) => image.name === rootfs))
+  const images = hosts.flatMap((host) => host.images.filter((image) => image.name === name))
   return Math.max(1, ...images.map((image) => image.min_disk_mib ?? 1))
 }
 

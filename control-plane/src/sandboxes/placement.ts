@@ -5,15 +5,20 @@ import type { Tx } from '../db/connect.ts'
 import type { HostRow, SandboxRow } from '../db/schema.ts'
 import { allocateAddress } from './addresses.ts'
 import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
+import { emulationRefused, SEPARATES_TENANTS } from './emulation.ts'
 import { lockActiveHost, reserveOnHost, unreserveOnHost } from './reservations.ts'
 
 export type PlacementRequest = {
   shape: string
   memMib: number
   image: string
+  /** The only host that has the image, if it is that of a template. Its row may not list the image yet. */
+  imageHostId?: string | undefined
   region: string
   /** Restricts placement to this host. */
   hostId: string | undefined
+  /** Hosts that emulate guests are used although there are several users (emulation.ts). */
+  allowTcgTenants: boolean
 }
 export type Placement = { hostId: string; ip: string }
 
@@ -54,8 +59,9 @@ async function listCandidates(tx: Tx, request: PlacementRequest): Promise<Pick<H
     .select('id')
     .where('status', '=', 'active')
     .where('region', '=', request.region)
-    .where(sql<boolean>`${request.image} = any (rootfses)`)
+    .where(hasImage(request))
     .where(sql<boolean>`mem_mib - reserved_mib >= ${request.memMib}`)
+    .$if(!request.allowTcgTenants, (query) => query.where(SEPARATES_TENANTS))
     .$if(request.hostId !== undefined, (query) => query.where('id', '=', request.hostId!))
     .orderBy(sql`mem_mib - reserved_mib`, 'desc')
     .orderBy('id')
@@ -63,16 +69,26 @@ async function listCandidates(tx: Tx, request: PlacementRequest): Promise<Pick<H
     .execute()
 }
 
-/** Distinguishes an image that is still being built, which is worth a retry, from a lack of capacity. */
+const hasImage = ({ image, imageHostId }: PlacementRequest) =>
+  imageHostId === undefined ? sql<boolean>`${image} = any (rootfses)` : sql<boolean>`id = ${imageHostId}`
+
+/** Distinguishes what the operator has to change, and an image that is still being built, from a lack of capacity. */
 async function explainNoPlacement(tx: Tx, request: PlacementRequest): Promise<Error> {
   const hosts = await tx
     .selectFrom('hosts')
-    .select(['rootfses', 'images'])
+    .select(['rootfses', 'images', SEPARATES_TENANTS.as('separates')])
     .where('status', '=', 'active')
     .where('region', '=', request.region)
     .$if(request.hostId !== undefined, (query) => query.where('id', '=', request.hostId!))
     .execute()
-  if (hosts.length === 0 || hosts.some((host) => host.rootfses.includes(request.image))) return noCapacity(request)
+  if (!request.allowTcgTenants && hosts.length > 0 && hosts.every(({ separates }) => !separates))
+    return emulationRefused()
+  if (
+    request.imageHostId !== undefined ||
+    hosts.length === 0 ||
+    hosts.some((host) => host.rootfses.includes(request.image))
+  )
+    return noCapacity(request)
   const images = hosts.flatMap((host) => host.images.filter((image) => image.name === request.image))
   const building = images.some((image) => image.state === 'building')
   return unavailable(`rootfs ${request.image} is ${building ? 'still being built' : 'not available on any host'}`, {

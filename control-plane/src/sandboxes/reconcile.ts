@@ -4,6 +4,7 @@
  *   a VM without a row, or whose sandbox has ended    → the host deletes it, with a fence above the row's
  *   a row and a VM that disagree                      → repaired as decide-repair.ts decides
  *   an ended sandbox that still holds memory          → released once the host no longer lists its VM
+ *   a disk that has another size than its row         → grown to the larger one (resize.ts)
  *   an operation without a job                        → gets one (missing-jobs.ts)
  *   a host whose reserved memory is wrong             → corrected and logged, because it is a bug
  *
@@ -20,6 +21,7 @@ import { addJob } from '../jobs/job.ts'
 import type { Sweep } from '../jobs/sweep.ts'
 import { decideRepair } from './decide-repair.ts'
 import { addMissingJobs } from './missing-jobs.ts'
+import { addMissingResize } from './missing-resize.ts'
 import { beginMove } from './move.ts'
 import { pauseJob } from './pause.ts'
 import { releaseMemory, repairReservations, reserveMemoryUnchecked } from './reservations.ts'
@@ -49,11 +51,13 @@ async function reconcileHost(deps: Deps, address: string): Promise<void> {
     await deps.db.transaction().execute((tx) => releaseMemory(tx, row.id))
   }
   for (const row of settled) {
-    if (row.host_id === state.id) await repair(deps, row, vms.get(row.id))
+    if (row.host_id !== state.id) continue
+    await repair(deps, row, vms.get(row.id))
+    await addMissingResize(deps, row, vms.get(row.id))
   }
 }
 
-const PLACED = ['id', 'fence', 'status', 'host_id'] as const
+const PLACED = ['id', 'fence', 'status', 'host_id', 'disk_mib'] as const
 type PlacedRow = Pick<SandboxRow, (typeof PLACED)[number]>
 
 /** Sandboxes whose VM must be in a known state. In all other states an owner or a job asks the host. */

@@ -1,5 +1,5 @@
 /**
- * Memory that sandboxes reserve on their hosts.
+ * Memory that sandboxes reserve on their hosts. Builds of templates hold memory there too (templates/builds/reserve.ts).
  *
  * A reservation is a guarded update of the host's row, so a host is never overcommitted. The sandbox's row records how
  * much it holds (`reserved_mib`). Releasing sets that to 0 in the statement that reads it, so memory is released once
@@ -45,7 +45,7 @@ export async function releaseMemory(tx: Tx, sandboxId: string): Promise<void> {
 }
 
 /**
- * Corrects hosts whose reserved memory differs from the sum of their sandboxes. Both change in one transaction, so a
+ * Corrects hosts whose reserved memory differs from the sum of their sandboxes and builds. Both change in one transaction, so a
  * difference is a bug and is logged as an error. The correction locks the host's row, which every reservation updates.
  */
 export async function repairReservations(deps: Deps): Promise<void> {
@@ -53,7 +53,10 @@ export async function repairReservations(deps: Deps): Promise<void> {
     left join (${RESERVED_BY_HOST}) held on held.host_id = h.id
     where h.reserved_mib <> coalesce(held.mib, 0) or h.vm_count <> coalesce(held.n, 0)`.execute(deps.db)
   for (const { id } of wrong.rows) {
-    deps.log.error({ host: id }, 'reserved memory of host differs from the sum of its sandboxes, correcting it')
+    deps.log.error(
+      { host: id },
+      'reserved memory of host differs from the sum of its sandboxes and builds, correcting it',
+    )
     await deps.db.transaction().execute(async (tx) => {
       await sql`select from hosts where id = ${id} for no key update`.execute(tx)
       await sql`update hosts h set reserved_mib = coalesce(held.mib, 0), vm_count = coalesce(held.n, 0),
@@ -65,7 +68,8 @@ export async function repairReservations(deps: Deps): Promise<void> {
 }
 
 const RESERVED_BY_HOST = sql`select host_id, sum(reserved_mib)::integer as mib, count(*)::integer as n
-  from sandboxes where reserved_mib > 0 group by host_id`
+  from (select host_id, reserved_mib from sandboxes where reserved_mib > 0
+    union all select host_id, reserved_mib from templates where reserved_mib > 0) holders group by host_id`
 
 /** Gives undefined when the host is not active or the memory does not fit. The host's row is locked afterwards. */
 export function reserveOnHost(tx: Tx, hostId: string, memMib: number): Promise<HostRow | undefined> {

@@ -14,7 +14,8 @@ import type { EventActor } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
-import { checkConcurrentCap, checkCredit, lockUser } from '../users/caps.ts'
+import { checkConcurrentCap, checkCredit } from '../users/caps.ts'
+import { withLockedUser } from '../users/locked.ts'
 import { SANDBOX_CAPS } from './caps.ts'
 import { beginMove } from './move.ts'
 import { findOperation, Operation, operationKey } from './operation.ts'
@@ -42,8 +43,7 @@ export async function resumeSandbox(
   sandbox: Pick<SandboxRow, 'id' | 'user_id'>,
   { actor = 'user', reason }: { actor?: EventActor; reason?: string } = {},
 ): Promise<SandboxRow> {
-  const row = await deps.db.transaction().execute(async (tx) => {
-    const user = await lockUser(tx, sandbox.user_id)
+  const row = await withLockedUser(deps.db, sandbox.user_id, async (tx, user) => {
     const resuming = await beginMove(tx, sandbox.id, 'resume', { actor, reason })
     await checkConcurrentCap(tx, user, SANDBOX_CAPS)
     checkCredit(user, 'resume')

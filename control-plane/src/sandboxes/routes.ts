@@ -12,6 +12,8 @@ import {
   SandboxListQuery,
   SandboxParams,
   SandboxPatchBody,
+  SandboxResizeBody,
+  SandboxResizeView,
   SandboxView,
   success,
 } from '@warren/protocol'
@@ -30,6 +32,7 @@ import { forkSandbox } from './fork.ts'
 import { patchSandbox } from './patch.ts'
 import { pauseSandbox } from './pause.ts'
 import { findOwnSandboxByIp, listSandboxes } from './queries.ts'
+import { resizeSandbox } from './resize.ts'
 import { resumeSandbox } from './resume.ts'
 import { viewSandbox } from './view.ts'
 
@@ -206,6 +209,25 @@ export function sandboxRoutes(app: App, deps: Deps): void {
         if (claim) await storeResponse(tx, claim, 202, render(responseOf(children)))
       })
       return reply.code(202).header('X-Poll-After', POLL_AFTER).send(responseOf(rows))
+    },
+  )
+
+  app.post(
+    '/v1/sandboxes/:id/resize',
+    {
+      config: { access: 'user', idempotent: true },
+      preValidation: loadOwnSandbox(deps),
+      schema: {
+        summary: 'Grow the disk of a running sandbox and its file system, without a restart',
+        tags: ['sandboxes'],
+        params: SandboxParams,
+        body: SandboxResizeBody,
+        response: { 200: success(SandboxResizeView) },
+      },
+    },
+    async (request) => {
+      const { caller, sandbox, body, idempotency: claim } = request
+      return ok(await resizeSandbox(deps, caller.user, sandbox, body, claim))
     },
   )
 

@@ -53,7 +53,7 @@ async function switchInterval(tx: Tx, row: SandboxRow, kind: UsageKind): Promise
       (sandbox_id, user_id, kind, shape, cpu_pct, mem_mib, disk_mib, billable, started_at,
         charged_until)
     select ${id}, ${user_id}, ${kind}, ${shape}, ${cpuPct}, ${mem_mib}, ${disk_mib},
-      (select plan <> 'local' from users where id = ${user_id}), began.at, began.at
+      (select is_charged(plan) from users where id = ${user_id}), began.at, began.at
     from (select coalesce(max(ended_at), now()) as at from closed) began
     where not exists (
       select from usage_intervals where sandbox_id = ${id} and ended_at is null and kind = ${kind})`.execute(tx)

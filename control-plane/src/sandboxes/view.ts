@@ -16,6 +16,7 @@ export function viewSandbox(row: SandboxRow | CreatedSandbox, ingressDomain: str
     disk_mib: row.disk_mib,
     shape: row.shape,
     rootfs: row.rootfs,
+    template_id: row.template_id ?? undefined,
     region: row.region,
     ingress_enabled: row.ingress_enabled,
     ingress_url_template: row.ingress_enabled && ingressDomain !== '' ? ingressUrl(row.id, ingressDomain) : undefined,

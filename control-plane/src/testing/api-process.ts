@@ -2,9 +2,7 @@
  * The whole control plane in a separate process, for tests that kill or stop it. It sends its port to the parent when
  * it listens.
  */
-import { type ChildProcess, fork } from 'node:child_process'
 import type { AddressInfo } from 'node:net'
-import { after } from 'node:test'
 import { CRASH_POINTS_VARIABLE } from '@warren/kit/crash-point'
 import { createLog } from '@warren/kit/log'
 import { buildApp } from '../app.ts'
@@ -12,17 +10,14 @@ import { connectDatabase } from '../db/connect.ts'
 import { JOBS, SWEEPS } from '../jobs/registry.ts'
 import { startWorker } from '../jobs/worker.ts'
 import { createTestDeps, type TestUser } from './app.ts'
+import { startTestProcess, type TestProcess } from './test-process.ts'
 import type { HostedApp } from './with-host.ts'
 
-export type ApiProcess = {
-  child: ChildProcess
+export type ApiProcess = Pick<TestProcess, 'child' | 'ended' | 'kill'> & {
   /** Returns the status of a create; rejects when the process dies before it responds. */
   create(who: TestUser, body: object, headers?: Record<string, string>): Promise<number>
   /** Any other request, the same way. */
   send(method: string, path: string, who: TestUser, body?: object): Promise<number>
-  kill(): Promise<void>
-  /** Resolves when the process has exited for any reason. */
-  ended: Promise<unknown>
 }
 
 /** `crashPoints` is the directory with the commands for its crash points (kit/src/crash-point.ts). */
@@ -30,21 +25,11 @@ export async function startApiProcess(
   { deps, host }: Pick<HostedApp, 'deps' | 'host'>,
   options: { crashPoints?: string } = {},
 ): Promise<ApiProcess> {
-  const child = fork(import.meta.filename, {
-    env: {
-      ...process.env,
-      // With the test runner's variable the child would behave like a test file.
-      NODE_TEST_CONTEXT: undefined,
-      DATABASE_URL: deps.database.url,
-      WARREN_HOST_SOCKET: host.socket,
-      [CRASH_POINTS_VARIABLE]: options.crashPoints,
-    },
+  const { child, ended, kill, receive } = startTestProcess(deps, import.meta.filename, {
+    WARREN_HOST_SOCKET: host.socket,
+    [CRASH_POINTS_VARIABLE]: options.crashPoints,
   })
-  const ended = new Promise((resolve) => child.once('exit', resolve))
-  after(() => child.kill('SIGKILL'))
-  const port = await new Promise<number>((resolve) =>
-    child.once('message', (message) => resolve((message as { port: number }).port)),
-  )
+  const { port } = await receive((message: { port?: number }) => message.port !== undefined, 'the API listens')
   const send = async (method: string, path: string, headers: Record<string, string>, body?: object) => {
     const payload = body === undefined ? null : JSON.stringify(body)
     const response = await fetch(`http://127.0.0.1:${port}${path}`, { method, headers, body: payload })
@@ -57,10 +42,7 @@ export async function startApiProcess(
     create: (who, body, headers = {}) =>
       send('POST', '/v1/sandboxes', { ...who.headers, ...headers }, { shape: 's-1vcpu-256mb', ...body }),
     send: (method, path, who, body) => send(method, path, who.headers, body),
-    async kill() {
-      child.kill('SIGKILL')
-      await ended
-    },
+    kill,
   }
 }
 

@@ -61,7 +61,14 @@ export async function createTestApp(
 
 export function createTestDeps(database: Database, config: Partial<Config> = {}): Deps {
   return createDeps({
-    config: { ...readControlPlaneConfig({ DATABASE_URL: database.url, WARREN_RATE_LIMIT: '0' }), ...config },
+    config: {
+      ...readControlPlaneConfig({
+        DATABASE_URL: database.url,
+        WARREN_RATE_LIMIT: '0',
+        WARREN_ALLOW_TCG_TENANTS: 'yes',
+      }),
+      ...config,
+    },
     log: createLog({ name: 'test', level: process.env.WARREN_LOG_LEVEL ?? 'fatal', format: 'json' }),
     database,
     credentials: new CredentialCache(),

@@ -2,9 +2,7 @@
  * A process that runs all jobs and charges usage without a break, for tests that kill it. It connects at once and begins
  * with the first message, so that a test has a successor ready when it kills one.
  */
-import { type ChildProcess, fork } from 'node:child_process'
 import { once } from 'node:events'
-import { after } from 'node:test'
 import { setTimeout as delay } from 'node:timers/promises'
 import { CRASH_POINTS_VARIABLE } from '@warren/kit/crash-point'
 import { createLog } from '@warren/kit/log'
@@ -15,36 +13,26 @@ import { releaseJobsOfDeadProcesses } from '../jobs/processes.ts'
 import { JOBS } from '../jobs/registry.ts'
 import { startWorker } from '../jobs/worker.ts'
 import { createTestDeps } from './app.ts'
+import { startTestProcess, type TestProcess } from './test-process.ts'
 import type { HostedApp } from './with-host.ts'
 
-export type ChargeProcess = { begin(): Promise<void>; kill(): Promise<void>; ended: Promise<unknown> }
+export type ChargeProcess = Pick<TestProcess, 'kill' | 'hasEnded'> & { begin(): Promise<void> }
 
 export async function startChargeProcess(
   { deps, host }: Pick<HostedApp, 'deps' | 'host'>,
   crashPoints: string,
 ): Promise<ChargeProcess> {
-  const child: ChildProcess = fork(import.meta.filename, {
-    env: {
-      ...process.env,
-      // With the test runner's variable the child would behave like a test file.
-      NODE_TEST_CONTEXT: undefined,
-      DATABASE_URL: deps.database.url,
-      WARREN_HOST_SOCKET: host.socket,
-      [CRASH_POINTS_VARIABLE]: crashPoints,
-    },
+  const { child, receive, hasEnded, kill } = startTestProcess(deps, import.meta.filename, {
+    WARREN_HOST_SOCKET: host.socket,
+    [CRASH_POINTS_VARIABLE]: crashPoints,
   })
-  const ended = new Promise((resolve) => child.once('exit', resolve))
-  after(() => child.kill('SIGKILL'))
-  await once(child, 'message')
+  await receive((message) => message === 'ready', 'the process that charges is ready')
   return {
-    ended,
+    hasEnded,
+    kill,
     async begin() {
       child.send('begin')
-      await once(child, 'message')
-    },
-    async kill() {
-      child.kill('SIGKILL')
-      await ended
+      await receive((message) => message === 'working', 'the process that charges works')
     },
   }
 }
@@ -58,7 +46,7 @@ if (import.meta.main) {
   process.send?.('ready')
   await once(process, 'message')
   await startWorker(deps, { jobs: JOBS, sweeps: [releaseJobsOfDeadProcesses] })
-  process.send?.('begun')
+  process.send?.('working')
   for (;;) {
     await chargeUsage.run(deps)
     await delay(2)

@@ -84,7 +84,7 @@ async function serveExec(guest: FakeGuest, stream: ServerHttp2Stream): Promise<v
   stream.respond({ ':status': 200 })
   const child = spawn(command.cmd, command.args ?? [], {
     cwd: guest.root,
-    env: { PATH: process.env.PATH, HOME: guest.root, ...guest.envs, ...command.env },
+    env: { PATH: process.env.PATH, HOME: path.join(guest.root, 'root'), ...guest.envs, ...command.env },
     stdio: [command.stdin ? 'pipe' : 'ignore', 'pipe', 'pipe'],
     detached: true,
   })

@@ -31,18 +31,20 @@ import {
   type HostVmCreateBody,
   type HostVmCreated,
 } from '@warren/protocol'
+import { type BuildHooks, FakeBuilds } from './fake-builds.ts'
 import { serveGuest } from './fake-guest.ts'
 import { endGuest, FakeHostFailure, type VmHooks } from './fake-vm.ts'
 import { FakeVms } from './fake-vms.ts'
 
 export { FakeHostFailure }
 
-export type Hooks = VmHooks & {
-  state?: () => Promise<void> | void
-  metrics?: () => Promise<void> | void
-  /** Serves requests to the guest instead of the fake guest. */
-  guest?: (stream: ServerHttp2Stream, url: URL, method: string) => Promise<void> | void
-}
+export type Hooks = VmHooks &
+  BuildHooks & {
+    state?: () => Promise<void> | void
+    metrics?: () => Promise<void> | void
+    /** Serves requests to the guest instead of the fake guest. */
+    guest?: (stream: ServerHttp2Stream, url: URL, method: string) => Promise<void> | void
+  }
 
 const DEFAULT_IMAGES: HostImage[] = [
   { name: 'debian:13', state: 'ready', digest: 'sha256:1', size_bytes: 1, min_disk_mib: 512 },
@@ -55,12 +57,18 @@ export class FakeHost extends FakeVms {
   override hooks: Hooks = {}
   cidr: string
   region = 'eu'
+  readonly templateBuilds = new FakeBuilds(
+    () => this.images,
+    () => this.hooks,
+  )
   #server: Http2Server | undefined
   readonly #route = createHostRouter(this.#createHandlers())
   readonly #sessions = new Set<ServerHttp2Session>()
 
+  accel: 'kvm' | 'tcg' = 'tcg'
+
   constructor(folder: string, options: { id?: string; memMib?: number; cidr?: string }) {
-    super(folder, { memMib: options.memMib ?? 64 * 1024, images: DEFAULT_IMAGES })
+    super(folder, { memMib: options.memMib ?? 64 * 1024, images: [...DEFAULT_IMAGES] })
     this.socket = path.join(folder, 'host.sock')
     this.id = options.id ?? '10.0.0.1'
     this.cidr = options.cidr ?? '100.64.0.0/16'
@@ -123,6 +131,7 @@ export class FakeHost extends FakeVms {
       pauseVm: ({ params, body }) => this.pauseVm(params.id, body),
       resumeVm: ({ params, body }) => this.resumeVm(params.id, body),
       forkVm: ({ params, body }) => this.forkVm(params.id, body),
+      resizeVm: ({ params, body }) => this.resizeVm(params.id, body),
       deleteVm: ({ params, query }) => this.deleteVm(params.id, query.fence),
       setVmNetwork: ({ params, body }) => this.putNetwork(params.id, body),
       getVmNetwork: ({ params }) => this.getNetwork(params.id),
@@ -132,6 +141,14 @@ export class FakeHost extends FakeVms {
       collectSnapshots: () => ({ removed: 0, bytes: 0 }),
       listBases: () => ({ bases: this.listBases() }),
       prepareBase: ({ body }) => this.prepareBase(body),
+      startBuild: ({ params, body }) => this.templateBuilds.start(params.id, body),
+      getBuild: ({ params }) => this.templateBuilds.get(params.id),
+      readBuildLog: ({ params, query }) => this.templateBuilds.readLog(params.id, query),
+      cancelBuild: ({ params, body }) => this.templateBuilds.cancel(params.id, body),
+      deleteBuild: async ({ params }) => {
+        await this.templateBuilds.delete(params.id)
+        return {}
+      },
       connectToPort: ({ params, stream }) => this.#connectToPort(params.id, parsePort(params.port), stream),
       callGuest: ({ method, params, search, stream }) =>
         this.#callGuest(params.id, method, new URL(`/guest/${params['*']}${search}`, 'http://host'), stream),
@@ -140,8 +157,9 @@ export class FakeHost extends FakeVms {
 
   async #getState(): Promise<HostState> {
     await this.hooks.state?.()
-    const { id, region, cidr, images } = this
-    return { id, region, mem_mib: this.memMib, cidr, accel: 'tcg', images, vms: this.listVms() }
+    const { id, region, cidr, images, accel } = this
+    const state = { id, region, mem_mib: this.memMib, cidr, accel, images, vms: this.listVms() }
+    return { ...state, builds: this.templateBuilds.list() }
   }
 
   async #getMetrics(): Promise<HostMetrics> {

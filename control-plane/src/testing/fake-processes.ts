@@ -5,6 +5,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { EventEmitter, once } from 'node:events'
 import type { ServerHttp2Stream } from 'node:http2'
+import path from 'node:path'
 import { respondJson } from '@warren/kit/host-router'
 import {
   GUEST_CONNECT_FRAME,
@@ -37,7 +38,7 @@ export class FakeProcess extends EventEmitter {
     const { cmd = 'sh', args = [], cwd = root, env = {}, pty } = start
     this.child = spawn(cmd, args, {
       cwd,
-      env: { PATH: process.env.PATH, HOME: root, ...envs, ...env },
+      env: { PATH: process.env.PATH, HOME: path.join(root, 'root'), ...envs, ...env },
       stdio: 'pipe',
       detached: true,
     })

@@ -1,10 +1,12 @@
 /** A VM of the fake host and the hooks of a test. */
+import type { ChildProcess } from 'node:child_process'
 import type {
   HostFailureCode,
   HostVm,
   HostVmCreateBody,
   HostVmForkBody,
   HostVmNetworkBody,
+  HostVmResizeBody,
   HostVmResumeBody,
 } from '@warren/protocol'
 import type { FakeGuest } from './fake-guest.ts'
@@ -29,6 +31,8 @@ export type FakeVm = Omit<HostVm, 'generation'> & {
   /** Saved and complete generations, oldest first. */
   generations: number[]
   damaged: Set<number>
+  /** The guest has not grown its file system yet, because the host agent died during a resize. */
+  growPending?: boolean
   /** Results of operations by kind and fence; a repeated request gets the same one. */
   done: Map<string, Promise<unknown>>
   /** The operation in progress; others are refused meanwhile. */
@@ -48,6 +52,9 @@ export type VmHooks = {
   beforeFork?: (id: string, body: HostVmForkBody) => Awaitable
   /** The children exist; the response is not sent yet. */
   afterFork?: (id: string, body: HostVmForkBody) => Awaitable
+  beforeResize?: (id: string, body: HostVmResizeBody) => Awaitable
+  /** The disk has grown; the response is not sent yet. */
+  afterResize?: (id: string, body: HostVmResizeBody) => Awaitable
   beforeDelete?: (id: string) => Awaitable
   beforeNetwork?: (id: string, body: HostVmNetworkBody) => Awaitable
   /** The VM is deleted; the response is not sent yet. */
@@ -61,5 +68,14 @@ export function endCommands(vm: FakeVm): void {
 /** Unlike a pause, which leaves managed processes running. */
 export function endGuest(vm: FakeVm): void {
   endCommands(vm)
-  for (const { child } of vm.guest.processes.values()) child.kill('SIGKILL')
+  for (const { child } of vm.guest.processes.values()) killGroup(child)
+}
+
+/** A program may have started others, which end with the machine too. */
+function killGroup({ pid }: ChildProcess): void {
+  try {
+    if (pid !== undefined) process.kill(-pid, 'SIGKILL')
+  } catch {
+    // All of them have already exited.
+  }
 }

@@ -5,7 +5,7 @@
  *
  * Hooks are awaited: an error that a hook throws is the response, and a hook that never resolves hangs the request.
  */
-import { cp, mkdtemp, readdir, rm } from 'node:fs/promises'
+import { cp, mkdir, mkdtemp, readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import {
   HOST_NETWORK_DEFAULT,
@@ -24,6 +24,8 @@ import {
   type HostVmNetworkReport,
   type HostVmPauseBody,
   type HostVmPaused,
+  type HostVmResizeBody,
+  type HostVmResized,
   type HostVmResumeBody,
   type HostVmResumed,
   type HostVmSeries,
@@ -57,10 +59,12 @@ export class FakeVms {
   }
 
   listVms(): HostVm[] {
-    return [...this.vms.values()].map(({ id, fence, state, reason, generations, signal }) => ({
+    return [...this.vms.values()].map(({ id, fence, state, reason, generations, signal, body, growPending }) => ({
       id,
       fence,
       state,
+      ...(state === 'creating' ? {} : { disk_mib: body.disk_mib }),
+      ...(growPending ? { grow_pending: true } : {}),
       ...(reason === undefined ? {} : { reason }),
       ...(generations.length === 0 ? {} : { generation: generations.at(-1)! }),
       ...(signal === undefined ? {} : { signal }),
@@ -72,7 +76,9 @@ export class FakeVms {
     this.#checkNew(body)
     this.#checkImage(body)
     this.#checkRoom(body.id, body)
-    const vm = this.#newVm(body, 'creating', await mkdtemp(path.join(this.folder, 'vm-')))
+    const root = await mkdtemp(path.join(this.folder, 'vm-'))
+    await mkdir(path.join(root, 'root'))
+    const vm = this.#newVm(body, 'creating', root)
     const unlessCancelled = <T>(work: T) => Promise.race([work, cancelled])
     try {
       await unlessCancelled(this.hooks.beforeCreate?.(body))
@@ -110,6 +116,8 @@ export class FakeVms {
 
   async pauseVm(id: string, { fence }: HostVmPauseBody): Promise<HostVmPaused> {
     const vm = this.#get(id, fence)
+    while (isUnderWay(vm, ['resize'])) await vm.done.get(vm.operation!)?.catch(() => {})
+    this.#get(id, fence)
     return this.#runOnce(vm, `pause ${fence}`, async (alive) => {
       // The caller of the earlier pause never received the response.
       if (vm.state === 'paused') {
@@ -177,7 +185,7 @@ export class FakeVms {
     const key = `fork ${body.children.map((child) => `${child.id} ${child.fence}`).join()}`
     const underWay = vm.done.get(key)
     if (underWay) return underWay as Promise<HostVmForked>
-    while (body.live && vm.operation?.startsWith('fork ')) await vm.done.get(vm.operation)?.catch(() => {})
+    while (body.live && isUnderWay(vm, ['fork', 'resize'])) await vm.done.get(vm.operation!)?.catch(() => {})
     const missing = body.children.filter((child) => !((this.vms.get(child.id)?.fence ?? 0) >= child.fence))
     if (missing.length === 0) return { generation: 1 }
     for (const child of missing) this.#checkNew(child)
@@ -196,6 +204,24 @@ export class FakeVms {
     }
     // A saved generation can be copied in any state; a live fork needs the VM to be stopped.
     return this.#runOnce(vm, key, work, body.live === true).finally(() => vm.done.delete(key))
+  }
+
+  async resizeVm(id: string, body: HostVmResizeBody): Promise<HostVmResized> {
+    const vm = this.#get(id, body.fence)
+    while (isUnderWay(vm, ['fork', 'resize'])) await vm.done.get(vm.operation!)?.catch(() => {})
+    this.#get(id, body.fence)
+    this.getRunningVm(id)
+    const key = `resize ${body.fence} ${body.disk_mib}`
+    const work = async (alive: Alive): Promise<HostVmResized> => {
+      await this.hooks.beforeResize?.(id, body)
+      alive()
+      if (vm.state !== 'running') throw new FakeHostFailure('wrong_state', `VM ${id} is ${vm.state}`)
+      vm.body = { ...vm.body, disk_mib: Math.max(vm.body.disk_mib, body.disk_mib) }
+      vm.growPending = false
+      await this.hooks.afterResize?.(id, body)
+      return { disk_mib: vm.body.disk_mib }
+    }
+    return this.#runOnce(vm, key, work).finally(() => vm.done.delete(key))
   }
 
   async putNetwork(id: string, body: HostVmNetworkBody): Promise<HostVmNetworkApplied> {
@@ -366,6 +392,9 @@ export class FakeVms {
     if (used + body.mem_mib > this.memMib) throw new FakeHostFailure('internal', 'not enough memory on this host')
   }
 }
+
+const isUnderWay = ({ operation }: FakeVm, names: string[]): boolean =>
+  names.some((name) => operation?.startsWith(`${name} `))
 
 /** The files of a guest as they were when that generation was saved. */
 const savedFolder = ({ guest }: FakeVm, generation: number): string => `${guest.root}.generation-${generation}`

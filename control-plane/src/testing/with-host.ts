@@ -81,6 +81,11 @@ async function assertNothingLeft({ deps }: TestApp, host: FakeHost): Promise<voi
     .execute()
   // A paused sandbox reserves no memory.
   const holders = living.filter((one) => one.status !== 'paused' && one.status !== 'error')
+  const builds = await deps.db
+    .selectFrom('templates')
+    .select('reserved_mib as mem_mib')
+    .where('reserved_mib', '>', 0)
+    .execute()
   const row = await deps.db.selectFrom('hosts').selectAll().where('id', '=', host.id).executeTakeFirstOrThrow()
   const reserved = await sql<{ mib: number; open: number }>`select coalesce(sum(reserved_mib), 0) as mib,
     (select count(*) from usage_intervals where ended_at is null) as open from sandboxes`.execute(deps.db)
@@ -94,8 +99,8 @@ async function assertNothingLeft({ deps }: TestApp, host: FakeHost): Promise<voi
     },
     {
       vms: living.map((one) => one.id).sort(),
-      reserved: holders.reduce((sum, one) => sum + one.mem_mib, 0),
-      vmCount: holders.length,
+      reserved: [...holders, ...builds].reduce((sum, one) => sum + one.mem_mib, 0),
+      vmCount: holders.length + builds.length,
       held: holders.reduce((sum, one) => sum + one.mem_mib, 0),
       open: living.length,
     },

@@ -6,6 +6,7 @@ import { passTime } from '@warren/kit/testing/pass-time'
 import { until } from '@warren/kit/testing/until'
 import { insertSandbox } from '../testing/sandboxes.ts'
 import { createHostedApp } from '../testing/with-host.ts'
+import { lockUser } from './caps.ts'
 
 const { deps, host, user, get, create, send } = await createHostedApp({ host: { cidr: '100.64.0.0/23' } })
 const CLI = new URL('../admin/main.ts', import.meta.url).pathname
@@ -58,6 +59,20 @@ test('of 50 concurrent creates of webhook endpoints, exactly as many as the cap 
   assert.deepEqual(countStatuses(responses), { 200: 6, 429: 44 })
   const plan = (await get('/v1/plan', ada.key)).body.data
   assert.deepEqual(plan.webhook_endpoints, { concurrent: { limit: 6, used: 6 } })
+})
+
+test('creates of one user that wait for each other leave the database to other users', async () => {
+  const [ada, bob] = [await user({ plan: 'pro' }), await user({ plan: 'pro' })]
+  const createNetwork = (who: typeof ada, n: number) => send('POST', '/v1/networks', who, { name: `busy-${n}` })
+
+  const { waiting, other } = await deps.db.transaction().execute(async (tx) => {
+    await lockUser(tx, ada.id)
+    const waiting = Promise.all(Array.from({ length: 50 }, (_, n) => createNetwork(ada, n)))
+    return { waiting, other: await createNetwork(bob, 0) }
+  })
+
+  assert.equal(other.status, 200, JSON.stringify(other.body))
+  assert.deepEqual(countStatuses(await waiting), { 200: 20, 429: 30 })
 })
 
 test('of 50 concurrent creates near the daily cap, exactly the rest of the day succeeds', async () => {
@@ -152,6 +167,7 @@ test('`warren admin plan` lists every limit of every plan', async () => {
   assert.deepEqual(limits[0], {
     limit: 'sandboxes',
     local: 'unlimited',
+    internal: 'unlimited',
     free: 1,
     beginner: 5,
     pro: 20,

@@ -3,10 +3,11 @@
  *
  * Every create of a capped resource follows these steps in one transaction:
  *
- *   const user = await lockUser(tx, userId)
- *   await checkCaps(tx, user, NETWORK_CAPS)    429
- *   checkCredit(user, 'create', 'networks')    402
- *   insert the row
+ *   withLockedUser(deps.db, userId, async (tx, user) => {
+ *     await checkCaps(tx, user, NETWORK_CAPS)    429
+ *     checkCredit(user, 'create', 'networks')    402
+ *     insert the row
+ *   })
  *
  * The lock on the user's row makes concurrent creates wait for each other, so each one counts the rows of those before
  * it, and a create that failed has left no row to count.
@@ -16,7 +17,7 @@ import type { FailureCode } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Db, Tx } from '../db/connect.ts'
 import type { Tables, UserRow } from '../db/schema.ts'
-import { type Limits, limitsOf } from './plans.ts'
+import { isCharged, type Limits, limitsOf } from './plans.ts'
 
 export type LockedUser = Pick<UserRow, 'id' | 'plan' | 'credit_micro' | 'limit_overrides'>
 
@@ -70,9 +71,9 @@ export async function checkConcurrentCap(tx: Tx, user: LockedUser, resource: Cap
 
 type ChargedOperation = 'create' | 'resume' | 'fork'
 
-/** Throws 402 when the user has no credit left. The plan `local` is never charged. */
+/** Throws 402 when the user has no credit left. The plans `local` and `internal` are never charged. */
 export function checkCredit(user: LockedUser, operation: ChargedOperation, kind = 'sandboxes'): void {
-  if (user.plan === 'local' || user.credit_micro > 0) return
+  if (!isCharged(user.plan) || user.credit_micro > 0) return
   throw failure('insufficient_credit', `insufficient credit, add credit to ${operation} ${kind}`)
 }
 

@@ -3,12 +3,19 @@ import { type CapUse, type PlanView, SHAPES } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { NETWORK_CAPS } from '../networks/caps.ts'
 import { SANDBOX_CAPS } from '../sandboxes/caps.ts'
+import { TEMPLATE_BUILD_CAPS, TEMPLATE_CAPS } from '../templates/caps.ts'
 import { WEBHOOK_CAPS } from '../webhooks/caps.ts'
 import { type CappedKind, type CappedResource, dailyLimit } from './caps.ts'
 import { allowsShape, type Limits, limitsOf } from './plans.ts'
 
 /** A resource that is not listed cannot be created yet, so none of it is used. */
-const CAPPED_RESOURCES: readonly CappedResource[] = [SANDBOX_CAPS, NETWORK_CAPS, WEBHOOK_CAPS]
+const CAPPED_RESOURCES: readonly CappedResource[] = [
+  SANDBOX_CAPS,
+  NETWORK_CAPS,
+  WEBHOOK_CAPS,
+  TEMPLATE_CAPS,
+  TEMPLATE_BUILD_CAPS,
+]
 
 export async function getPlan(deps: Deps, userId: string): Promise<PlanView> {
   const user = await deps.db

@@ -1,6 +1,7 @@
 /**
  * The limits of each plan, and of one user: those of the plan, except where an operator has set another value
- * (`warren admin user set-limit`). `local` is the plan of the local user (local.ts) and has no caps.
+ * (`warren admin user set-limit`). `local` is the plan of the local user and `internal` that of services of the installation
+ * (service-users.ts). Neither has caps or is charged, and `internal` has no rate limit either.
  */
 import { findShape } from '@warren/protocol'
 
@@ -24,18 +25,21 @@ const GIB = 1024
 const NO_CAP: Cap = { concurrent: Number.POSITIVE_INFINITY, per_day: Number.POSITIVE_INFINITY }
 const cap = (concurrent: number, per_day: number): Cap => ({ concurrent, per_day })
 
+const UNCAPPED = {
+  sandboxes: NO_CAP,
+  networks: NO_CAP,
+  disks: NO_CAP,
+  templates: NO_CAP,
+  max_disk_mib: 60 * GIB,
+  max_vcpu: 8,
+  max_mem_mib: 16 * GIB,
+  webhook_endpoints: Number.POSITIVE_INFINITY,
+  template_builds: 2,
+} as const satisfies Plan
+
 export const PLANS = {
-  local: {
-    sandboxes: NO_CAP,
-    networks: NO_CAP,
-    disks: NO_CAP,
-    templates: NO_CAP,
-    max_disk_mib: 60 * GIB,
-    max_vcpu: 8,
-    max_mem_mib: 16 * GIB,
-    webhook_endpoints: Number.POSITIVE_INFINITY,
-    template_builds: 2,
-  },
+  local: UNCAPPED,
+  internal: { ...UNCAPPED, template_builds: Number.POSITIVE_INFINITY },
   free: {
     sandboxes: cap(1, 10),
     networks: cap(1, 10),
@@ -85,6 +89,9 @@ export const PLANS = {
 export type PlanName = keyof typeof PLANS
 export const PLAN_NAMES = Object.keys(PLANS) as PlanName[]
 export const isPlanName = (text: string): text is PlanName => Object.hasOwn(PLANS, text)
+
+/** As `is_charged` in the database. */
+export const isCharged = (plan: PlanName): boolean => plan !== 'local' && plan !== 'internal'
 
 /** In the order in which they are listed. */
 const LIMIT_OF_PLAN = {

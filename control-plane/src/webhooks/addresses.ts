@@ -7,20 +7,11 @@
  */
 import { BlockList, isIP, isIPv4 } from 'node:net'
 import { networkInterfaces } from 'node:os'
+import { addressBytes } from '@warren/kit/client-network'
 import { CLOSED_RANGES } from '@warren/protocol'
-import { addressBytes } from '../http/client-network.ts'
 
-/** Also not public by the registries of IANA (RFC 6890 and its successors), and what clouds put on public addresses. */
-const CLOSED_V4 = [
-  ...CLOSED_RANGES,
-  '192.0.2.0/24',
-  '192.88.99.0/24',
-  '198.18.0.0/15',
-  '198.51.100.0/24',
-  '203.0.113.0/24',
-  // The platform's services for virtual machines in Azure.
-  '168.63.129.16/32',
-]
+/** Also not public by the registries of IANA (RFC 6890 and its successors). */
+const CLOSED_V4 = [...CLOSED_RANGES, '192.0.2.0/24', '192.88.99.0/24', '198.51.100.0/24', '203.0.113.0/24']
 /** Of IPv6 only global unicast is public, without the parts that are for documentation or contain another address. */
 const PUBLIC_V6 = ['2000::/3']
 const CLOSED_V6 = ['2001::/23', '2001:db8::/32', '2002::/16', '3fff::/20']

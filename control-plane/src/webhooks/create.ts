@@ -12,7 +12,8 @@ import type { Tx } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 import type { CallerUser } from '../http/caller.ts'
 import { webhookSecretPlace } from '../secrets/places.ts'
-import { checkCaps, lockUser } from '../users/caps.ts'
+import { checkCaps } from '../users/caps.ts'
+import { withLockedUser } from '../users/locked.ts'
 import { WEBHOOK_CAPS } from './caps.ts'
 import { mayUseLoopback } from './local-receiver.ts'
 import { viewEndpoint } from './queries.ts'
@@ -30,8 +31,8 @@ export async function createWebhook(
   const events = await checkBody(deps, user, body)
   const id = randomUUID()
   const secret = WEBHOOK_SECRET_PREFIX + randomBytes(32).toString('base64url')
-  return deps.db.transaction().execute(async (tx) => {
-    await checkCaps(tx, await lockUser(tx, user.id), WEBHOOK_CAPS)
+  return withLockedUser(deps.db, user.id, async (tx, locked) => {
+    await checkCaps(tx, locked, WEBHOOK_CAPS)
     const row = await tx
       .insertInto('webhook_endpoints')
       .values({

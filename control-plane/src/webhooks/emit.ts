@@ -14,6 +14,8 @@ export type NewEvent<Action extends WebhookAction = WebhookAction> = {
   /** Events with the same subject are delivered in order: the sandbox, or the resource if no sandbox is concerned. */
   subject: string
   data: WebhookData<Action>
+  /** The call that caused it, if it is not the one that is being served. */
+  auditId?: string | null
 }
 
 export async function emitEvent<Action extends WebhookAction>(tx: Tx, event: NewEvent<Action>): Promise<void> {
@@ -21,9 +23,10 @@ export async function emitEvent<Action extends WebhookAction>(tx: Tx, event: New
 }
 
 /** An expression that emits the event, for `returning` of the statement that is its cause: it saves a round trip. */
-export const emitting = <Action extends WebhookAction>({ userId, action, subject, data }: NewEvent<Action>) =>
-  sql<null>`emit_webhook_event(${userId}, ${action}, ${subject}, ${currentAuditId() ?? null},
-    ${JSON.stringify(data)}::json)`
+export const emitting = <Action extends WebhookAction>(event: NewEvent<Action>) => {
+  const { userId, action, subject, data, auditId = currentAuditId() ?? null } = event
+  return sql<null>`emit_webhook_event(${userId}, ${action}, ${subject}, ${auditId}, ${JSON.stringify(data)}::json)`
+}
 
 /** The same for statements that change one row of `sandboxes`, with data of that row. */
 export const emitInStatement = (

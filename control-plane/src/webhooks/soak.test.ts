@@ -5,9 +5,9 @@
  * The delivering process has a clock that runs faster, so that retries after minutes follow within the test.
  */
 import assert from 'node:assert/strict'
-import { type ChildProcess, fork } from 'node:child_process'
+import type { ChildProcess } from 'node:child_process'
 import { once } from 'node:events'
-import { after, test } from 'node:test'
+import { test } from 'node:test'
 import { passTime } from '@warren/kit/testing/pass-time'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
@@ -15,6 +15,7 @@ import { WEBHOOK_RETRY_DELAYS_MS } from '@warren/protocol'
 import { sql } from 'kysely'
 import { createTestApp } from '../testing/app.ts'
 import type { ReceiverReport } from '../testing/receiver-process.ts'
+import { startTestProcess } from '../testing/test-process.ts'
 import { deleteOldDeliveries } from './delete-old.ts'
 
 const SOAK = process.env.WARREN_TEST_SOAK !== undefined
@@ -36,13 +37,8 @@ const WORKING = new Set(['healthy', 'slow', 'dying'])
 
 const { app, deps, user } = await createTestApp({ config: { localUser: true } })
 
-function startProcess(file: string, env: NodeJS.ProcessEnv = {}): ChildProcess {
-  const child = fork(new URL(`../testing/${file}`, import.meta.url).pathname, {
-    env: { ...process.env, NODE_TEST_CONTEXT: undefined, DATABASE_URL: deps.database.url, ...env },
-  })
-  after(() => child.kill('SIGKILL'))
-  return child
-}
+const startProcess = (file: string, env: NodeJS.ProcessEnv = {}): ChildProcess =>
+  startTestProcess(deps, new URL(`../testing/${file}`, import.meta.url).pathname, env).child
 
 test('every event of a working endpoint arrives, rightly signed, through five kills', {
   timeout: LIMIT_MS,

@@ -15,7 +15,7 @@ export const RULES = [
   'host.example',
   RULED[0],
   `${RULED[1]}:7777`,
-  '198.18.10.0/24:80',
+  '203.0.113.128/25:80',
   // A private address that the operator has not allowed.
   '10.9.9.9',
   // A private address that the operator has allowed.
@@ -113,7 +113,7 @@ export const NAMES: AttemptRow[] = [
   ['a query for an allowed name', dnsQuery('shop.example'), `NOERROR ${SHOP}`],
   ['in upper case', dnsQuery('SHOP.EXAMPLE'), `NOERROR ${SHOP}`],
   ['over TCP', dnsQuery('shop.example', TYPE.A, { overTcp: true }), `NOERROR ${SHOP}`],
-  ['to another name server', dnsQuery('shop.example', TYPE.A, { server: '198.18.77.77' }), `NOERROR ${SHOP}`],
+  ['to another name server', dnsQuery('shop.example', TYPE.A, { server: '203.0.113.77' }), `NOERROR ${SHOP}`],
   ['its IPv6 address', dnsQuery('shop.example', TYPE.AAAA), 'NOERROR'],
   ['its HTTPS record', dnsQuery('shop.example', TYPE.HTTPS), 'NOERROR'],
   ['a name that no rule names', dnsQuery('evil.example'), 'NXDOMAIN'],

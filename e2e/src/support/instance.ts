@@ -168,9 +168,12 @@ export async function getControlPlanePid(dataDir: string): Promise<number> {
   return (await findInstanceFile(dataDir))!.children[0]!.pid
 }
 
-export async function getHostAgentPid(dataDir: string): Promise<number> {
+export const getHostAgentPid = (dataDir: string): Promise<number> => getChildPid(dataDir, 'host-agent/src/main')
+export const getGatewayPid = (dataDir: string): Promise<number> => getChildPid(dataDir, 'gateway/src/main.ts')
+
+async function getChildPid(dataDir: string, program: string): Promise<number> {
   const { children } = (await findInstanceFile(dataDir))!
-  return children.find(({ pid }) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes('host-agent/src/main'))!.pid
+  return children.find(({ pid }) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(program))!.pid
 }
 
 export async function getDatabaseUrl(dataDir: string): Promise<string> {
@@ -201,7 +204,7 @@ function belongsTo(pid: string, dataDir: string): boolean {
 }
 
 /** The VMMs of a data directory, by their cgroups: their command lines do not name it. */
-const listVmms = (dataDir: string): number[] =>
+export const listVmms = (dataDir: string): number[] =>
   readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
     .filter((pid) => {
@@ -232,8 +235,12 @@ function renderEnv(dataDir: string, env: NodeJS.ProcessEnv = {}): NodeJS.Process
     WARREN_METRICS_PORT: '0',
     WARREN_INGRESS_PORT: '0',
     WARREN_RATE_LIMIT: '0',
+    // Tests and measurements create users on machines without KVM.
+    WARREN_ALLOW_TCG_TENANTS: 'yes',
     // Tests that need virtual machines turn them on; for the others booting them would be a waste.
     WARREN_VMS: 'off',
+    // So do those of the gateway.
+    WARREN_GATEWAY: 'off',
     ...env,
   }
 }

@@ -3,7 +3,7 @@
  * new network and mount namespaces, whose only uplink leads to an internet made by the test. No packet of a guest leaves
  * them, and everything disappears with the processes.
  *
- *   internet  198.18.5.5, 10.9.9.9, … on lo │ up1 198.18.0.1/24 ── up0 198.18.0.2/24, mtu 1400  machine
+ *   internet  203.0.113.5, 10.9.9.9, … on lo │ up1 198.51.100.129/25 ── up0 198.51.100.130/25, mtu 1400  machine
  *
  * The servers of that internet, and what they record, are described in the program itself (internet-program.ts).
  */
@@ -19,18 +19,18 @@ const INTERNET = path.join(ROOT, 'host-agent/src/net/testing/internet-program.ts
 /** Set in the process that runs in the namespaces. */
 const MOVED = 'WARREN_E2E_ISOLATED'
 
-export const UPLINK = { name: 'up0', address: '198.18.0.2', mtu: 1400 }
-export const NAME_SERVER = '198.18.0.1'
+export const UPLINK = { name: 'up0', address: '198.51.100.130', mtu: 1400 }
+export const NAME_SERVER = '198.51.100.129'
 /** Has no name; responds at every port that the internet serves. */
-export const PUBLIC_HOST = '198.18.5.5'
+export const PUBLIC_HOST = '203.0.113.5'
 /** All of them respond: only egress rules keep a sandbox away. */
 export const PRIVATE_HOSTS = ['10.9.9.9', '172.20.0.1', '192.168.7.7', '169.254.169.254', '100.127.0.1']
 /** Web servers whose responses name the address and the host that were requested. */
-export const SHOP = '198.18.6.6'
-export const WILD = '198.18.6.7'
-export const EVIL = '198.18.6.66'
+export const SHOP = '192.0.2.6'
+export const WILD = '192.0.2.7'
+export const EVIL = '192.0.2.66'
 /** For rules about addresses. */
-export const RULED = ['198.18.9.9', '198.18.9.10', '198.18.10.1', '198.18.10.2'] as const
+export const RULED = ['203.0.113.9', '203.0.113.10', '203.0.113.129', '203.0.113.130'] as const
 
 /** Called at the top of a test file, before anything else: restarts this process in the namespaces. */
 export function moveToIsolatedMachine(): void {
@@ -60,9 +60,9 @@ export class Internet {
     await once(child, 'message')
     const inside = `nsenter -t ${child.pid} -n`
     runCommand(`ip link add up0 mtu ${UPLINK.mtu} type veth peer name up1 mtu ${UPLINK.mtu} netns ${child.pid}`)
-    runCommand(`ip addr add ${UPLINK.address}/24 dev up0`)
+    runCommand(`ip addr add ${UPLINK.address}/25 dev up0`)
     runCommand('ip link set up0 up')
-    runCommand(`${inside} ip addr add ${NAME_SERVER}/24 dev up1`)
+    runCommand(`${inside} ip addr add ${NAME_SERVER}/25 dev up1`)
     runCommand(`${inside} ip link set up1 up`)
     runCommand(`${inside} ip link set lo up`)
     for (const address of [PUBLIC_HOST, ...PRIVATE_HOSTS, SHOP, WILD, EVIL, ...RULED]) {

@@ -4,7 +4,6 @@
  */
 import { spawnSync } from 'node:child_process'
 import { existsSync, readFileSync } from 'node:fs'
-import { homedir } from 'node:os'
 import path from 'node:path'
 import { after } from 'node:test'
 import { CreateosSandboxClient } from '@nodeops-createos/sandbox'
@@ -13,8 +12,7 @@ import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { createDataDir, type Instance, killProcesses, runWarren, startInstance, stop } from './instance.ts'
 
-/** Building an image downloads hundreds of packages. */
-const IMAGE_LIMIT_MS = 30 * 60_000
+export { skipWithoutImage } from '@warren/kit/testing/skip-without-image'
 
 /** The reason to skip, or false. */
 export const cannotRunVms: string | false =
@@ -22,22 +20,6 @@ export const cannotRunVms: string | false =
 
 function hasNoQemu(): boolean {
   return spawnSync('qemu-system-x86_64', ['--version']).status !== 0
-}
-
-/**
- * For images that take minutes to build. `npm test` builds them while other tests run: this waits for it and fails if the
- * build failed. Without it, tests use an image only where it exists already. Returns the reason to skip.
- */
-export async function skipWithoutImage(name: string): Promise<string | false> {
-  const outcome = process.env.WARREN_TEST_DEVBOX
-  if (outcome !== undefined && cannotRunVms === false) {
-    await until(() => existsSync(outcome), `${name} is built`, IMAGE_LIMIT_MS)
-    const text = readFileSync(outcome, 'utf8')
-    if (text !== 'ready') throw new Error(text)
-    return false
-  }
-  const cache = process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache')
-  return existsSync(path.join(cache, 'warren/images/names', name)) ? false : `${name} is not built on this machine`
 }
 
 /**

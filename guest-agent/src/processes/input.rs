@@ -3,9 +3,9 @@
 //! Writers take turns in the order of their requests, and each keeps its turn until the program has accepted all of its
 //! bytes.
 
+use std::fs;
 use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
-use std::time::Duration;
 
 use bytes::Bytes;
 use h2::RecvStream;
@@ -13,7 +13,6 @@ use h2::server::SendResponse;
 use http::StatusCode;
 use serde::Serialize;
 use tokio::io::unix::AsyncFd;
-use tokio::time::timeout;
 
 use crate::reply::{Failure, HandlerError, HandlerResult, read_body, read_json};
 use crate::sys;
@@ -22,9 +21,8 @@ use crate::terminal::{Size, Terminal};
 use super::process::{Kind, Process, exited};
 
 const INPUT_MAX_BYTES: usize = 256 * 1024;
-/// A program that exits closes its pipes shortly before it can be reaped; if it does not exit within this time, it
-/// closed stdin itself.
-const EXIT_WAIT: Duration = Duration::from_millis(100);
+/// The kernel's flag of a process that exits, in the seventh field after the name in `/proc/PID/stat`.
+const PF_EXITING: u32 = 0x4;
 
 #[derive(Serialize)]
 pub struct Written {
@@ -67,8 +65,8 @@ async fn write_all(process: &Process, mut bytes: &[u8]) -> HandlerResult {
             Ok(Ok(count)) => bytes = bytes.get(count..).unwrap_or_default(),
             Ok(Err(error)) if error.kind() == std::io::ErrorKind::Interrupted => {}
             Ok(Err(_)) => {
-                let ended = process.wait_until(|inner| inner.state.is_ended().then_some(()));
-                if timeout(EXIT_WAIT, ended).await.is_ok() {
+                if is_exiting(process) {
+                    process.wait_until(|inner| inner.state.is_ended().then_some(())).await;
                     return Err(exited().into());
                 }
                 process.lock().stdin = None;
@@ -78,6 +76,17 @@ async fn write_all(process: &Process, mut bytes: &[u8]) -> HandlerResult {
         }
     }
     Ok(())
+}
+
+/// Whether the program exits or has exited; if not, it has closed stdin itself. The kernel closes the files of a program
+/// some time before it can be reaped.
+fn is_exiting(process: &Process) -> bool {
+    let pid = process.lock().leader.as_ref().map(|leader| leader.pid);
+    let stat = pid.and_then(|pid| fs::read(format!("/proc/{pid}/stat")).ok()).unwrap_or_default();
+    let stat = String::from_utf8_lossy(&stat);
+    // `pid (name) state ppid …`; the name may hold spaces and parentheses.
+    let flags = stat.rsplit_once(')').and_then(|(_, rest)| rest.split_ascii_whitespace().nth(6)?.parse::<u32>().ok());
+    flags.is_none_or(|flags| flags & PF_EXITING != 0)
 }
 
 enum InputTarget {

@@ -2,6 +2,7 @@
 //! disconnects meanwhile, the process still appears in the list.
 
 use std::collections::BTreeMap;
+use std::fs::File;
 use std::io::{Error, Result};
 use std::os::fd::{AsFd, OwnedFd};
 use std::path::Path;
@@ -23,13 +24,15 @@ use crate::spawn::{Program, SpawnError, check_strings, describe, environment, sp
 use crate::sys;
 use crate::terminal::{self, Size, TERM, Terminal};
 
+use super::build_step::{BuildStep, PreparedStep, StepFiles};
 use super::journal::Stream;
 use super::process::{Kind, Process, Started};
 use super::pump::{Pump, Source};
 use super::view::{View, view_of};
 use super::{LIVE_MAX, NewProcess, RECORDS_MAX};
 
-const START_MAX_BYTES: usize = 256 * 1024;
+/// A script of 64 KiB and as many variables, and JSON may take six bytes for one.
+const START_MAX_BYTES: usize = 1024 * 1024;
 /// Limit for cmd and args in a record: 256 records must not fill the memory of a small machine.
 const RECORDED_ARGS_MAX_BYTES: usize = 16 * 1024;
 
@@ -42,6 +45,7 @@ struct StartRequest {
     pty: Option<Size>,
     live_max: Option<usize>,
     records_max: Option<usize>,
+    build: Option<BuildStep>,
 }
 
 /// What to run, with defaults filled in.
@@ -52,6 +56,7 @@ struct ResolvedCommand {
     cwd: Option<String>,
     env: BTreeMap<String, String>,
     pty: Option<Size>,
+    step: Option<PreparedStep>,
 }
 
 /// Returns the process and its view at the time of its start: a short program may have exited by the time of the
@@ -75,13 +80,19 @@ pub async fn start(agent: &Arc<Agent>, mut body: RecvStream) -> HandlerResult<(A
 
 async fn create(agent: &Arc<Agent>, request: StartRequest) -> HandlerResult<(Arc<Process>, View)> {
     let (live_max, records_max) = (request.live_max.unwrap_or(LIVE_MAX), request.records_max.unwrap_or(RECORDS_MAX));
-    let (resolved, cwd) = resolve(agent, request).await?;
+    let (mut resolved, cwd) = resolve(agent, request).await?;
     let kind = if resolved.pty.is_some() { Kind::Pty } else { Kind::Process };
     let args = truncate_args(&resolved.cmd, &resolved.args);
     let new = NewProcess { kind, cmd: truncate(&resolved.cmd, RECORDED_ARGS_MAX_BYTES), args, cwd };
     let process = agent.processes.add(new, live_max, records_max)?;
+    let files = resolved.step.as_mut().map(PreparedStep::take_files);
     match launch(agent, &process, resolved).await {
-        Ok(view) => Ok((process, view)),
+        Ok(view) => {
+            if let Some(files) = files {
+                tokio::spawn(remove_after_exit(process.clone(), files));
+            }
+            Ok((process, view))
+        }
         Err(failure) => {
             process.mark_failed();
             Err(failure.into())
@@ -91,7 +102,7 @@ async fn create(agent: &Arc<Agent>, request: StartRequest) -> HandlerResult<(Arc
 
 /// Also returns the directory it will run in, for the record.
 async fn resolve(agent: &Agent, request: StartRequest) -> HandlerResult<(ResolvedCommand, String)> {
-    let StartRequest { cmd, args, cwd, env, pty, .. } = request;
+    let StartRequest { cmd, args, cwd, env, pty, build, .. } = request;
     let (args, mut env) = (args.unwrap_or_default(), env.unwrap_or_default());
     if cmd.is_none() && pty.is_none() {
         return Err(invalid_cmd("cmd is required unless pty is given").into());
@@ -109,11 +120,24 @@ async fn resolve(agent: &Agent, request: StartRequest) -> HandlerResult<(Resolve
         }
         (None, None) => return Err(invalid_cmd("the image has no login shell").into()),
     };
-    let mut env = environment(agent, env);
+    let (mut env, step) = match build {
+        Some(build) => {
+            let (folder, mut env) = (record_cwd.clone(), env);
+            let prepared = agent.workers.run(move || build.prepare(&folder, &mut env).map(|step| (env, Some(step))));
+            prepared.await.map_err(|error| Failure::internal("worker", &error))??
+        }
+        None => (environment(agent, env), None),
+    };
     if pty.is_some() {
         env.entry("TERM".to_owned()).or_insert_with(|| TERM.to_owned());
     }
-    Ok((ResolvedCommand { cmd, name, args, cwd, env, pty }, record_cwd))
+    Ok((ResolvedCommand { cmd, name, args, cwd, env, pty, step }, record_cwd))
+}
+
+/// The files exist as long as the program that they are for.
+async fn remove_after_exit(process: Arc<Process>, files: StepFiles) {
+    process.wait_until(|inner| inner.state.is_ended().then_some(())).await;
+    drop(files);
 }
 
 fn truncate_args(cmd: &str, args: &[String]) -> Vec<String> {
@@ -175,19 +199,27 @@ fn prepare_terminal(resolved: ResolvedCommand, size: Size) -> Result<(Program, A
 }
 
 fn prepare_pipes(resolved: ResolvedCommand) -> Result<(Program, AgentEnds)> {
-    let (child_stdin, stdin) = sys::pipe()?;
+    let (child_stdin, stdin) = match &resolved.step {
+        Some(_) => (OwnedFd::from(File::open("/dev/null")?), None),
+        None => sys::pipe().map(|(reader, writer)| (reader, Some(writer)))?,
+    };
     let (stdout, child_stdout) = sys::pipe()?;
     let (stderr, child_stderr) = sys::pipe()?;
-    sys::set_nonblocking(stdin.as_fd())?;
-    let stdin = Arc::new(sys::watch(stdin, Interest::WRITABLE)?);
+    let stdin = stdin.map(watch_stdin).transpose()?;
     let sources = vec![Source::of_pipe(Stream::Stdout, stdout)?, Source::of_pipe(Stream::Stderr, stderr)?];
-    let ends = AgentEnds { sources, stdin: Some(stdin), terminal: None, program_side: None };
+    let ends = AgentEnds { sources, stdin, terminal: None, program_side: None };
     Ok((program(resolved, [child_stdin, child_stdout, child_stderr], false), ends))
 }
 
+fn watch_stdin(stdin: OwnedFd) -> Result<Arc<AsyncFd<OwnedFd>>> {
+    sys::set_nonblocking(stdin.as_fd())?;
+    Ok(Arc::new(sys::watch(stdin, Interest::WRITABLE)?))
+}
+
 fn program(resolved: ResolvedCommand, [stdin, stdout, stderr]: [OwnedFd; 3], terminal: bool) -> Program {
-    let ResolvedCommand { cmd, name, args, cwd, env, .. } = resolved;
-    Program { cmd, name, args, env, cwd, stdin, stdout, stderr, terminal, cgroup: None }
+    let ResolvedCommand { cmd, name, args, cwd, env, step, .. } = resolved;
+    let run_as = step.map(|step| step.run_as);
+    Program { cmd, name, args, env, cwd, stdin, stdout, stderr, terminal, cgroup: None, run_as }
 }
 
 type Run = (Child, oneshot::Receiver<ExitStatus>, ProcessTree);

@@ -10,6 +10,8 @@ use std::os::fd::RawFd;
 
 use crate::sys::check;
 
+use super::RunAs;
+
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 #[derive(Clone, Copy)]
@@ -33,6 +35,8 @@ pub struct Plan {
     pub cgroup: RawFd,
     /// Set when the kernel cannot create a child inside a cgroup: the child then moves itself.
     pub enter_cgroup: bool,
+    /// Null for root.
+    pub run_as: *const RunAs,
     /// Written by the child and read by the parent: they share memory.
     pub failed_at: Stage,
     pub errno: libc::c_int,
@@ -149,6 +153,10 @@ extern "C" fn run_child(argument: *mut libc::c_void) -> libc::c_int {
         if !entered {
             return fail(plan, Stage::Cwd);
         }
+        // After the directory was entered, which the user may not be allowed to.
+        if !plan.run_as.is_null() && !become_user(&*plan.run_as) {
+            return fail(plan, Stage::Setup);
+        }
         let mut none: libc::sigset_t = std::mem::zeroed();
         libc::sigemptyset(&mut none);
         libc::sigprocmask(libc::SIG_SETMASK, &none, std::ptr::null_mut());
@@ -161,6 +169,17 @@ unsafe fn enter_cgroup(directory: RawFd) -> bool {
     unsafe {
         let fd = libc::openat(directory, c"cgroup.procs".as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
         fd >= 0 && libc::write(fd, c"0".as_ptr().cast(), 1) == 1
+    }
+}
+
+/// Not the functions of libc: they change all threads of the process, and these are the agent's.
+unsafe fn become_user(user: &RunAs) -> bool {
+    // SAFETY: system calls on values and on a list with its length.
+    unsafe {
+        libc::umask(user.umask);
+        libc::syscall(libc::SYS_setgroups, user.groups.len(), user.groups.as_ptr()) == 0
+            && libc::syscall(libc::SYS_setresgid, user.gid, user.gid, user.gid) == 0
+            && libc::syscall(libc::SYS_setresuid, user.uid, user.uid, user.uid) == 0
     }
 }
 

@@ -4,6 +4,7 @@
  */
 import { existsSync } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
+import { isTemplateImage } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { hasOperatorSettings } from '../guest/operator-settings.ts'
 import type { Image } from '../images/store.ts'
@@ -49,7 +50,7 @@ export async function findBase(deps: Deps, wanted: WantedBase): Promise<Base | u
     build.progress = 'looking for it'
     const known = await findUsable(deps, wanted.key)
     if (known) return { base: known, isBooted: false }
-    const lock = hasOperatorSettings(deps.operatorSettings) ? undefined : await tryLockSharedBase(deps, wanted.key)
+    const lock = isShared(deps, wanted) ? await tryLockSharedBase(deps, wanted.key) : undefined
     try {
       const imported = lock && (await importUsable(deps, wanted.key))
       return imported && { base: imported, isBooted: false }
@@ -60,14 +61,20 @@ export async function findBase(deps: Deps, wanted: WantedBase): Promise<Base | u
   return ensured?.base
 }
 
+/**
+ * What the operator sets for guests is in their memory from the start, and a proxy may have a password. The image of a template
+ * belongs to its user and is in this data directory only.
+ */
+const isShared = (deps: Deps, { image }: WantedBase): boolean =>
+  !hasOperatorSettings(deps.operatorSettings) && !isTemplateImage(image.name)
+
 async function findOrBuild(deps: Deps, wanted: WantedBase, build: Build): Promise<EnsuredBase> {
   const { key } = wanted
   build.progress = 'looking for it'
   const known = await findUsable(deps, key)
   if (known) return { base: known, isBooted: false }
   build.progress = 'waiting for another Warren that builds it'
-  // What the operator sets for guests is in their memory from the start, and a proxy may have a password.
-  const lock = hasOperatorSettings(deps.operatorSettings) ? undefined : await lockSharedBase(deps, key)
+  const lock = isShared(deps, wanted) ? await lockSharedBase(deps, key) : undefined
   try {
     const imported = lock && (await importUsable(deps, key))
     if (imported) return { base: imported, isBooted: false }

@@ -19,6 +19,7 @@ const HOST: HostState = {
     { name: 'devbox:1', state: 'building', progress: 'installing packages' },
   ],
   vms: [],
+  builds: [],
 }
 
 /** A host agent with the routes that the command uses. `failing`: the memory of a base that cannot be booted. */

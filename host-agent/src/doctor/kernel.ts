@@ -25,6 +25,8 @@ export type Feature = {
 const NFT_TABLE = `table ip warren_doctor {
   counter out { }
   quota egress { over 5368709120 bytes }
+  set rates { type ipv4_addr; size 16; flags dynamic,timeout; timeout 1m; }
+  set counts { type ipv4_addr; size 16; flags dynamic; }
   set pairs { type ipv4_addr . ipv4_addr; flags interval; }
   chain prer {
     type filter hook prerouting priority raw;
@@ -36,6 +38,8 @@ const NFT_TABLE = `table ip warren_doctor {
     iifname "tap0" counter name "out" accept
     ip saddr . ip daddr @pairs accept
     ct state established,related accept
+    ct state new update @rates { ip saddr limit rate over 200/second burst 1000 packets } drop
+    ct state new add @counts { ip saddr ct count over 4096 } drop
   }
   chain natpre {
     type nat hook prerouting priority dstnat;

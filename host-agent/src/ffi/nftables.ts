@@ -5,7 +5,11 @@
 import koffi from 'koffi'
 
 const LIBRARY = 'libnftables.so.1'
+const STATELESS = 1 << 2
+const HANDLES = 1 << 3
 const JSON_OUTPUT = 1 << 4
+/** Without the elements of sets. */
+const TERSE = 1 << 11
 
 type Library = ReturnType<typeof bind>
 let library: Library | undefined
@@ -39,6 +43,19 @@ export class Nft implements Disposable {
     try {
       const { nftables } = JSON.parse(this.run(`list ${what}`)) as { nftables: Record<string, unknown>[] }
       return nftables.filter((one) => !('metainfo' in one))
+    } finally {
+      this.#library.setFlags(this.#context, 0)
+    }
+  }
+
+  /**
+   * As text, without counts and the elements of named sets, which packets change. `handles`: with the numbers that the
+   * kernel gave to rules and sets.
+   */
+  listRules(what: string, { handles = false } = {}): string {
+    this.#library.setFlags(this.#context, STATELESS | TERSE | (handles ? HANDLES : 0))
+    try {
+      return this.run(`list ${what}`)
     } finally {
       this.#library.setFlags(this.#context, 0)
     }

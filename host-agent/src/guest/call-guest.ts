@@ -1,6 +1,7 @@
 /** Short requests to a guest agent with JSON bodies. The guest is not trusted: its responses are limited and checked. */
 import type { ClientHttp2Session, ClientHttp2Stream, IncomingHttpHeaders } from 'node:http2'
 import { span, traceHeader } from '@warren/kit/span'
+import { GuestFailure } from '@warren/protocol'
 import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
 import { openGuestStream } from './channel.ts'
@@ -11,9 +12,16 @@ const RESPONSE_MAX_BYTES = 1024 * 1024
 
 export class GuestError extends Error {
   override name = 'GuestError'
+  /** What the guest responded, if it refused the request. */
+  readonly failure: GuestFailure | undefined
+
+  constructor(message: string, failure?: GuestFailure) {
+    super(message)
+    this.failure = failure
+  }
 }
 
-type GuestRequest<Response> = { method: 'GET' | 'POST'; path: string; body?: object; response: Response }
+type GuestRequest<Response> = { method: 'GET' | 'POST' | 'DELETE'; path: string; body?: object; response: Response }
 
 export const callGuest = <Response extends TSchema>(
   session: ClientHttp2Session,
@@ -35,8 +43,11 @@ async function sendAndRead<Response extends TSchema>(
   if (request.body) stream.end(JSON.stringify(request.body))
   const { status, headers, text } = await readResponse(stream)
   addGuestSpans(`guest: ${request.path}`, headers, { from: sentAt, to: performance.now() })
-  if (status !== 200) throw new GuestError(`the guest refused ${request.path}: ${status} ${text.slice(0, 500)}`)
   const response = parse(text)
+  if (status !== 200) {
+    const failure = Value.Check(GuestFailure, response) ? response : undefined
+    throw new GuestError(`the guest refused ${request.path}: ${status} ${text.slice(0, 500)}`, failure)
+  }
   if (!Value.Check(request.response, response)) {
     throw new GuestError(`the guest sent an invalid response to ${request.path}`)
   }

@@ -1,6 +1,10 @@
 /**
  * Receives the self-signals of a guest (protocol/src/guest-streams.ts) for as long as its VM runs. A stream that breaks,
  * alone or with its session, is opened again after a pause. The guest stores a signal until it is acknowledged.
+ *
+ * Each signal costs a durable write, and our guest agent sends the next one after the acknowledgement. A guest that is not
+ * ours may send any number of them. So at most one per SIGNAL_INTERVAL_MS is recorded; the stream is not read meanwhile, and
+ * its window holds the guest back. One that repeats what is recorded already is acknowledged without a write.
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { GUEST_SIGNAL_MAX_BYTES, GuestSignal, type HostVmSignal, sanitizeSelfReason } from '@warren/protocol'
@@ -10,6 +14,8 @@ import { callGuest, GuestError } from './call-guest.ts'
 import { type GuestChannel, openGuestStream } from './channel.ts'
 
 const RECONNECT_DELAY_MS = 1_000
+/** The first signal is recorded at once. */
+const SIGNAL_INTERVAL_MS = 1_000
 const ACK_LIMIT_MS = 5_000
 
 export async function listenToSignals(
@@ -17,13 +23,31 @@ export async function listenToSignals(
   onSignal: (signal: HostVmSignal) => Promise<void>,
   ended: AbortSignal,
 ): Promise<void> {
+  const record = limitSignals(onSignal, ended)
   while (!ended.aborted) {
     try {
-      await listenOnce(await open(), onSignal, ended)
+      await listenOnce(await open(), record, ended)
     } catch {
       // The guest is busy, paused or gone. The watch of its QEMU process finds out which.
     }
     await delay(RECONNECT_DELAY_MS, undefined, { signal: ended, ref: false }).catch(() => {}) // The loop condition checks `ended`.
+  }
+}
+
+/** Across connections, so that a guest gains nothing by closing them. */
+function limitSignals(
+  onSignal: (signal: HostVmSignal) => Promise<void>,
+  ended: AbortSignal,
+): (signal: HostVmSignal) => Promise<void> {
+  let nextAt = Number.NEGATIVE_INFINITY
+  let recorded: HostVmSignal | undefined
+  return async (signal) => {
+    const waitMs = nextAt - performance.now()
+    if (waitMs > 0) await delay(waitMs, undefined, { signal: ended, ref: false })
+    nextAt = performance.now() + SIGNAL_INTERVAL_MS
+    if (recorded?.action === signal.action && recorded.reason === signal.reason) return
+    await onSignal(signal)
+    recorded = signal
   }
 }
 

@@ -1,5 +1,5 @@
 /** Images: the root file systems that sandboxes start from. */
-import { chmod, mkdir, readFile, stat, writeFile } from 'node:fs/promises'
+import { chmod, mkdir, readFile, rename, stat, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { type Build, moveIntoPlace } from './build.ts'
 import { packExt4 } from './ext4.ts'
@@ -56,10 +56,21 @@ export async function storeRoot(
   build: Build,
   { name, root, source, startedAt }: { name: string; root: string; source: string; startedAt: number },
 ): Promise<Image> {
+  const packed = path.join(build.folder, 'packed')
+  await packExt4(build, root, packed)
+  return storeRootFile(cache, build, { name, file: packed, source, startedAt })
+}
+
+/** The same for a root file system that is packed already. The file is in the folder of the build and is moved. */
+export async function storeRootFile(
+  cache: ImageCache,
+  build: Build,
+  { name, file: packed, source, startedAt }: { name: string; file: string; source: string; startedAt: number },
+): Promise<Image> {
   const folder = path.join(build.folder, 'image')
   await mkdir(folder, { mode: 0o755 })
   const file = path.join(folder, ROOT_FILE)
-  await packExt4(build, root, file)
+  await rename(packed, file)
   await chmod(file, 0o444)
 
   build.progress('computing the digest')

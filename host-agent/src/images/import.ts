@@ -19,12 +19,14 @@ export type ImportRequest = {
   /** A reference in a registry, an OCI layout, a Docker or OCI archive, or a tarball of a root file system. */
   source: string
   name: string
+  /** Imports from a registry although no policy says which signatures are needed. */
+  insecurePolicy?: boolean | undefined
 }
 
 /** Replaces an image of the same name. Existing sandboxes keep the image they started from. */
 export async function importImage(
   cache: ImageCache,
-  { source, name }: ImportRequest,
+  { source, name, insecurePolicy = false }: ImportRequest,
   options: BuildOptions = {},
 ): Promise<Image> {
   checkImageName(name)
@@ -32,6 +34,7 @@ export async function importImage(
   requireTools('tar', 'mke2fs', 'e2fsck', 'setpriv', 'unshare')
   const found = await findSource(source)
   if (found.type !== 'tar') requireTools('skopeo', 'umoci')
+  if (found.type === 'reference') checkSignaturePolicy(found.reference, insecurePolicy)
   const findNothing = async () => undefined // Always import again.
   return buildOnce(cache, name, options, findNothing, async (build) => {
     const startedAt = Date.now()
@@ -40,6 +43,23 @@ export async function importImage(
     if ((await readdir(root)).length === 0) throw new Error(`${source} contains no files`)
     return storeRoot(cache, build, { name, root, source: digest ? `${source} (${digest})` : source, startedAt })
   })
+}
+
+/**
+ * By a tag, a registry decides what is imported; only signatures can tell whether it is the right image. A digest in the
+ * reference says so itself. A registry on this machine is a test or a tunnel.
+ */
+export function checkSignaturePolicy(
+  reference: string,
+  insecurePolicy: boolean,
+  hasPolicy = hasSignaturePolicy(),
+): void {
+  const isPinned = /@sha256:[0-9a-f]{64}$/.test(reference)
+  if (insecurePolicy || hasPolicy || isPinned || !reference.startsWith('docker://') || isOnLoopback(reference)) return
+  throw new Error(
+    `this machine has no signature policy (/etc/containers/policy.json), so the origin of ${reference} cannot be checked; ` +
+      'name the image by its digest (…@sha256:…), or use --insecure-policy to accept what the registry sends',
+  )
 }
 
 /** Returns the digest of the image's manifest, if it has one. */
@@ -65,7 +85,7 @@ async function unpackOci(build: Build, reference: string, root: string): Promise
 
 export function skopeoArgs(from: string, to: string, hasPolicy = hasSignaturePolicy()): string[] {
   return [
-    // Without a signature policy of the operator, only digests are checked.
+    // Without a signature policy of the operator, only digests are checked (checkSignaturePolicy).
     ...(hasPolicy ? [] : ['--insecure-policy']),
     ...['--override-os', 'linux', '--override-arch', 'amd64', 'copy'],
     ...(isOnLoopback(from) ? ['--src-tls-verify=false'] : []),

@@ -42,6 +42,11 @@ export async function ensureKernel(cache: ImageCache, options: BuildOptions = {}
   )
 }
 
+/** Undefined if none is built yet. */
+export async function findCurrentKernel(cache: ImageCache): Promise<Kernel | undefined> {
+  return findKernel(cache, suiteForQemu(await readQemuVersion()))
+}
+
 /** Fetches the newest kernel of the suite. Bases with another kernel are rebuilt (bases/base.ts). */
 export async function rebuildKernel(cache: ImageCache, options: BuildOptions = {}): Promise<Kernel> {
   const suite = suiteForQemu(await readQemuVersion())

@@ -8,12 +8,13 @@ import { type ImageCache, pathOf } from './layout.ts'
 import { images } from './main.ts'
 import { tarFolder } from './oci-testing.ts'
 import { openImageStore } from './store.ts'
+import { openTemplateImages } from './template-images.ts'
 import { IS_ROOT, makeCache, makeFolder } from './testing.ts'
 
 async function warrenImages(cache: ImageCache, ...args: string[]) {
   const printed = { out: '', err: '' }
   const exitCode = await images(args, {
-    env: { ...process.env, WARREN_CACHE_DIR: cache.cacheDir },
+    env: { ...process.env, WARREN_CACHE_DIR: cache.cacheDir, WARREN_DATA_DIR: cache.cacheDir },
     stdout: { write: (text) => (printed.out += text) },
     stderr: { write: (text) => (printed.err += text) },
   })
@@ -45,6 +46,49 @@ test('an image is imported, listed with its size and removed', async (t) => {
   assert.deepEqual([removed.exitCode, removed.out], [0, 'removed tiny:1\n'])
   assert.deepEqual(await readdir(pathOf(cache, 'roots')), [])
   assert.match((await warrenImages(cache, 'list')).out, /^No images yet/)
+})
+
+test('the packages of an image and the programs of the machine are shown, and printed as a bill of materials', async (t) => {
+  if (!IS_ROOT) return t.skip('needs root: the files of an image belong to several users')
+  const cache = await makeCache(t)
+  const folder = await makeFolder(t)
+  await mkdir(path.join(folder, 'root/var/lib/dpkg'), { recursive: true })
+  const status = 'Package: tiny\nStatus: install ok installed\nArchitecture: all\nVersion: 1.2-3\n'
+  await writeFile(path.join(folder, 'root/var/lib/dpkg/status'), status)
+  const tarball = await tarFolder(path.join(folder, 'root'), path.join(folder, 'root.tar'))
+  assert.equal((await warrenImages(cache, 'import', tarball, '--name', 'tiny:1')).exitCode, 0)
+
+  const shown = await warrenImages(cache, 'inspect', 'tiny:1')
+  const bill = JSON.parse((await warrenImages(cache, 'inspect', 'tiny:1', '--sbom')).out)
+  const missing = await warrenImages(cache, 'inspect', 'other:1')
+
+  assert.match(shown.out, /^image +tiny:1\ndigest +sha256:[0-9a-f]{64}\n/)
+  for (const line of [/^node +[\d.]+ +sha256:[0-9a-f]{64}$/m, /^postgresql +[\d.]+ +sha256:/m, /^tiny +1\.2-3 +all$/m])
+    assert.match(shown.out, line)
+  assert.equal(bill.bomFormat, 'CycloneDX')
+  assert.ok(bill.components.some((one: { purl?: string }) => one.purl === 'pkg:deb/linux/tiny@1.2-3?arch=all'))
+  assert.equal(missing.exitCode, 1)
+  assert.match(missing.err, /there is no image other:1/)
+})
+
+test('images of templates are listed, and removed only with their template', async (t) => {
+  const cache = await makeCache(t)
+  const name = 'tpl:01ARZ3NDEKTSV4RRFFQ69G5FAV'
+  const templates = await openTemplateImages(cache.cacheDir, cache.log)
+  await templates.publish(
+    { name, source: 'test' },
+    async ({ folder }) => {
+      await writeFile(path.join(folder, 'disk'), 'root')
+      return path.join(folder, 'disk')
+    },
+    new AbortController().signal,
+  )
+
+  const listed = await warrenImages(cache, 'list')
+  const refused = await warrenImages(cache, 'rm', name)
+
+  assert.match(listed.out, /\ntpl:01ARZ3NDEKTSV4RRFFQ69G5FAV +ready +1 MB +1 MiB +sha256:/)
+  assert.deepEqual([refused.exitCode, /delete the template instead/.test(refused.err)], [1, true])
 })
 
 test('an image is not removed while a process has it open or the host agent needs it', async (t) => {

@@ -1,13 +1,19 @@
-/** `warren images`: lists, builds, imports and removes images. Works while Warren runs and while it does not. */
+/** `warren images`: lists, inspects, builds, imports and removes images. Works while Warren runs and while it does not. */
 import { onStopSignal } from '@warren/kit/stop'
+import { warrenCommand } from '@warren/kit/warren-command'
+import { isTemplateImage } from '@warren/protocol'
 import type { Command } from 'commander'
 import { createCommand, oneLine, runCli, type Terminal } from '../cli.ts'
-import { renderImages } from './render.ts'
+import { readHostConfig } from '../config.ts'
+import { renderImages, renderInspection } from './render.ts'
+import { renderSbom } from './sbom.ts'
 import { type ImageStore, openImageStore, readCacheDir } from './store.ts'
+import { listTemplateImages, openTemplateImages } from './template-images.ts'
 
 const HELP = `
 A sandbox keeps the image it started from when that image is built or imported again.
-Reads WARREN_CACHE_DIR, XDG_CACHE_HOME, WARREN_DEBIAN_MIRROR and WARREN_DEBIAN_SECURITY_MIRROR.
+Images of templates are in the data directory; all others are in the cache, which the data directories share.
+Reads WARREN_CACHE_DIR, XDG_CACHE_HOME, WARREN_DATA_DIR, WARREN_DEBIAN_MIRROR and WARREN_DEBIAN_SECURITY_MIRROR.
 Exit status: 0 on success, 1 on failure, 2 for a wrong command line.`
 
 const IMPORT_HELP = `
@@ -15,11 +21,15 @@ The source is one of:
   a reference in a registry, such as registry.example/ubuntu:26.04
   an OCI image layout
   an archive made by docker save or podman save
-  a tarball of a root file system`
+  a tarball of a root file system
+
+The digests of an image and its layers are always checked. Whether an image from a registry must be signed is decided by the
+policy of this machine (/etc/containers/policy.json, see man containers-policy.json). Without one, name the image by its
+digest, registry.example/ubuntu@sha256:…, or use --insecure-policy.`
 
 export function createImagesCommand(terminal: Terminal, signal?: AbortSignal): Command {
   const images = createCommand('warren images', terminal)
-    .description('List, build, import and remove images, the root file systems of sandboxes')
+    .description('List, inspect, build, import and remove images, the root file systems of sandboxes')
     .option('--json', 'print the result as JSON')
     .addHelpText('after', HELP)
 
@@ -29,18 +39,34 @@ export function createImagesCommand(terminal: Terminal, signal?: AbortSignal): C
     const list = (await store.list()).filter((image) => image.name === name)
     print(list[0], renderImages(list))
   }
-  const openStore = () => {
-    const log = { info: () => {}, warn: (_: object, text: string) => void terminal.stderr.write(`${text}\n`) }
-    return openImageStore({ cacheDir: readCacheDir(terminal.env), log })
-  }
+  const log = { info: () => {}, warn: (_: object, text: string) => void terminal.stderr.write(`${text}\n`) }
+  const openStore = () => openImageStore({ cacheDir: readCacheDir(terminal.env), log })
   const progress = createProgressPrinter(terminal.stderr)
 
   images
     .command('list')
-    .description('list the images that are ready, being built or failed to build')
+    .description('list the images that are ready, being built or failed to build, and those of templates')
     .action(async () => {
-      const list = await (await openStore()).list()
+      const { dataDir } = readHostConfig(terminal.env)
+      const list = [...(await (await openStore()).list()), ...(await listTemplateImages(dataDir))]
       print(list, renderImages(list))
+    })
+
+  images
+    .command('inspect')
+    .argument('<name>', 'name of the image')
+    .option('--sbom', 'print a bill of materials in CycloneDX JSON, the same on each machine with the same software')
+    .description('show the packages of an image, and the versions and digests of what runs it on this machine')
+    .action(async (name: string, { sbom }: { sbom?: boolean }) => {
+      const store = await openStore()
+      const { dataDir } = readHostConfig(terminal.env)
+      const image = isTemplateImage(name)
+        ? await (await openTemplateImages(dataDir, log)).find(name)
+        : await store.find(name)
+      if (!image) throw new Error(`there is no image ${name}; see ${warrenCommand()} images list`)
+      const inspection = await store.inspect(image)
+      if (sbom) terminal.stdout.write(`${JSON.stringify(renderSbom(inspection), null, 2)}\n`)
+      else print(inspection, renderInspection(inspection))
     })
 
   images
@@ -62,11 +88,15 @@ export function createImagesCommand(terminal: Terminal, signal?: AbortSignal): C
     .command('import')
     .argument('<source>', 'image to import')
     .requiredOption('--name <name>', 'name of the new image, such as ubuntu:26.04')
+    .option(
+      '--insecure-policy',
+      'import from a registry by tag although this machine has no signature policy: only digests are checked',
+    )
     .description('import an image from a registry or a file')
     .addHelpText('after', IMPORT_HELP)
-    .action(async (source: string, { name }: { name: string }) => {
+    .action(async (source: string, { name, insecurePolicy }: { name: string; insecurePolicy?: boolean }) => {
       const store = await openStore()
-      const image = await store.import({ source, name }, progress.show, signal).finally(progress.end)
+      const image = await store.import({ source, name, insecurePolicy }, progress.show, signal).finally(progress.end)
       await printImage(store, image.name)
     })
 
@@ -75,6 +105,7 @@ export function createImagesCommand(terminal: Terminal, signal?: AbortSignal): C
     .argument('<name>', 'name of the image')
     .description('remove an image that no sandbox uses')
     .action(async (name: string) => {
+      if (isTemplateImage(name)) throw new Error(`${name} belongs to a template; delete the template instead`)
       // A running sandbox is found by its open files. A paused one does not need the image: its base has a link to it.
       await (await openStore()).remove(name, () => false)
       print({ name }, `removed ${name}\n`)

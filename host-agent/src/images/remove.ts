@@ -1,10 +1,11 @@
 /** Removes images that are not in use. */
+import { randomUUID } from 'node:crypto'
 import { readdir, rename, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
 import { listFailed } from './build.ts'
 import { findImage, type Image } from './image.ts'
 import { checkImageName, digestOf, folderOf, type ImageCache, KERNEL_FILE, pathOf, ROOT_FILE } from './layout.ts'
-import { tryLock } from './lock.ts'
+import { lock, tryLock } from './lock.ts'
 import { type Content, findDigest, listNames, unlinkName, withContentLock } from './names.ts'
 
 /** Tells whether an image is needed by something that does not have it open, such as a paused sandbox. */
@@ -23,6 +24,25 @@ export async function removeImage(cache: ImageCache, name: string, isUsed: IsUse
   } finally {
     await held.release()
   }
+}
+
+/**
+ * Removes an image although it may be in use, for images that everything which uses them has linked. Also succeeds if there is
+ * none.
+ */
+export async function removeLinkedImage(cache: ImageCache, name: string): Promise<void> {
+  checkImageName(name)
+  const held = await lock(pathOf(cache, 'locks', name), () => {})
+  try {
+    const digest = await findDigest(cache, 'roots', name)
+    await rm(pathOf(cache, 'failed', name), { force: true })
+    await unlinkName(cache, name)
+    if (digest !== undefined) await removeUnnamed(cache, 'roots', digest)
+  } finally {
+    await held.release()
+  }
+  // Other locks stay for ever. Of these there would be one for each template that ever existed.
+  await rm(pathOf(cache, 'locks', name), { force: true })
 }
 
 /** The file that a process has open while it uses the content. */
@@ -52,15 +72,20 @@ async function removeName(cache: ImageCache, name: string): Promise<void> {
 
 /** Another name may refer to the same content; then nothing is removed. */
 async function removeUnnamed(cache: ImageCache, content: Content, digest: string): Promise<boolean> {
-  const moved = pathOf(cache, 'building', `removed-${folderOf(digest)}`)
+  const moved = pathOf(cache, 'building', `removed-${randomUUID()}`)
   const isRemoved = await withContentLock(cache, async () => {
     if ((await listNamed(cache, content)).includes(digest)) return false
     // Moved to building/ with one rename. If this process is killed here, the next start removes it from there.
-    await rename(pathOf(cache, content, folderOf(digest)), moved)
-    return true
+    return await rename(pathOf(cache, content, folderOf(digest)), moved).then(() => true, unlessMissing)
   })
   await rm(moved, { recursive: true, force: true })
   return isRemoved
+}
+
+/** Two removals of the last two names both find that none is left. */
+function unlessMissing(error: NodeJS.ErrnoException): false {
+  if (error.code !== 'ENOENT') throw error
+  return false
 }
 
 const listNamed = async (cache: ImageCache, content: Content): Promise<(string | undefined)[]> =>

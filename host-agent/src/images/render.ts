@@ -1,9 +1,10 @@
-/** Prints the list of images as a table. */
+/** Prints the list of images, and what one consists of, as tables. */
 
 import { renderLines } from '@warren/kit/table'
 import { warrenCommand } from '@warren/kit/warren-command'
 import type { HostImage } from '@warren/protocol/host-api'
 import { oneLine } from '../cli.ts'
+import type { Inspection } from './inspect.ts'
 
 const TITLES = ['NAME', 'STATE', 'SIZE', 'SMALLEST DISK', 'DIGEST']
 const DIGEST_CHARS = 'sha256:'.length + 12
@@ -17,6 +18,21 @@ export function renderImages(images: readonly HostImage[]): string {
     progress === undefined ? [lines[index]] : [lines[index], `  ${oneLine(progress)}`],
   )
   return `${[titles, ...withProgress].join('\n')}\n`
+}
+
+/** The machine first, then the packages, one per line, so that two outputs can be compared with diff. */
+export function renderInspection({ name, digest, source, created_at, packages, machine }: Inspection): string {
+  const head = renderLines([
+    ['image', name],
+    ['digest', digest],
+    ['source', source],
+    ['created', created_at],
+  ])
+  const programs = renderLines(machine.map((one) => [one.name, one.version, one.digest ?? '-']))
+  const list = renderLines(packages.map((one) => [one.name, one.version, one.architecture]))
+  const title =
+    packages.length === 0 ? 'No packages of dpkg or apk are recorded in it.' : `${packages.length} packages:`
+  return `${[...head, '', 'On this machine:', ...programs, '', title, ...list].join('\n')}\n`
 }
 
 const renderCells = (image: HostImage): string[] => [

@@ -2,7 +2,7 @@ import assert from 'node:assert/strict'
 import { writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { test } from 'node:test'
-import { skopeoArgs } from './import.ts'
+import { checkSignaturePolicy, skopeoArgs } from './import.ts'
 import { isImageName } from './layout.ts'
 import { checkIntegrity } from './npm-package.ts'
 import { findSource, isOnLoopback } from './source.ts'
@@ -37,6 +37,18 @@ test('certificates are checked for every registry except on this machine', () =>
 test('a signature policy of the operator is respected', () => {
   assert.ok(!skopeoArgs('docker://registry.example/a', 'oci:b', true).includes('--insecure-policy'))
   assert.ok(skopeoArgs('docker://registry.example/a', 'oci:b', false).includes('--insecure-policy'))
+})
+
+test('without a signature policy, an image from a registry needs a digest or consent', () => {
+  const pinned = `docker://registry.example/a@sha256:${'0'.repeat(64)}`
+  const check = (reference: string, insecure = false, hasPolicy = false) =>
+    checkSignaturePolicy(reference, insecure, hasPolicy)
+
+  assert.throws(() => check('docker://registry.example/a:1'), /no signature policy.*--insecure-policy/)
+  for (const fine of [pinned, 'docker://localhost:5000/a:1', 'oci:/tmp/layout', 'docker-archive:/tmp/a.tar'])
+    check(fine)
+  check('docker://registry.example/a:1', true)
+  check('docker://registry.example/a:1', false, true)
 })
 
 test('image names are lower case with a tag', () => {

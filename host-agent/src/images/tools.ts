@@ -10,6 +10,7 @@ export const TOOL_ENV: NodeJS.ProcessEnv = { ...toolEnv(machine), LC_ALL: 'C.UTF
 const PACKAGES = {
   'apt-get': 'apt',
   chroot: 'coreutils',
+  debugfs: 'e2fsprogs',
   'dpkg-deb': 'dpkg',
   e2fsck: 'e2fsprogs',
   mke2fs: 'e2fsprogs',

@@ -3,9 +3,10 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import type { HostBandwidth, HostVmNetwork } from '@warren/protocol'
+import { GUEST_MAC } from './names.ts'
 import { ether, ipv4, PROTOCOL, udp } from './testing/frames.ts'
 import { PUBLIC_HOST, runLine, skipReason, UPLINK } from './testing/host.ts'
-import { GUEST_MAC, type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
+import { type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
 
 const PACKET_BYTES = 1_000
 const UNMETERED = -1
@@ -82,7 +83,7 @@ test('a change of rules keeps the count, and refused packets are not counted', {
 
   for (let round = 1; round <= 4; round++) {
     const passes = await send(sandbox, 10)
-    await send(sandbox, 30, '198.18.5.6')
+    await send(sandbox, 30, '203.0.113.6')
     await until(async () => (await passes()) === 10)
     await testNet.network.slots.change(sandbox.slot, metered(50 * PACKET_BYTES, 0, 0, [PUBLIC_HOST, `1.1.1.${round}`]))
     assert.equal((await usageOf(sandbox)).used_bytes, round * 10 * PACKET_BYTES)

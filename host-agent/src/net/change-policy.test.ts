@@ -2,12 +2,13 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
+import { GUEST_MAC } from './names.ts'
 import { ether, ipv4, PROTOCOL, udp } from './testing/frames.ts'
 import { HeldFlow } from './testing/held-flow.ts'
 import { NAME_SERVER, PUBLIC_HOST, skipReason } from './testing/host.ts'
 import { RULED, SHOP } from './testing/internet-names.ts'
 import { listFlows } from './testing/kernel-state.ts'
-import { GUEST_MAC, type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
+import { type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
 
 const [, OTHER] = RULED as [string, string]
 /** The source address of the internet's datagrams. */
@@ -19,7 +20,8 @@ let anna: Sandbox
 
 if (skipReason === false) {
   before(async () => {
-    testNet = await TestNetwork.open()
+    // It is in a network of the machine, so a rule opens it only if the operator allows it.
+    testNet = await TestNetwork.open({ privateCidrs: [`${ONE}/32`] })
     anna = await testNet.addSandbox('100.64.0.10', withRules([ONE, OTHER, 'shop.example']))
   })
   after(() => testNet?.close())

@@ -25,6 +25,22 @@ export const contains = (outer: Cidr, inner: Cidr): boolean =>
 
 export const overlaps = (one: Cidr, other: Cidr): boolean => contains(one, other) || contains(other, one)
 
+/**
+ * Removes blocks that are inside another one. Two blocks are either disjoint or one contains the other, so after sorting a
+ * block follows the one that contains it.
+ */
+export function removeContained(blocks: readonly Cidr[]): Cidr[] {
+  const sorted = blocks
+    .map(({ address, prefix }) => ({ address, prefix, first: addressNumber(address) }))
+    .sort((one, other) => one.first - other.first || one.prefix - other.prefix)
+  const result: Cidr[] = []
+  for (const { address, prefix } of sorted) {
+    const last = result.at(-1)
+    if (last === undefined || !contains(last, { address, prefix })) result.push({ address, prefix })
+  }
+  return result
+}
+
 export function addressBytes(address: string): Buffer {
   if (!isIPv4(address)) throw new Error(`${JSON.stringify(address)} is not an IPv4 address`)
   return Buffer.from(address.split('.').map(Number))

@@ -3,15 +3,16 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { HOST_NETWORK_DEFAULT, type HostVmNetwork } from '@warren/protocol'
+import { GUEST_MAC } from './names.ts'
 import { compilePolicy } from './policy.ts'
 import { ether, ipv4, PROTOCOL, udp } from './testing/frames.ts'
 import { PUBLIC_HOST, skipReason } from './testing/host.ts'
 import { listSlotRuleset } from './testing/kernel-state.ts'
-import { CIDR, GUEST_MAC, TestNetwork, withRules } from './testing/test-network.ts'
+import { MACHINE } from './testing/machine.ts'
+import { API, CIDR, LIMITS, TestNetwork, withRules } from './testing/test-network.ts'
 
 const IP = '100.64.5.1'
-const SETTINGS = { cidr: CIDR, privateCidrs: [] }
-const DEFAULT_POLICY = compilePolicy(HOST_NETWORK_DEFAULT, SETTINGS)
+const DEFAULT_POLICY = compilePolicy(HOST_NETWORK_DEFAULT, { cidr: CIDR, privateCidrs: [], machine: MACHINE })
 const networks = [{ id: 'net-01K0000000000000000000000A', members: [{ ip: '100.64.0.7', name: 'db' }] }]
 
 let testNet: TestNetwork
@@ -45,7 +46,9 @@ for (const [what, network] of [
     const bare = { slot: 900, mtu: testNet.network.host.mtu, tapOwnerUid: 0 }
     await netd.request('createSlot', bare)
     const { used_bytes: usedBytes, ingress_bytes: ingressBytes } = network.bandwidth
-    const policy = compilePolicy(network, SETTINGS)
+    const { host, egressProxyPorts } = testNet.network
+    const machine = { ...host.machine, api: API, dnsPort: egressProxyPorts.dns, dnsPerSecond: LIMITS.dnsPerSecond }
+    const policy = compilePolicy(network, { cidr: CIDR, privateCidrs: [], machine })
     await netd.request('claimSlot', {
       slot: bare.slot,
       ip: IP,

@@ -14,6 +14,8 @@ export type EgressProxySettings = {
   ports: EgressProxyPorts
   /** Used instead of the host's name servers, for tests. */
   upstreams?: Upstream[]
+  /** DNS queries over TCP that one sandbox may send. */
+  dnsPerSecond: number
   /** The user that the process switches to once its sockets are open. */
   uid: number
 }

@@ -24,7 +24,7 @@ const RULES = [
   'sandbox.example',
   RULED[0]!,
   `${RULED[1]}:7777`,
-  '198.18.10.0/24:80',
+  '203.0.113.128/25:80',
   // A private address that the operator has not allowed.
   '10.9.9.9',
   // A private address that the operator has allowed.
@@ -171,7 +171,7 @@ const ROWS: Row[] = [
   ['a query over TCP', { query: 'shop.example', type: TYPE.A, overTcp: true }, `NOERROR ${SHOP}`],
   [
     'a query to another name server',
-    { query: 'shop.example', type: TYPE.A, server: '198.18.77.77' },
+    { query: 'shop.example', type: TYPE.A, server: '203.0.113.77' },
     `NOERROR ${SHOP}`,
   ],
   ['a query for the IPv6 address', { query: 'shop.example', type: TYPE.AAAA }, 'NOERROR'],
@@ -216,9 +216,9 @@ test('the internet received only what the rules allow', { skip: skipReason }, as
     async () => (await testNet.internet.received()).filter((one) => expected.includes(one)).length === expected.length,
   )
   const allowed = [
-    /^http 198\.18\.6\.6 as (shop\.example|SHOP\.Example\.|xn--bcher-kva\.example|plain\.example|mixed\.example)$/,
-    /^http 198\.18\.6\.7 as (a|a\.b\.c)\.wild\.example$/,
-    /^tls 198\.18\.6\.6$/,
+    /^http 192\.0\.2\.6 as (shop\.example|SHOP\.Example\.|xn--bcher-kva\.example|plain\.example|mixed\.example)$/,
+    /^http 192\.0\.2\.7 as (a|a\.b\.c)\.wild\.example$/,
+    /^tls 192\.0\.2\.6$/,
     /^(quic-)?ruled from /,
     /^queried (shop|plain|xn--bcher-kva|rebind|metadata|mixed|host|sandbox)\.example 1$/,
     /^queried (a|a\.b\.c)\.wild\.example 1$/,

@@ -2,11 +2,22 @@
 import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { netnsName } from './names.ts'
-import { arpReply, ETHER, ether, ipv4, type Packet, PROTOCOL, parseEchoReplies, ping, udp } from './testing/frames.ts'
+import { GUEST_MAC, netnsName } from './names.ts'
+import {
+  arpReply,
+  arpRequest,
+  ETHER,
+  ether,
+  ipv4,
+  type Packet,
+  PROTOCOL,
+  parseEchoReplies,
+  ping,
+  udp,
+} from './testing/frames.ts'
 import { PRIVATE_HOSTS, PUBLIC_HOST, runLine, skipReason } from './testing/host.ts'
 import { RULED, SHOP } from './testing/internet-names.ts'
-import { GUEST_MAC, type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
+import { type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
 
 const [WHOLE, PORT] = RULED as [string, string]
 const ANNA = '100.64.0.10'
@@ -151,6 +162,33 @@ test('a spoofed MAC address gains nothing, and ARP replies redirect no traffic',
   assert.equal(await runLine('ip neigh'), before)
   assert.doesNotMatch(await runLine(`ip -n ${netnsName(testNet.network.instance, berta.slot)} neigh`), /de:ad:be:ef/)
   assert.match((await berta.guest.probe({ tcp: PUBLIC_HOST, port: 80 }))[0]!, /^hello/)
+})
+
+test('ARP in the names of others adds nothing to the table of neighbours', { skip: skipReason }, async () => {
+  const namespace = netnsName(testNet.network.instance, anna.slot)
+  const ask = (sender: string) =>
+    ether({
+      to: 'ff:ff:ff:ff:ff:ff',
+      from: GUEST_MAC,
+      type: ETHER.ARP,
+      body: arpRequest(sender, GUEST_MAC, '172.30.0.1'),
+    })
+  const askTagged = (sender: string) => {
+    const body = Buffer.concat([Buffer.from('00000806', 'hex'), arpRequest(sender, GUEST_MAC, '172.30.0.1')])
+    return ether({ to: 'ff:ff:ff:ff:ff:ff', from: GUEST_MAC, type: ETHER.VLAN, body })
+  }
+  const before = await runLine(`ip -n ${namespace} neigh`)
+  const forged = Array.from({ length: 150 }, (_, number) => `100.64.7.${number + 1}`)
+
+  const questions = [...forged, OPEN, '172.30.0.2', '169.254.1.1', ANNA]
+  await listArrived([...forged.map(askTagged), ...questions.map(ask)], 'last-arp')
+
+  assert.match(before, new RegExp(`^${ANNA} dev tap0 lladdr ${GUEST_MAC} PERMANENT`, 'm'))
+  assert.equal(await runLine(`ip -n ${namespace} neigh`), before)
+  const answers = (await anna.guest.received()).filter(
+    (frame) => Number.parseInt(frame.slice(24, 28), 16) === ETHER.ARP,
+  )
+  assert.ok(answers.length > 0, 'the guest itself gets an answer')
 })
 
 test('IPv6 packets do not leave', { skip: skipReason }, async () => {

@@ -24,6 +24,8 @@ export const MEMBER_DOMAIN = 'fc.local'
 /** Interfaces inside the namespace of each slot. */
 export const TAP = 'tap0'
 export const INNER_VETH = 'v0'
+/** The same in every guest, so that a clone has nothing to change. Each guest has a network namespace to itself. */
+export const GUEST_MAC = '02:00:00:00:00:02'
 /** Of both ends of every slot's link to the host. They are known, so that neither end has to ask with ARP. */
 export const LINK_MACS = { inner: '02:00:00:00:00:02', outer: '02:00:00:00:00:03' }
 /** A veth pair that segments what the guest sends before it is filtered (netd/nft/segment-table.ts). */

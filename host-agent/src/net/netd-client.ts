@@ -20,6 +20,7 @@ export class Netd extends OnDemandProcess<NetdCalls> {
       args: [checkInstance(instance)],
       repeatable: [
         'setUpHost',
+        'checkHost',
         'tearDownHost',
         'releaseSlot',
         'changePolicy',

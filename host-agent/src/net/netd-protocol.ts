@@ -1,5 +1,6 @@
 /** The requests of the host agent to netd and their results, as JSON over Node's channel. */
 import type { EgressProxyPorts } from './egress-proxy-protocol.ts'
+import type { MachineNetwork } from './machine.ts'
 import type { Policy } from './policy.ts'
 
 /** Where sandboxes reach the API, as far as their rules allow it: always at HOST_ADDRESS. */
@@ -10,6 +11,17 @@ export type ApiListener = {
   beyondLoopback: boolean
 }
 
+/**
+ * What one sandbox may use of what all of them share: the kernel's table of connections, and the resolver. A guest that sends
+ * more loses packets, which its programs repeat; it gets no wrong answers.
+ */
+export type SandboxLimits = {
+  /** Connections that the host tracks at the same time, UDP included. */
+  flows: number
+  newFlowsPerSecond: number
+  dnsPerSecond: number
+}
+
 export type HostSettings = {
   /** The block that the addresses of sandboxes are taken from. */
   cidr: string
@@ -17,6 +29,7 @@ export type HostSettings = {
   uplink?: string
   egressProxy: EgressProxyPorts
   api: ApiListener
+  limits: SandboxLimits
 }
 
 export type HostNetwork = {
@@ -26,6 +39,13 @@ export type HostNetwork = {
   mtu: number
   /** For the operator: what they have to configure on this machine. */
   warnings: string[]
+  machine: MachineNetwork
+}
+
+export type HostCheck = {
+  /** Another program had changed or flushed the host's table. */
+  restored: boolean
+  machine: MachineNetwork
 }
 
 export type SlotSettings = {
@@ -80,6 +100,8 @@ export type Released = { slot: number; freed: boolean }
 
 export type NetdCalls = {
   setUpHost: (settings: HostSettings) => HostNetwork
+  /** Repeated while the host agent runs (guard-host.ts). */
+  checkHost: (settings: HostSettings) => HostCheck
   /** Releases all slots as well. */
   tearDownHost: () => { released: Released[] }
   createSlot: (settings: SlotSettings) => null

@@ -15,6 +15,8 @@ import { SlotPool } from './slot-pool.ts'
 import { isAlive } from './testing/guest.ts'
 import { moveToFreshHost, randomInstance, runLine, skipReason } from './testing/host.ts'
 import { listRuleset } from './testing/kernel-state.ts'
+import { MACHINE } from './testing/machine.ts'
+import { LIMITS } from './testing/test-network.ts'
 
 const SLOT = { mtu: 1400, tapOwnerUid: 1000 }
 const NO_API = { port: 0, beyondLoopback: false }
@@ -23,7 +25,7 @@ const log = { warn: () => {} }
 const claim = (ip: string) => ({
   ip,
   guestAddress: ip,
-  policy: compilePolicy(HOST_NETWORK_DEFAULT, { cidr: '100.65.0.0/16', privateCidrs: [] }),
+  policy: compilePolicy(HOST_NETWORK_DEFAULT, { cidr: '100.65.0.0/16', privateCidrs: [], machine: MACHINE }),
   usedBytes: 0,
   ingressBytes: 0,
 })
@@ -115,6 +117,7 @@ test('two Warrens on one machine do not affect each other', { skip: skipReason }
     cidr: '100.65.0.0/16',
     egressProxy: EGRESS_PROXY_PORTS,
     api: NO_API,
+    limits: LIMITS,
   })
   await assert.rejects(overlapping, /100\.65\.0\.0\/16 belongs to another Warren on this machine/)
   await other.netd.request('tearDownHost')
@@ -171,7 +174,7 @@ async function host(t: TestContext, cidr: string): Promise<{ netd: Netd; instanc
     if (netd.pid !== undefined) await netd.request('tearDownHost')
     await netd.close()
   })
-  await netd.request('setUpHost', { cidr, egressProxy: EGRESS_PROXY_PORTS, api: NO_API })
+  await netd.request('setUpHost', { cidr, egressProxy: EGRESS_PROXY_PORTS, api: NO_API, limits: LIMITS })
   return { netd, instance }
 }
 

@@ -23,8 +23,8 @@ import {
   UPLINK,
   WEB_PORT,
 } from './testing/host.ts'
-import { listFlows, listRuleset } from './testing/kernel-state.ts'
-import { withRules } from './testing/test-network.ts'
+import { listFlows, listRules } from './testing/kernel-state.ts'
+import { LIMITS, withRules } from './testing/test-network.ts'
 
 const API_PORT = 8080
 const API = { port: API_PORT, beyondLoopback: true }
@@ -51,6 +51,7 @@ if (skipReason === false) {
       instance,
       cidr: '100.64.0.0/16',
       api: API,
+      limits: LIMITS,
       poolSize: 2,
       tapOwnerUid: 0,
       stateDir,
@@ -77,7 +78,12 @@ test('a sandbox reaches the internet with the address of the host', { skip: skip
   const outcomes = await anna.probe({ tcp: PUBLIC_HOST, port: WEB_PORT })
 
   assert.deepEqual(outcomes, [`hello ${UPLINK.address}`])
-  assert.deepEqual(network.host, { uplinks: [UPLINK.name], mtu: UPLINK.mtu, warnings: [] })
+  assert.deepEqual(network.host, {
+    uplinks: [UPLINK.name],
+    mtu: UPLINK.mtu,
+    warnings: [],
+    machine: { addresses: [UPLINK.address], subnets: ['198.51.100.128/25'] },
+  })
 })
 
 test('private ranges and the metadata address are closed', { skip: skipReason }, async () => {
@@ -105,7 +111,9 @@ test('of the host a sandbox reaches only DNS and the API', { skip: skipReason },
 test('an API that listens for this machine and its sandboxes only is reached at one address', {
   skip: skipReason,
 }, async () => {
-  const settings = { cidr: '100.64.0.0/16', egressProxy: network.egressProxyPorts }
+  // It would apply the settings of this network again.
+  await network.guard.close()
+  const settings = { cidr: '100.64.0.0/16', egressProxy: network.egressProxyPorts, limits: LIMITS }
   await network.netd.request('setUpHost', { ...settings, api: { port: API_PORT, beyondLoopback: false } })
 
   const outcomes = await anna.probe(
@@ -193,7 +201,7 @@ test('names are resolved whichever server is queried', { skip: skipReason }, asy
   const outcomes = await anna.probe(
     { name: 'example.com', server: '169.254.1.1' },
     { name: 'example.com', server: '10.9.9.9' },
-    { name: 'example.com', server: '198.18.77.77' },
+    { name: 'example.com', server: '203.0.113.77' },
     { nameOverTcp: 'example.com', server: '169.254.1.1' },
   )
 
@@ -201,10 +209,10 @@ test('names are resolved whichever server is queried', { skip: skipReason }, asy
 })
 
 test('a packet with a spoofed source address is dropped', { skip: skipReason }, async () => {
-  for (const address of ['172.30.0.2', BERTA, '198.18.66.6']) await anna.run(`ip addr add ${address}/32 dev eth0`)
+  for (const address of ['172.30.0.2', BERTA, '203.0.113.66']) await anna.run(`ip addr add ${address}/32 dev eth0`)
 
   await anna.probe(
-    ...['172.30.0.2', BERTA, '198.18.66.6'].map((from) => ({ udp: PUBLIC_HOST, port: 7777, text: 'spoofed', from })),
+    ...['172.30.0.2', BERTA, '203.0.113.66'].map((from) => ({ udp: PUBLIC_HOST, port: 7777, text: 'spoofed', from })),
   )
   await anna.probe({ udp: PUBLIC_HOST, port: 7777, text: 'honest' })
 
@@ -214,12 +222,12 @@ test('a packet with a spoofed source address is dropped', { skip: skipReason }, 
 })
 
 test('setting up the host again has no effect on sandboxes', { skip: skipReason }, async () => {
-  const before = listRuleset()
-  const settings = { cidr: '100.64.0.0/16', egressProxy: network.egressProxyPorts, api: API }
+  const before = listRules()
+  const settings = { cidr: '100.64.0.0/16', egressProxy: network.egressProxyPorts, api: API, limits: LIMITS }
   const again = await network.netd.request('setUpHost', settings)
 
   assert.deepEqual(again, network.host)
-  assert.equal(listRuleset(), before)
+  assert.equal(listRules(), before)
   assert.deepEqual(await berta.probe({ tcp: PUBLIC_HOST, port: WEB_PORT }), [`hello ${UPLINK.address}`])
 })
 

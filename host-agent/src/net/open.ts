@@ -8,6 +8,8 @@ import type { Log } from '@warren/kit/log'
 import { parseCidr } from './cidr.ts'
 import { EgressProxy } from './egress-proxy-client.ts'
 import type { EgressProxyPorts, Upstream } from './egress-proxy-protocol.ts'
+import { HostGuard } from './guard-host.ts'
+import { isSameMachine, type Machine, type MachineNetwork } from './machine.ts'
 import { HOST_ADDRESS } from './names.ts'
 import { Netd } from './netd-client.ts'
 import type { HostNetwork, HostSettings, Released } from './netd-protocol.ts'
@@ -34,6 +36,7 @@ export type Network = {
   egressProxy: EgressProxy
   slots: Slots
   host: HostNetwork
+  guard: HostGuard
   egressProxyPorts: EgressProxyPorts
   /** For an API whose port the system chose: opens it to sandboxes and closes it to the networks around this machine. */
   openApiPort: (port: number) => Promise<void>
@@ -64,23 +67,43 @@ export async function openNetwork(log: Log, settings: NetworkSettings): Promise<
     for (const warning of host.warnings) log.warn(warning)
     const pool = new SlotPool({ netd, log }, { size: poolSize, mtu: host.mtu, tapOwnerUid })
     const store = new SlotStore(stateDir)
-    const slots = await Slots.open({ netd, egressProxy, store, pool, log }, { cidr: settings.cidr, privateCidrs })
+    let { api } = settings
+    const describeMachine = (found: MachineNetwork): Machine => ({
+      ...found,
+      api,
+      dnsPort: egressProxyPorts.dns,
+      dnsPerSecond: settings.limits.dnsPerSecond,
+    })
+    let machine = describeMachine(host.machine)
+    const policySettings = { cidr: settings.cidr, privateCidrs, machine }
+    const slots = await Slots.open({ netd, egressProxy, store, pool, log }, policySettings)
+    const currentSettings = () => ({ ...hostSettings, egressProxy: egressProxyPorts, api })
+    const changeMachine = async (network: MachineNetwork) => {
+      const next = describeMachine(network)
+      if (isSameMachine(machine, next)) return
+      machine = next
+      await slots.changeMachine(next)
+    }
+    const guard = new HostGuard({ netd, log, settings: currentSettings, onMachine: changeMachine })
     return {
       instance,
       netd,
       egressProxy,
       slots,
       host,
+      guard,
       egressProxyPorts,
       openApiPort: async (port) => {
-        const api = { ...settings.api, port }
-        await netd.request('setUpHost', { ...hostSettings, egressProxy: egressProxyPorts, api })
+        api = { ...api, port }
+        const { machine: network } = await netd.request('setUpHost', currentSettings())
+        await changeMachine(network)
       },
       reap: async () => {
         await slots.restore()
         return (await netd.request('reapAll', { except: slots.taken })).released
       },
       close: async () => {
+        await guard.close()
         await slots.close()
         await egressProxy.close()
         await netd.close()
@@ -110,6 +133,7 @@ async function openEgressProxy(
         address: HOST_ADDRESS,
         ports,
         uid: EGRESS_PROXY_UID,
+        dnsPerSecond: hostSettings.limits.dnsPerSecond,
         ...(upstreams === undefined ? {} : { upstreams }),
       })
       return { egressProxy, host, egressProxyPorts: ports }

@@ -1,9 +1,11 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { HOST_NETWORK_DEFAULT, type HostVmNetwork } from '@warren/protocol'
+import type { Machine } from './machine.ts'
 import { allowsAddress, allowsName, compilePolicy, narrows, type Policy } from './policy.ts'
+import { MACHINE } from './testing/machine.ts'
 
-const SETTINGS = { cidr: '100.64.0.0/16', privateCidrs: ['10.20.0.0/16'] }
+const SETTINGS = { cidr: '100.64.0.0/16', privateCidrs: ['10.20.0.0/16'], machine: MACHINE }
 const EMPTY = { anyPort: [], onePort: [] }
 const policy = (egress: string[], networks: HostVmNetwork['networks'] = []): Policy =>
   compilePolicy({ ...HOST_NETWORK_DEFAULT, egress, networks }, SETTINGS)
@@ -131,6 +133,27 @@ test('closing a port of the host narrows the rules, opening one does not', () =>
   assert.equal(narrows(one, policy(['none'])), true)
   assert.equal(narrows(policy(['169.254.1.1']), one), true)
   assert.equal(narrows(one, policy(['169.254.1.1'])), false)
+})
+
+test('addresses and networks of this machine are closed, unless the operator allows a block that a rule names', () => {
+  const wide = { ...MACHINE, api: { port: 8080, beyondLoopback: true } }
+  const on = (machine: Machine, egress: string[], privateCidrs: string[] = []) =>
+    compilePolicy({ ...HOST_NETWORK_DEFAULT, egress }, { ...SETTINGS, privateCidrs, machine })
+  const open = on(MACHINE, [])
+  const granted = on(MACHINE, ['198.51.100.0/24'], ['198.51.100.0/24'])
+
+  assert.equal(allowsAddress(open, '198.51.100.7', 443), true)
+  assert.equal(allowsAddress(open, '198.51.100.200', 443), false)
+  assert.equal(allowsAddress(open, '198.51.100.130', 8080), false)
+  assert.equal(allowsAddress(on(MACHINE, ['198.51.100.200']), '198.51.100.200', 443), false)
+  assert.equal(allowsAddress(granted, '198.51.100.200', 443), true)
+  assert.equal(allowsAddress(granted, '198.51.100.130', 22), false)
+  assert.equal(allowsAddress(on(wide, []), '198.51.100.130', 8080), true)
+  assert.equal(allowsAddress(on(wide, []), '198.51.100.130', 22), false)
+  assert.equal(allowsAddress(on(wide, []), '192.168.1.5', 8080), false)
+  assert.equal(allowsAddress(on(wide, ['1.2.3.4']), '198.51.100.130', 8080), false)
+  for (const range of ['198.19.255.255', '168.63.129.16']) assert.equal(allowsAddress(open, range, 80), false)
+  assert.equal(narrows(open, on(wide, [])), true)
 })
 
 test('an invalid rule is an error', () => {

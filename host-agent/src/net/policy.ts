@@ -3,14 +3,15 @@
  * addresses for the kernel (netd/nft/slot-policy.ts), names for the egress proxy. A policy is plain data, so it can be sent
  * to other processes.
  *
- * A rule for a block inside a closed range takes effect only if the operator allows that block (`granted`). A wider block,
- * such as 0.0.0.0/0, opens only the public addresses in it. Sandboxes reach each other only through private networks, so no
+ * A rule for a block inside a closed range, or in a network of this machine, takes effect only if the operator allows that
+ * block (`granted`). A wider block, such as 0.0.0.0/0, opens only the public addresses in it. Sandboxes reach each other only through private networks, so no
  * rule opens the block of the sandboxes. The address of the host is link-local, but needs no permission of the operator: a
  * rule that names it is enough, because the host accepts nothing there but DNS and requests to the API.
  */
 import { type HostVmNetwork, isOpenEgress, namesHost, parseEgressRules } from '@warren/protocol'
-import { addressNumber, type Cidr, contains, parseCidr } from './cidr.ts'
+import { type Cidr, contains, parseCidr, removeContained } from './cidr.ts'
 import { isClosedBlock } from './closed-ranges.ts'
+import { isOfMachine, isSameMachine, type Machine } from './machine.ts'
 import { HOST_ADDRESS, MEMBER_DOMAIN } from './names.ts'
 
 export type PortBlock = Cidr & { port: number }
@@ -37,15 +38,17 @@ export type Policy = {
   /** The names of these members and their addresses. */
   names: Record<string, string[]>
   quotaBytes: number
+  machine: Machine
 }
 
 export type PolicySettings = {
   cidr: string
-  /** Blocks inside closed ranges that rules may open. */
+  /** Blocks inside closed ranges and networks of this machine that rules may open. */
   privateCidrs: readonly string[]
+  machine: Machine
 }
 
-export function compilePolicy(network: HostVmNetwork, { cidr, privateCidrs }: PolicySettings): Policy {
+export function compilePolicy(network: HostVmNetwork, { cidr, privateCidrs, machine }: PolicySettings): Policy {
   const parsed = parseEgressRules(network.egress)
   if (typeof parsed === 'string') throw new Error(`invalid egress rule: ${parsed}`)
   const open = isOpenEgress(network.egress)
@@ -53,6 +56,7 @@ export function compilePolicy(network: HostVmNetwork, { cidr, privateCidrs }: Po
   const allowed = privateCidrs.map(parseCidr)
   const blocks = parsed.filter((rule) => rule.kind === 'block').filter((block) => !contains(sandboxes, block))
   const isHost = (block: (typeof blocks)[number]) => namesHost(block, HOST_ADDRESS)
+  const isGranted = (block: Cidr) => allowed.some((range) => contains(range, block))
   const members = network.networks.flatMap((one) => one.members)
   return {
     revision: network.revision,
@@ -62,15 +66,12 @@ export function compilePolicy(network: HostVmNetwork, { cidr, privateCidrs }: Po
     hosts: parsed.flatMap((rule) =>
       rule.kind === 'host' ? [{ host: rule.host, subdomains: rule.subdomains, ports: rule.ports }] : [],
     ),
-    rules: toBlocks(blocks.filter((block) => !isClosedBlock(block))),
-    granted: toBlocks(
-      blocks.filter(
-        (block) => isClosedBlock(block) && !isHostAddress(block) && allowed.some((range) => contains(range, block)),
-      ),
-    ),
+    rules: toBlocks(blocks.filter((block) => !isClosedBlock(block) && !isGranted(block))),
+    granted: toBlocks(blocks.filter((block) => isGranted(block) && !isHostAddress(block))),
     peers: [...new Set(members.map(({ ip }) => ip))].sort(),
     names: groupNames(network.networks.flatMap(nameMembers)),
     quotaBytes: network.bandwidth.quota_bytes,
+    machine,
   }
 }
 
@@ -106,12 +107,25 @@ export function inBlocks({ anyPort, onePort }: Blocks, address: string, port: nu
 
 /** Whether packets to this address may leave without the proxy. Must decide as the slot's table does. */
 export function allowsAddress(policy: Policy, address: string, port: number | undefined): boolean {
-  if (policy.peers.includes(address) || address === HOST_ADDRESS) return true
-  const single = { address, prefix: 32 }
-  if (contains(parseCidr(policy.cidr), single)) return false
+  const { peers, machine } = policy
+  if (peers.includes(address) || address === HOST_ADDRESS) return true
+  if (contains(parseCidr(policy.cidr), { address, prefix: 32 })) return false
+  if (machine.addresses.includes(address)) return port === machine.api.port && apiAddresses(policy).includes(address)
   if (inBlocks(policy.granted, address, port)) return true
-  return !isClosedBlock(single) && (policy.open || inBlocks(policy.rules, address, port))
+  return !isOfMachine(machine, address) && allowsPublicAddress(policy, address, port)
 }
+
+/** The addresses of this machine, beside HOST_ADDRESS, at which the sandbox may reach the API. */
+export function apiAddresses(policy: Policy): string[] {
+  const { api, addresses } = policy.machine
+  if (api.port === 0 || !api.beyondLoopback) return []
+  return addresses.filter(
+    (address) => inBlocks(policy.granted, address, api.port) || allowsPublicAddress(policy, address, api.port),
+  )
+}
+
+const allowsPublicAddress = (policy: Policy, address: string, port: number | undefined): boolean =>
+  !isClosedBlock({ address, prefix: 32 }) && (policy.open || inBlocks(policy.rules, address, port))
 
 /**
  * Whether `to` may refuse a flow that `from` allowed. Listing the flows takes the kernel ten milliseconds, which a recharge
@@ -120,6 +134,7 @@ export function allowsAddress(policy: Policy, address: string, port: number | un
 export function narrows(from: Policy, to: Policy): boolean {
   const same = (part: 'hosts' | 'rules' | 'granted') => JSON.stringify(from[part]) === JSON.stringify(to[part])
   if (!same('granted') || !containsPorts(to.hostPorts, from.hostPorts)) return true
+  if (!isSameMachine(from.machine, to.machine)) return true
   return !to.open && (from.open || !same('hosts') || !same('rules'))
 }
 
@@ -142,22 +157,6 @@ function toBlocks(blocks: readonly (Cidr & { port?: number })[]): Blocks {
         removeContained(blocks.filter((block) => block.port === port)).map((block) => ({ ...block, port })),
       ),
   }
-}
-
-/**
- * Removes blocks that are inside another one. Two blocks are either disjoint or one contains the other, so after sorting a
- * block follows the one that contains it.
- */
-function removeContained(blocks: readonly Cidr[]): Cidr[] {
-  const sorted = blocks
-    .map(({ address, prefix }) => ({ address, prefix, first: addressNumber(address) }))
-    .sort((one, other) => one.first - other.first || one.prefix - other.prefix)
-  const result: Cidr[] = []
-  for (const { address, prefix } of sorted) {
-    const last = result.at(-1)
-    if (last === undefined || !contains(last, { address, prefix })) result.push({ address, prefix })
-  }
-  return result
 }
 
 /** Every member by its name and by a longer one that includes the network, because names repeat across networks. */

@@ -3,9 +3,10 @@ import assert from 'node:assert/strict'
 import { after, before, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import type { HostVmNetwork } from '@warren/protocol'
+import { GUEST_MAC } from './names.ts'
 import { ether, ipv4, PROTOCOL, parseEchoReplies, ping } from './testing/frames.ts'
 import { skipReason } from './testing/host.ts'
-import { GUEST_MAC, type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
+import { type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
 
 const NETWORKS = ['A', 'B', 'C'].map((letter) => `net-01K000000000000000000000${letter}0`)
 const SANDBOXES = 6

@@ -3,20 +3,22 @@ import type { EgressDecision, EgressRefusal, HostBandwidth, HostVmNetworkReport 
 import { contains, parseCidr } from './cidr.ts'
 import { isClosedAddress } from './closed-ranges.ts'
 import type { EgressProxyReport } from './egress-proxy-protocol.ts'
+import { isOfMachine } from './machine.ts'
 import { HOST_ADDRESS } from './names.ts'
 import type { RefusedDestination, SlotReport, Usage } from './netd-protocol.ts'
+import type { PolicySettings } from './policy.ts'
 
 const DECISIONS_MAX = 200
 const FLOWS_MAX = 1_000
 
 export function renderReport(
   revision: number,
-  cidr: string,
+  settings: PolicySettings,
   slotReport: SlotReport,
   proxyReport: EgressProxyReport,
   now = Date.now(),
 ): HostVmNetworkReport {
-  const refused = slotReport.refused.map((one) => renderDecision(one, cidr, now))
+  const refused = slotReport.refused.map((one) => renderDecision(one, settings, now))
   const flows = slotReport.flows.map(({ address, protocol, port = 0, packets }) => ({
     destination: address,
     protocol,
@@ -42,7 +44,7 @@ export const renderBandwidth = (usage: Usage): HostBandwidth => ({
 
 function renderDecision(
   { address, protocol, port, packets, agoSeconds }: RefusedDestination,
-  cidr: string,
+  settings: PolicySettings,
   now: number,
 ): EgressDecision {
   return {
@@ -51,15 +53,15 @@ function renderDecision(
     destination: address,
     protocol,
     ...(port === undefined ? {} : { port }),
-    reason: findReason(address, cidr),
+    reason: findReason(address, settings),
     count: packets,
   }
 }
 
 /** The kernel records only the destination. The reason follows from it: the slot's table checks in this order. */
-function findReason(address: string, cidr: string): EgressRefusal {
+function findReason(address: string, { cidr, machine }: PolicySettings): EgressRefusal {
   if (contains(parseCidr(cidr), { address, prefix: 32 })) return 'not_a_peer'
   // Link-local, but open to a rule that names it.
   if (address === HOST_ADDRESS) return 'not_allowed'
-  return isClosedAddress(address) ? 'private_address' : 'not_allowed'
+  return isClosedAddress(address) || isOfMachine(machine, address) ? 'private_address' : 'not_allowed'
 }

@@ -3,6 +3,7 @@ import { test } from 'node:test'
 import { HOST_NETWORK_DEFAULT } from '@warren/protocol'
 import { SlotPool } from './slot-pool.ts'
 import { Slots, type SlotsDeps } from './slots.ts'
+import { MACHINE } from './testing/machine.ts'
 
 test('a slot that is kept for an unknown sandbox stays as it was stored, and is not given out again', async () => {
   const removed: (string | number)[] = []
@@ -13,7 +14,7 @@ test('a slot that is kept for an unknown sandbox stays as it was stored, and is 
   const egressProxy = { setPolicy: async () => {}, removeSandbox: async (ip: string) => void removed.push(ip) }
   const store = { list: async () => stored, write: async () => {}, delete: async (slot: number) => removed.push(slot) }
   const deps = { netd, egressProxy, store, pool, log } as unknown as SlotsDeps
-  const slots = await Slots.open(deps, { cidr: '10.0.0.0/24', privateCidrs: [] })
+  const slots = await Slots.open(deps, { cidr: '10.0.0.0/24', privateCidrs: [], machine: MACHINE })
 
   // The first is stored, of the second nothing is known.
   for (const slot of [1, 3, 1]) slots.keep(slot)
@@ -39,7 +40,7 @@ test('counters that were just read are not read again, except those of a slot th
   const egressProxy = { setPolicy: async () => {}, removeSandbox: async () => {} }
   const store = { list: async () => [], write: async () => {}, delete: async () => {} }
   const deps = { netd, egressProxy, store, pool, log } as unknown as SlotsDeps
-  const slots = await Slots.open(deps, { cidr: '10.0.0.0/24', privateCidrs: [] })
+  const slots = await Slots.open(deps, { cidr: '10.0.0.0/24', privateCidrs: [], machine: MACHINE })
   await slots.assign(1, '10.0.0.1')
   await slots.assign(2, '10.0.0.2')
 

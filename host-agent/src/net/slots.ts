@@ -18,6 +18,7 @@ import {
   type HostVmNetworkReport,
 } from '@warren/protocol'
 import type { EgressProxy } from './egress-proxy-client.ts'
+import type { Machine } from './machine.ts'
 import type { Netd } from './netd-client.ts'
 import { compilePolicy, hasSameRules, narrows, type Policy, type PolicySettings } from './policy.ts'
 import { renderBandwidth, renderReport } from './report.ts'
@@ -50,7 +51,7 @@ const UNKNOWN: HostVmNetwork = { ...HOST_NETWORK_DEFAULT, revision: -1 }
 
 export class Slots {
   readonly #deps: SlotsDeps
-  readonly #settings: PolicySettings
+  #settings: PolicySettings
   readonly #assigned = new Map<number, AssignedSlot>()
   /** Stored by the previous host agent and not adopted yet. */
   readonly #stored = new Map<number, StoredSlot>()
@@ -147,7 +148,7 @@ export class Slots {
       this.#deps.netd.request('readSlot', { slot }),
       this.#deps.egressProxy.report(ip),
     ])
-    return renderReport(network.revision, this.#settings.cidr, slotReport, proxyReport)
+    return renderReport(network.revision, this.#settings, slotReport, proxyReport)
   }
 
   /**
@@ -158,7 +159,7 @@ export class Slots {
     const ip = this.#assigned.get(slot)?.ip
     const slotReport = await this.#deps.netd.request('readSlot', { slot })
     const proxyReport = ip === undefined ? { decisions: [], flows: [] } : await this.#deps.egressProxy.report(ip)
-    const { flows, decisions } = renderReport(0, this.#settings.cidr, slotReport, proxyReport)
+    const { flows, decisions } = renderReport(0, this.#settings, slotReport, proxyReport)
     return { flows, decisions }
   }
 
@@ -245,6 +246,24 @@ export class Slots {
     await this.#deps.pool.release(slot)
     await this.#deps.store.delete(slot)
     this.#assigned.delete(slot)
+  }
+
+  /** Applies what changed about this machine to all sandboxes. Slots without an address get it with their claim. */
+  async changeMachine(machine: Machine): Promise<void> {
+    this.#settings = { ...this.#settings, machine }
+    const quotaBytes = this.#deps.pool.expectedPolicy?.quotaBytes ?? HOST_NETWORK_DEFAULT.bandwidth.quota_bytes
+    this.#deps.pool.expectedPolicy = undefined
+    this.#expectQuota(quotaBytes)
+    for (const [slot, assigned] of this.#assigned) {
+      const change = assigned.lastChange.then(async () => {
+        if (assigned.network === UNKNOWN || this.#assigned.get(slot) !== assigned) return
+        await this.#apply(slot, assigned, assigned.network)
+      })
+      assigned.lastChange = change.catch((error) =>
+        this.#deps.log.warn({ err: error, slot }, 'failed to close the networks of this machine to a sandbox'),
+      )
+      await assigned.lastChange
+    }
   }
 
   /** Ready slots remain in the kernel until the next start reaps them. */

@@ -9,7 +9,7 @@ import { gauge, renderSamples } from './instruments.ts'
 const PROXY_LIMIT_MS = 300
 
 export async function collectMetrics(deps: Deps, vms: { list(): HostVm[] }): Promise<HostMetrics> {
-  const { operations, poolRequests, processRequests, processExits } = deps.metrics
+  const { operations, poolRequests, builds, buildSteps, processRequests, processExits } = deps.metrics
   return {
     families: [
       gauge('warren_host_vms', 'VMs on the host, by state', 'state', countStates(vms.list())),
@@ -19,6 +19,8 @@ export async function collectMetrics(deps: Deps, vms: { list(): HostVm[] }): Pro
         pool: deps.pool.size,
         standby: deps.standby.size,
       }),
+      builds.collect(),
+      buildSteps.collect(),
       ...networkMetrics(deps),
       processRequests.collect(),
       processExits.collect(),

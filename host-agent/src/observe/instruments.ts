@@ -15,11 +15,11 @@ export class Counter<Names extends string> {
     this.#description = description
   }
 
-  increase(labels: Record<Names, string>): void {
+  increase(labels: Record<Names, string>, by = 1): void {
     const key = keyOf(labels)
     const sample = this.#samples.get(key)
-    if (sample) sample.value++
-    else this.#samples.set(key, { labels, value: 1 })
+    if (sample) sample.value += by
+    else this.#samples.set(key, { labels, value: by })
   }
 
   collect(): HostMetricFamily {

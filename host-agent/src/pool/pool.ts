@@ -65,7 +65,10 @@ export function createPool(getDeps: () => Deps, budgetMib: number) {
         continue
       }
       try {
-        pool.vmms.push(await warmOne(deps, pool.base, AbortSignal.any([signal, AbortSignal.timeout(WARM_LIMIT_MS)])))
+        const limited = AbortSignal.any([signal, AbortSignal.timeout(WARM_LIMIT_MS)])
+        const vmm = await warmOne(deps, pool.base, limited)
+        if (basePools.get(pool.base.key) === pool) pool.vmms.push(vmm)
+        else await stop(vmm) // The base was forgotten meanwhile.
       } catch (error) {
         if (signal.aborted) return
         deps.log.warn({ err: error, base: pool.base.key }, 'failed to add a VMM to the pool')
@@ -110,6 +113,13 @@ export function createPool(getDeps: () => Deps, budgetMib: number) {
     setMinimum(base: Base, minimum: number): void {
       poolOf(base).minimum = minimum
       notifyWorker()
+    },
+
+    /** For a base that is about to be deleted. */
+    async forget(key: string): Promise<void> {
+      const pool = basePools.get(key)
+      basePools.delete(key)
+      await Promise.all((pool?.vmms.splice(0) ?? []).map(stop))
     },
 
     start(): void {

@@ -46,6 +46,9 @@ export const Manifest = Type.Object({
   needs: Requirements,
   agent: Type.Optional(GuestAgentInfo), // Absent in generations of versions before it was recorded (vmm/guest-agent.ts).
   disk_mib: Count,
+  grow_pending: Type.Optional(
+    Type.Boolean({ description: 'The file system may be smaller than the disk (vms/resize.ts).' }),
+  ),
   memory: Type.Object({
     ...StoredObject.properties,
     data_bytes: Count,

@@ -10,7 +10,7 @@ import type { JobName, Jobs } from './worker.ts'
 type Thread = { worker: Worker; slow: boolean; current?: RpcRequest }
 
 /** Background jobs. They have a dedicated thread, because a guest may be paused while other jobs wait. */
-const SLOW_JOBS: ReadonlySet<JobName> = new Set(['mergeAndVerify', 'sealBase', 'checkBase'])
+const SLOW_JOBS: ReadonlySet<JobName> = new Set(['mergeAndVerify', 'sealBase', 'checkBase', 'flattenDisk'])
 
 export type WorkerPool = {
   run<J extends JobName>(job: J, options: Parameters<Jobs[J]>[0]): Promise<ReturnType<Jobs[J]>>

@@ -4,6 +4,7 @@ import path from 'node:path'
 import { parentPort } from 'node:worker_threads'
 import type { RpcRequest } from '../rpc/protocol.ts'
 import { serveRequest } from '../rpc/serve-request.ts'
+import { flattenDisk } from '../vmm/disk/qcow2/flatten.ts'
 import { mergeLayers } from '../vmm/disk/qcow2/merge.ts'
 import { type Checksums, checkFile, computeChecksums } from './checksums.ts'
 import { loadMemory } from './memory/load.ts'
@@ -49,7 +50,18 @@ const [sealBase, checkBase] = [seal, check]
 /** Not a slow job: a live fork waits for it. */
 const mergeFrozen = mergeAndVerify
 
-const JOBS = { saveMemory, loadMemory, mergeAndVerify, mergeFrozen, seal, sync, check, sealBase, checkBase }
+const JOBS = {
+  saveMemory,
+  loadMemory,
+  mergeAndVerify,
+  mergeFrozen,
+  seal,
+  sync,
+  check,
+  sealBase,
+  checkBase,
+  flattenDisk,
+}
 export type Jobs = typeof JOBS
 export type JobName = keyof Jobs
 

@@ -14,6 +14,7 @@
  * inherited descriptors (`FDS`). One of them is its work folder, with its disks and the state it writes. Its sockets are
  * in another folder.
  */
+import { GUEST_MAC } from '../net/names.ts'
 
 /** The descriptors of the QEMU process, after stdin, stdout and stderr. */
 export const FDS = {
@@ -63,9 +64,6 @@ export type QemuOptions = {
 export const SOCKETS = { monitor: 'qmp.sock', agent: 'agent.sock', hello: 'hello.sock' } as const
 
 const INCOMING = ['-global', 'migration.send-configuration=off', '-incoming', 'defer']
-
-/** The same in every guest, so that a clone has nothing to change. Each guest has a network namespace to itself. */
-const GUEST_MAC = '02:00:00:00:00:02'
 
 export function renderArgs(options: QemuOptions): string[] {
   const { machine, shape, socketDir } = options
@@ -145,7 +143,7 @@ function disks({ start, layers }: QemuOptions): string[] {
   ]
 }
 
-/** A file in the work folder, as QEMU names it. It cannot reach the folder by its path. */
+/** A file in the work folder, as QEMU names it. */
 export const inWork = (name: string): string => `/proc/self/fd/${FDS.work}/${name}`
 /** A VMM starts with disk 0. Each time its disk is frozen, the next number becomes active. */
 export const diskFile = (n: number): string => `disk-${n}.qcow2`

@@ -1,8 +1,9 @@
 /**
- * Starts a QEMU process and connects to its monitor. The process runs under a private user id, in its network namespace
- * and cgroup, and receives all its files as descriptors. Used for the one cold boot of a base and for every clone.
+ * Starts a QEMU process and connects to its monitor. The process runs in a jail (jail/src/main.rs): under a private user
+ * id, in its cgroup, with an empty network and a file system that contains nothing but QEMU itself, its work folder and
+ * its sockets. It receives all other files as descriptors. Used for the one cold boot of a base and for every clone.
  */
-import { chown, lstat, mkdir, readFile, rm } from 'node:fs/promises'
+import { chown, lstat, mkdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { abortable } from '@warren/kit/abortable'
 import { span } from '@warren/kit/span'
@@ -10,12 +11,14 @@ import type { Deps } from '../deps.ts'
 import type { Undo } from '../undo.ts'
 import { FDS, renderArgs, type Shape, SOCKETS, type Start } from './args.ts'
 import { socketFolderOf } from './folders.ts'
+import { JAIL_BINARY, renderJailArgs, SOCKETS_IN_JAIL } from './jail/options.ts'
+import { readLogTail } from './log.ts'
 import { findProcess, killProcess, type ProcessHandle } from './process.ts'
 import { Qmp } from './qmp.ts'
 
 /** A file that QEMU gets as a descriptor. `sealed`: a copy of it in memory that cannot be changed. */
 export type LaunchFile = { path: string; flags: 'r' | 'r+' | 'w' | 'sealed' }
-export type LaunchFiles = Partial<Record<Exclude<keyof typeof FDS, 'tap' | 'firstLayer'>, LaunchFile>>
+export type LaunchFiles = Partial<Record<Exclude<keyof typeof FDS, 'tap' | 'work' | 'firstLayer'>, LaunchFile>>
 
 export type Launch = {
   id: string
@@ -26,6 +29,8 @@ export type Launch = {
   uid: number
   shape: Shape
   files: LaunchFiles
+  workFolder: string
+  diskMib: number
   /** Disk layers between the base's disk and the VMM's own, oldest first. */
   layers: string[]
   logFile: string
@@ -65,30 +70,36 @@ export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal:
 
 /** Returns the pid. */
 async function spawnQemu(deps: Deps, launch: Launch, socketFolder: string): Promise<number> {
-  const { machine, network } = deps
-  const { layers } = launch
+  const { machine, network, jailRoot } = deps
+  const { layers, uid, workFolder, diskMib } = launch
+  const reportFd = FDS.firstLayer + layers.length
+  const jail = renderJailArgs({
+    ...{ root: jailRoot.folder, accel: machine.accel, uid, diskMib, socketFolder, workFolder, reportFd },
+    cgroupProcs: launch.cgroups,
+    diesWithHostAgent: !launch.outlivesHostAgent,
+  })
   const args = renderArgs({
     start: launch.start,
     machine: { ...machine, type: launch.machineType },
     shape: launch.shape,
-    socketDir: socketFolder,
+    socketDir: SOCKETS_IN_JAIL,
     mtu: network.host.mtu,
     layers: layers.length,
   })
   const { pid } = await deps.launcher.request('spawn', {
     slot: launch.slot,
-    ...(launch.outlivesHostAgent
-      ? { command: machine.binary, args }
-      : { command: 'setpriv', args: ['--pdeathsig', 'KILL', machine.binary, ...args] }),
-    env: { PATH: process.env.PATH ?? '/usr/bin:/bin' },
-    uid: launch.uid,
-    gid: launch.uid,
+    command: JAIL_BINARY,
+    // The name tells strays.ts whose process it is.
+    args: [...jail, jailRoot.qemu, ...args, '-name', `guest=${socketFolder.replaceAll(',', ',,')}`],
+    env: {},
+    uid: 0,
+    gid: 0,
     files: [
       ...Object.entries(launch.files).map(([name, file]) => ({ fd: FDS[name as keyof typeof FDS], ...file })),
       ...layers.map((path, i) => ({ fd: FDS.firstLayer + i, path, flags: 'r' as const })),
     ],
     stderrPath: launch.logFile,
-    cgroupProcs: launch.cgroups,
+    reportFd,
   })
   return pid
 }
@@ -112,10 +123,4 @@ async function connectMonitor(socketFolder: string, qemu: ProcessHandle, signal:
   } finally {
     clearInterval(timer)
   }
-}
-
-/** The last lines of QEMU's log, on one line. */
-export async function readLogTail(logFile: string): Promise<string> {
-  const lines = (await readFile(logFile, 'utf8').catch(() => '')).trim().split('\n')
-  return lines.slice(-3).join(' | ').slice(-500) || 'its log is empty'
 }

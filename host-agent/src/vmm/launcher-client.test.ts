@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
-import { mkdtempSync, readFileSync, truncateSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync, truncateSync, writeFileSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -11,6 +11,7 @@ import { until } from '@warren/kit/testing/until'
 import { Netd } from '../net/netd-client.ts'
 import { isAlive } from '../net/testing/guest.ts'
 import { moveToFreshHost, randomInstance, skipReason } from '../net/testing/host.ts'
+import { JAIL_BINARY } from './jail/options.ts'
 import { VmmLauncher } from './launcher-client.ts'
 import type { LaunchRequest, ProgramExit } from './launcher-protocol.ts'
 
@@ -47,7 +48,7 @@ test('a program inherits the tap and no other descriptor, and outlives the launc
 })
 
 test('the exit of a program and a failed start are reported', { skip: skipReason }, async (t) => {
-  const { launcher, folder, request } = await setUp(t)
+  const { launcher, request } = await setUp(t)
   const exits: ProgramExit[] = []
   launcher.on('notice', ({ exited }) => exits.push(exited))
 
@@ -56,8 +57,46 @@ test('the exit of a program and a failed start are reported', { skip: skipReason
 
   assert.deepEqual(exits, [{ pid, code: 7, signal: null }])
   await assert.rejects(launcher.request('spawn', { ...request, command: '/no/such', args: [] }), /failed to start/)
-  const cgroupProcs = [join(folder, 'no/procs')]
-  await assert.rejects(launcher.request('spawn', { ...request, ...SLEEP, cgroupProcs }), /into its cgroups/)
+})
+
+test('a jailed program belongs to the launcher: its exit is reported, and why it could not start', {
+  skip: skipReason,
+}, async (t) => {
+  const { launcher, folder, request } = await setUp(t)
+  const exits: ProgramExit[] = []
+  launcher.on('notice', ({ exited }) => exits.push(exited))
+  const root = join(folder, 'root')
+  for (const name of ['proc', ...PROGRAM_FOLDERS]) mkdirSync(join(root, name), { recursive: true })
+  const jail = ['--root', root, '--uid', '1234', '--gid', '1234', '--report', '4']
+  const programs = PROGRAM_FOLDERS.flatMap((name) => ['--read', name, name])
+  const spawnJailed = (options: string[], script: string) =>
+    launcher.request('spawn', {
+      ...request,
+      command: JAIL_BINARY,
+      args: [...jail, ...programs, ...options, '--', '/bin/sh', '-c', script],
+      reportFd: 4,
+      stdoutPath: join(folder, 'out'),
+    })
+
+  const failed = await spawnJailed([], 'echo $$; exit 7')
+  const killed = await spawnJailed([], 'kill -KILL $$; exec sleep 60')
+  process.kill(killed.pid, 'SIGKILL')
+  await until(() => exits.length === 2)
+
+  assert.equal(readFileSync(join(folder, 'out'), 'utf8'), '1\n')
+  assert.deepEqual(
+    exits.toSorted((a, b) => a.pid - b.pid),
+    [
+      { pid: failed.pid, code: 7, signal: null },
+      { pid: killed.pid, code: null, signal: 'SIGKILL' },
+    ],
+  )
+  await assert.rejects(
+    spawnJailed(['--cgroup', join(folder, 'no/procs')], 'true'),
+    /the jail failed to join the cgroup/,
+  )
+  await assert.rejects(spawnJailed(['--read', folder, '/no/such'], 'true'), /the jail failed to mount .* as \/no\/such/)
+  await assert.rejects(spawnJailed(['--uid', '0'], 'true'), /exited without a report/)
 })
 
 test('after the launcher is killed, the next request starts another one', { skip: skipReason }, async (t) => {
@@ -123,6 +162,7 @@ test('a sealed copy has the content of the file and cannot be written to', { ski
   assert.equal(readFileSync(file, 'latin1').slice(0, 5), 'saved')
 })
 
+const PROGRAM_FOLDERS = ['/bin', '/lib', '/lib64', '/usr'].filter((folder) => existsSync(folder))
 const SLEEP = { command: '/bin/sleep', args: ['60'] }
 
 async function setUp(t: TestContext) {
@@ -137,6 +177,6 @@ async function setUp(t: TestContext) {
     await rm(folder, { recursive: true })
   })
   await netd.request('createSlot', { slot: 0, mtu: 1400, tapOwnerUid: 1000 })
-  const request = { slot: 0, uid: 0, gid: 0, env: {}, stderrPath: join(folder, 'err'), cgroupProcs: [] }
+  const request = { slot: 0, uid: 0, gid: 0, env: {}, stderrPath: join(folder, 'err') }
   return { netd, launcher, instance, folder, request: request satisfies Partial<LaunchRequest> }
 }

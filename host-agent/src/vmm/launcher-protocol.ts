@@ -19,10 +19,13 @@ export type LaunchRequest = {
   /** The files that the output is appended to. Without `stdoutPath` stdout is discarded; stdin is empty. */
   stdoutPath?: string
   stderrPath: string
-  /** The files that the pid is written into. When that fails, the program is killed. */
-  cgroupProcs: readonly string[]
   /** Further files that the program gets open, from descriptor 4 on. */
   files?: readonly LaunchFile[]
+  /**
+   * The command is the jail, which starts another program and reports its pid on this descriptor (jail/src/main.rs). The
+   * other program becomes a child of the launcher.
+   */
+  reportFd?: number
 }
 
 export type LauncherCalls = {

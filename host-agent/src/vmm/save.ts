@@ -33,7 +33,7 @@ const STATE_MAX_BYTES = 64 * MIB
 
 export async function saveVmm(
   deps: Deps,
-  vm: { id: string; diskMib: number },
+  vm: { id: string; diskMib: number; growPending: boolean },
   vmm: Vmm,
   onCaptured?: () => Promise<void>,
 ): Promise<Draft> {
@@ -70,6 +70,7 @@ export async function saveVmm(
       needs: describeRequirements(deps, vmm.record),
       ...(vmm.record.agent && { agent: vmm.record.agent }),
       disk_mib: vm.diskMib,
+      ...(vm.growPending && { grow_pending: true }),
       memory: { id: memoryId, over: memoryOver, ...memory },
       state,
       disk,

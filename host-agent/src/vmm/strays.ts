@@ -1,17 +1,15 @@
 /**
- * VMMs that no sandbox needs, found by what they have on the machine: a QEMU process with its sockets in the instance's
+ * VMMs that no sandbox needs, found by what they have on the machine: a QEMU process that is named after the instance's
  * run folder, the folder of those sockets, a cgroup. They are left over from an interrupted operation, or belonged to the
  * pool or to standby of a host agent that was killed.
  */
 import { readdir, readFile, rm } from 'node:fs/promises'
 import path from 'node:path'
 import type { Cgroups } from '../cgroups/cgroups.ts'
-import type { Machine } from './args.ts'
 import { findProcess, killProcess } from './process.ts'
 
 export type StrayDeps = {
   config: { runDir: string }
-  machine: Pick<Machine, 'binary'>
   cgroups: Pick<Cgroups, 'list' | 'remove'>
 }
 export type QemuProcess = { pid: number; uid: number; id: string }
@@ -21,6 +19,9 @@ export type QemuProcess = { pid: number; uid: number; id: string }
  * before the rename to `verify` used `proof`.
  */
 const SOCKET_FOLDER = /^([0-9a-f]{16}|(base|verify|proof)-.*)$/
+
+/** QEMU, whatever its file is called, or the jail that is about to become QEMU. */
+const PROGRAM = /(qemu[^/]*|\/jail)$/
 
 /** Returns what was found, by VMM id. The launcher must not be starting programs any more. */
 export async function removeStrays(deps: StrayDeps, isNeeded: (id: string) => boolean): Promise<string[]> {
@@ -48,13 +49,14 @@ export async function removeStrays(deps: StrayDeps, isNeeded: (id: string) => bo
 }
 
 /** The QEMU processes of this host agent: their sockets are in its run folder. */
-export async function findQemus({ config, machine }: Pick<StrayDeps, 'config' | 'machine'>): Promise<QemuProcess[]> {
+export async function findQemus({ config }: Pick<StrayDeps, 'config'>): Promise<QemuProcess[]> {
   const found: QemuProcess[] = []
-  const prefix = `path=${config.runDir}/`
+  // As its name; VMMs that versions before 0.3.0 started have it in the paths of their sockets.
+  const prefix = `${config.runDir}/`
   for (const name of await readdir('/proc')) {
     if (!/^\d+$/.test(name)) continue
     const args = (await readFile(`/proc/${name}/cmdline`, 'utf8').catch(() => '')).split('\0')
-    if (!args[0]?.endsWith(machine.binary)) continue
+    if (!PROGRAM.test(args[0] ?? '')) continue
     const id = args
       .find((arg) => arg.includes(prefix))
       ?.split(prefix)[1]

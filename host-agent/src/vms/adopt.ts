@@ -100,6 +100,7 @@ async function rebuildRecord(deps: Deps, { id, why, isNewer }: UnreadableRecord)
   const record: PausedVm = {
     state: 'paused',
     ...{ id, fence: 0, ip: '', diskMib: manifest.disk_mib, generation, identityPending: false },
+    growPending: manifest.grow_pending ?? false,
     ...{ counts: null, flows: [], lastOperation: null },
   }
   // Written now: a generation without a record would be removed at the next start.

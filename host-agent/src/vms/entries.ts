@@ -107,6 +107,16 @@ export function findPreviousResponse<Response extends object>(
   return last?.name === name && last.fence === fence ? Promise.resolve(last.response as Response) : undefined
 }
 
+/**
+ * Settles when the operation under way has ended, if it has one of these names; undefined if there is none. Another one may
+ * have begun by then, so callers ask in a loop, and start theirs in the same tick in which there is none:
+ *
+ *   for (let wait = findWait(entry, names); wait; wait = findWait(entry, names)) await wait
+ */
+export function findWait({ operation }: Entry, names: readonly string[]): Promise<unknown> | undefined {
+  return operation && names.includes(operation.name) ? operation.done.catch(() => {}) : undefined
+}
+
 /** Until `work` settles, no other operation on this sandbox starts. */
 export function runOperation<Response extends object>(
   entry: Entry,

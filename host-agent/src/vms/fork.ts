@@ -17,12 +17,15 @@ import { objectsOf } from '../snapshots/manifest.ts'
 import { freezeForFork, mergeFrozenDisks, prepareNextDisk } from '../vmm/disk/live.ts'
 import { type Draft, type SavedVm, saveVmm } from '../vmm/save.ts'
 import type { Vmm } from '../vmm/vmm.ts'
-import { type Entries, type Entry, getLive, runOperation, wrongState } from './entries.ts'
+import { type Entries, type Entry, findWait, getLive, runOperation, wrongState } from './entries.ts'
 import { moveVm, nextRecord } from './move.ts'
 import type { VmRecord } from './record.ts'
 
 /** The generation that every child starts with. */
 const FIRST_GENERATION = 1
+
+/** Operations that take a moment and after which the source still runs. */
+const WAITS_FOR = ['fork', 'resize']
 
 type Child = { id: string; fence: number }
 
@@ -33,7 +36,8 @@ export async function forkVm(
   request: HostVmForkBody,
 ): Promise<HostVmForked> {
   // Before anything is looked up: a repetition of the same request can wait here as well.
-  while (request.live && entry.operation?.name === 'fork') await entry.operation.done.catch(() => {})
+  const findBusy = () => (request.live ? findWait(entry, WAITS_FOR) : undefined)
+  for (let wait = findBusy(); wait; wait = findBusy()) await wait
   const missing = request.children.filter((child) => !entries.has(child))
   for (const child of missing) entries.checkNew(child)
   const underWay = request.children.flatMap((child) => entries.find(child.id)?.operation?.done ?? [])
@@ -48,11 +52,11 @@ export async function forkVm(
   const { record } = entry
   const { vmm } = getLive(entry)
   if (record.state !== 'running' || entry.operation) throw wrongState(record, 'running')
-  const { id, diskMib } = record
+  const { id, diskMib, growPending = false } = record
   let stopped_ms = 0
   const source = runOperation(entry, 'fork', record.fence, async () => {
     await shorten(deps, entry, { id, diskMib }, vmm)
-    const captured = await captureLive(deps, { id, diskMib }, vmm)
+    const captured = await captureLive(deps, { id, diskMib, growPending }, vmm)
     stopped_ms = captured.stopped_ms
     return captured
   })
@@ -88,7 +92,8 @@ async function addChild(deps: Deps, entry: { id: string; readonly record: VmReco
   await deps.snapshots.deleteAll(id) // Left over from an attempt that was killed between the two.
   await deps.snapshots.add({ ...source, sandbox: id, generation: FIRST_GENERATION })
   await crashPoint('host.fork.child-saved')
-  const change = { diskMib: source.disk_mib, generation: FIRST_GENERATION }
+  const { disk_mib: diskMib, grow_pending: growPending = false } = source
+  const change = { diskMib, growPending, generation: FIRST_GENERATION }
   await deps.registry.write(nextRecord(entry.record, 'forkDone', change))
   moveVm(entry, 'forkDone', change)
 }
@@ -114,7 +119,7 @@ async function shorten(deps: Deps, entry: Entry, vm: { id: string; diskMib: numb
 
 async function captureLive(
   deps: Deps,
-  vm: { id: string; diskMib: number },
+  vm: { id: string; diskMib: number; growPending: boolean },
   vmm: Vmm,
 ): Promise<Draft & { stopped_ms: number }> {
   await span('prepare next disk', () => prepareNextDisk(deps, vmm, vm.diskMib))

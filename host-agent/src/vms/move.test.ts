@@ -10,16 +10,19 @@ const other = { ...VMM, id: 'fedcba9876543210' }
 
 const CHANGES: VmChanges = {
   createDone: { ip: '10.0.0.8', diskMib: 20_480, vmm: other },
-  forkDone: { diskMib: 20_480, generation: 1 },
+  forkDone: { diskMib: 20_480, growPending: true, generation: 1 },
   pause: { fence: 5 },
   pauseDone: { fence: 5, response: paused },
   pauseFailed: {},
   pauseRepeated: { fence: 6, response: paused },
   pauseFound: { generation: 3 },
   resume: { fence: 5 },
-  resumeDone: { fence: 5, ip: '10.0.0.8', vmm: other, response: resumed },
+  resumeDone: { fence: 5, ip: '10.0.0.8', diskMib: 20_480, growPending: false, vmm: other, response: resumed },
   resumeFailed: {},
   die: { reason: 'killed' },
+  resize: { diskMib: 20_480 },
+  resizeDone: {},
+  resizeFailed: { diskMib: 10_240, growPending: false },
   signal: { signal: { action: 'pause' } },
   usage: { counts: { used_bytes: 7, ingress_bytes: 8 } },
   delete: { fence: 9 },
@@ -118,7 +121,7 @@ test('a resumed sandbox has a new VMM and no reason, and a boot from its disk do
   const response = { took_ms: 1, how: 'boot' as const }
 
   moveVm(entry, 'resume', { fence: 5 })
-  const record = moveVm(entry, 'resumeDone', { fence: 5, ip: '10.0.0.8', vmm: other, response })
+  const record = moveVm(entry, 'resumeDone', { ...CHANGES.resumeDone, response })
 
   assert.ok(!('reason' in record))
   assert.deepEqual([record.vmm, record.ip, record.generation], [other, '10.0.0.8', DEAD.generation])
@@ -145,4 +148,17 @@ test('usage that arrives during a resume survives it, whether it succeeds or fai
 
     assert.deepEqual(record.counts, CHANGES.usage.counts)
   }
+})
+
+test('a disk has its new size before it grows, and waits for its guest until that has confirmed, also over a pause', () => {
+  const entry = { record: RUNNING as VmRecord }
+
+  const begun = moveVm(entry, 'resize', { diskMib: 20_480 })
+  const dead = nextRecord(begun, 'die', CHANGES.die)
+  moveVm(entry, 'pause', { fence: 5 })
+  const saved = moveVm(entry, 'pauseDone', CHANGES.pauseDone)
+
+  for (const record of [begun, dead, saved]) assert.deepEqual([record.diskMib, record.growPending], [20_480, true])
+  assert.equal(nextRecord(begun, 'resizeDone', {}).growPending, false)
+  assert.equal(nextRecord(begun, 'resizeFailed', CHANGES.resizeFailed).diskMib, 10_240)
 })

@@ -37,6 +37,12 @@ export const VM_MOVES = {
   /** Back to the state that the resume started from. */
   resumeFailed: { from: ['resuming'], to: ['paused', 'dead'] },
   die: { from: ['running', 'pausing'], to: ['dead'] },
+  /** The disk is about to grow. */
+  resize: { from: ['running'], to: ['running'] },
+  /** The guest has confirmed that its file system fills the disk. The VMM may have exited since. */
+  resizeDone: { from: ['running', 'dead'], to: 'same' },
+  /** The disk did not grow. */
+  resizeFailed: { from: ['running', 'dead'], to: 'same' },
   /** The guest asked to be paused or deleted. */
   signal: { from: ['running', 'pausing'], to: 'same' },
   /** What the network counted, read before its slot is released. */
@@ -48,16 +54,26 @@ export type VmMove = keyof typeof VM_MOVES
 /** What each move adds to the record. */
 export type VmChanges = {
   createDone: { ip: string; diskMib: number; vmm: VmmRecord }
-  forkDone: { diskMib: number; generation: number }
+  forkDone: { diskMib: number; growPending: boolean; generation: number }
   pause: { fence: number }
   pauseDone: { fence: number; response: HostVmPaused }
   pauseFailed: object
   pauseRepeated: { fence: number; response: HostVmPaused }
   pauseFound: { generation: number }
   resume: { fence: number }
-  resumeDone: { fence: number; ip: string; vmm: VmmRecord; response: HostVmResumed }
+  resumeDone: {
+    fence: number
+    ip: string
+    diskMib: number
+    growPending: boolean
+    vmm: VmmRecord
+    response: HostVmResumed
+  }
   resumeFailed: object
   die: { reason: string }
+  resize: { diskMib: number }
+  resizeDone: object
+  resizeFailed: { diskMib: number; growPending: boolean }
   signal: { signal: HostVmSignal }
   usage: { counts?: HostCounts; flows?: SavedFlows[] }
   delete: { fence: number }
@@ -97,9 +113,9 @@ const NEXT: { [M in VmMove]: (record: In<M>, change: VmChanges[M]) => Out<M> } =
     ...{ id, fence, ip, diskMib, vmm },
     ...{ generation: null, signal: null, counts: null, flows: [], lastOperation: null },
   }),
-  forkDone: ({ id, fence }, { diskMib, generation }) => ({
+  forkDone: ({ id, fence }, { diskMib, growPending, generation }) => ({
     state: 'paused',
-    ...{ id, fence, ip: '', diskMib, generation, identityPending: true },
+    ...{ id, fence, ip: '', diskMib, growPending, generation, identityPending: true },
     ...{ counts: null, flows: [], lastOperation: null },
   }),
   pause: (record, { fence }) => ({ ...record, state: 'pausing', fence }),
@@ -115,10 +131,10 @@ const NEXT: { [M in VmMove]: (record: In<M>, change: VmChanges[M]) => Out<M> } =
   }),
   pauseFound: (record, { generation }) => toPaused(record, generation),
   resume: (record, { fence }) => ({ state: 'resuming', id: record.id, fence, from: record }),
-  resumeDone: ({ id, fence: newest, from }, { fence, ip, vmm, response }) => ({
+  resumeDone: ({ id, fence: newest, from }, { fence, ip, diskMib, growPending, vmm, response }) => ({
     state: 'running',
     // A delete may have raised the fence meanwhile.
-    ...{ id, fence: newest, ip, diskMib: from.diskMib, vmm, signal: null },
+    ...{ id, fence: newest, ip, diskMib, growPending, vmm, signal: null },
     // A boot from the disk alone continues no generation, and the newest one stays the newest.
     generation: response.generation ?? from.generation,
     ...{ counts: from.counts, flows: from.flows },
@@ -127,6 +143,9 @@ const NEXT: { [M in VmMove]: (record: In<M>, change: VmChanges[M]) => Out<M> } =
   // The fence stays raised: the failed operation must not be repeated by an older request.
   resumeFailed: ({ fence, from }) => ({ ...from, fence }),
   die: (record, { reason }) => ({ ...record, state: 'dead', reason }),
+  resize: (record, { diskMib }) => ({ ...record, diskMib, growPending: true }),
+  resizeDone: (record) => ({ ...record, growPending: false }),
+  resizeFailed: (record, { diskMib, growPending }) => ({ ...record, diskMib, growPending }),
   signal: (record, { signal }) => ({ ...record, signal }),
   usage: (record, change) =>
     record.state === 'resuming' ? { ...record, from: { ...record.from, ...change } } : { ...record, ...change },
@@ -134,10 +153,10 @@ const NEXT: { [M in VmMove]: (record: In<M>, change: VmChanges[M]) => Out<M> } =
 }
 
 function toPaused(record: RunningVm | PausingVm | DeadVm, generation: number): PausedVm {
-  const { id, fence, ip, diskMib, counts, flows, lastOperation } = record
+  const { id, fence, ip, diskMib, growPending = false, counts, flows, lastOperation } = record
   return {
     state: 'paused',
-    ...{ id, fence, ip, diskMib, generation, counts, flows, lastOperation },
+    ...{ id, fence, ip, diskMib, growPending, generation, counts, flows, lastOperation },
     identityPending: false,
   }
 }

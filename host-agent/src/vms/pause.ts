@@ -20,22 +20,26 @@ import { HostError } from '../host-error.ts'
 import type { Manifest } from '../snapshots/manifest.ts'
 import { type SavedVm, saveVmm } from '../vmm/save.ts'
 import type { Vmm } from '../vmm/vmm.ts'
-import { type Entry, findPreviousResponse, getLive, runOperation } from './entries.ts'
+import { type Entry, findPreviousResponse, findWait, getLive, runOperation } from './entries.ts'
 import { moveVm } from './move.ts'
 import { type PausedVm, toStored } from './record.ts'
 import { saveCounts, saveFlows } from './usage.ts'
 
+/** It takes a moment, and is not worth an error. */
+const WAITS_FOR = ['resize']
+
 export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: HostVmPauseBody): Promise<HostVmPaused> {
+  for (let wait = findWait(entry, WAITS_FOR); wait; wait = findWait(entry, WAITS_FOR)) await wait
   const previous = findPreviousResponse<HostVmPaused>(entry, 'pause', fence)
   if (previous) return previous
   const newest = deps.snapshots.findNewestIntact(entry.id)
   if (entry.record.state === 'paused' && newest) return repeatPause(deps, entry, entry.record, fence, newest.manifest)
   const { vmm, signals } = getLive(entry)
-  const { diskMib } = moveVm(entry, 'pause', { fence })
+  const { diskMib, growPending = false } = moveVm(entry, 'pause', { fence })
   return runOperation(entry, 'pause', fence, async () => {
     try {
       for (const connection of entry.connections) connection.destroy()
-      const { saved, response } = await commitGeneration(deps, { id: entry.id, diskMib }, vmm, limit_ms)
+      const { saved, response } = await commitGeneration(deps, { id: entry.id, diskMib, growPending }, vmm, limit_ms)
       await span('read counters', () => saveCounts(deps, entry, vmm.record))
       const counts = toStored(entry.record)?.counts
       if (counts) response.counts = counts
@@ -61,7 +65,7 @@ export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: Hos
 /** Steps 1 to 4. */
 async function commitGeneration(
   deps: Deps,
-  vm: { id: string; diskMib: number },
+  vm: { id: string; diskMib: number; growPending: boolean },
   vmm: Vmm,
   limitMs: number,
 ): Promise<{ saved: SavedVm; response: HostVmPaused }> {

@@ -45,7 +45,13 @@ const stored = {
   id: SandboxId,
   fence: Type.Integer({ minimum: 0, description: 'Of the newest operation; a request with a lower one is refused.' }),
   ip: Type.String({ description: 'Empty for a fork that was never resumed.' }),
-  diskMib: Type.Integer({ minimum: 0 }),
+  diskMib: Type.Integer({
+    minimum: 0,
+    description: 'The disk is never larger: raised and stored before the disk grows (resize.ts).',
+  }),
+  growPending: Type.Optional(
+    Type.Boolean({ description: 'The guest has not confirmed yet that its file system has the size of the disk.' }),
+  ),
   counts: nullable(HostCounts),
   flows: Type.Array(SavedFlows),
   lastOperation: nullable(LastOperation),

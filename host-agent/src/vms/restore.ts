@@ -44,7 +44,7 @@ export async function chooseSource(deps: Deps, record: PausedVm | DeadVm): Promi
   })
   const layers = manifest.disk.map((layer) => layer.id)
   const start = { from: 'generation', generation: manifest } as const
-  return { manifest, reservation, plan: { base, start, layers, diskMib: manifest.disk_mib } }
+  return { manifest, reservation, plan: { base, start, layers, diskMib: Math.max(manifest.disk_mib, record.diskMib) } }
 }
 
 /** The CPUs are paused, the address and the rules are in force. */

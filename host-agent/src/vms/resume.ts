@@ -11,6 +11,8 @@
  * that the next resume uses the one before it. The error says which one that is: a sandbox never returns to an
  * older state without the caller knowing.
  *
+ * If the file system may be smaller than the disk, it is grown before the response (resize.ts).
+ *
  * A VMM that is still on standby from the pause (standby/) continues with step 3. A sandbox that died without ever
  * being saved still has its disk and is booted from it, as after a power failure.
  */
@@ -20,6 +22,7 @@ import type { HostVmResumeBody, HostVmResumed } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { Undo } from '../undo.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
+import { growDisk } from '../vmm/disk/live.ts'
 import { listLimits } from '../vmm/guest-agent.ts'
 import type { VmmRecord } from '../vmm/record.ts'
 import { stopVmm } from '../vmm/release.ts'
@@ -27,10 +30,12 @@ import type { Vmm } from '../vmm/vmm.ts'
 import { type Entry, findPreviousResponse, runOperation } from './entries.ts'
 import { moveVm, nextRecord } from './move.ts'
 import type { DeadVm, PausedVm } from './record.ts'
+import { GROW_LIMIT_MS } from './resize.ts'
 import { chooseSource, explainFailure, restoreVmm, type Source } from './restore.ts'
 import { watchVm } from './watch.ts'
 
-type ResumedVm = { vmm: Vmm; response: HostVmResumed }
+type ResumedDisk = { diskMib: number; growPending: boolean }
+type ResumedVm = { vmm: Vmm; response: HostVmResumed; disk: ResumedDisk }
 
 export async function resumeVm(deps: Deps, entry: Entry, request: HostVmResumeBody): Promise<HostVmResumed> {
   const { fence, ip } = request
@@ -41,8 +46,8 @@ export async function resumeVm(deps: Deps, entry: Entry, request: HostVmResumeBo
     try {
       await span('wait for standby', async () => entry.standbyReady)
       const signal = AbortSignal.any([aborted, AbortSignal.timeout(request.limit_ms)])
-      const { vmm, response } = await startVm(deps, from, request, signal)
-      const change = { fence, ip, vmm: vmm.record, response }
+      const { vmm, response, disk } = await startVm(deps, from, request, signal)
+      const change = { fence, ip, vmm: vmm.record, response, ...disk }
       try {
         await span('write record', () => deps.registry.write(nextRecord(entry.record, 'resumeDone', change)))
       } catch (error) {
@@ -71,11 +76,12 @@ async function startVm(
   try {
     const standby = await resumeStandby(deps, record, source, request, signal)
     const vmm = standby ?? (await resumeFromDisk(deps, record, source, request, signal))
+    const disk = await finishGrowth(deps, record, source, vmm, signal)
     const took_ms = Math.round((performance.now() - startedAt) * 10) / 10
-    if (!source.manifest) return { vmm, response: { took_ms, how: 'boot' } }
+    if (!source.manifest) return { vmm, disk, response: { took_ms, how: 'boot' } }
     const { generation, saved_at } = source.manifest
     const limits = reportLimits(deps, record.id, vmm, request.ip)
-    return { vmm, response: { generation, saved_at, took_ms, how: standby ? 'standby' : 'restore', ...limits } }
+    return { vmm, disk, response: { generation, saved_at, took_ms, how: standby ? 'standby' : 'restore', ...limits } }
   } finally {
     await source.reservation?.release()
   }
@@ -137,6 +143,29 @@ async function runGuest(
   await applyIdentity(vmm, identity, { isNew: isIdentityPending(record) }, signal)
   await crashPoint('host.resume.awake')
   await span('limit CPU', () => deps.cgroups.limitCpu(vmm.record.id, cpu_quota_pct))
+}
+
+/**
+ * The file system may be smaller than the disk: a resize was interrupted, the disk grew after the generation was saved, or
+ * the guest crashed. If it cannot be grown now the sandbox is usable all the same, and the control plane asks again.
+ */
+async function finishGrowth(
+  deps: Deps,
+  record: PausedVm | DeadVm,
+  { plan, manifest }: Source,
+  vmm: Vmm,
+  signal: AbortSignal,
+): Promise<ResumedDisk> {
+  const { diskMib } = plan
+  const isGrown = manifest && !manifest.grow_pending && !record.growPending && manifest.disk_mib === diskMib
+  if (isGrown) return { diskMib, growPending: false }
+  try {
+    await span('grow disk', () => growDisk(vmm, diskMib, AbortSignal.any([signal, AbortSignal.timeout(GROW_LIMIT_MS)])))
+    return { diskMib, growPending: false }
+  } catch (error) {
+    deps.log.warn({ err: error, sandbox: record.id, diskMib }, 'failed to grow the file system of a resumed sandbox')
+    return { diskMib, growPending: true }
+  }
 }
 
 function reportLimits(deps: Deps, sandbox: string, { record }: Vmm, ip: string): { limits?: string[] } {

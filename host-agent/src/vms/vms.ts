@@ -12,6 +12,8 @@ import type {
   HostVmNetworkReport,
   HostVmPauseBody,
   HostVmPaused,
+  HostVmResizeBody,
+  HostVmResized,
   HostVmResumeBody,
   HostVmResumed,
 } from '@warren/protocol'
@@ -29,6 +31,7 @@ import { withFlows } from './flows.ts'
 import { forkVm } from './fork.ts'
 import { pauseVm } from './pause.ts'
 import { toStored, type VmRecord } from './record.ts'
+import { resizeVm } from './resize.ts'
 import { resumeVm } from './resume.ts'
 
 export type RunningSandbox = { id: string; vmm: Vmm; diskMib: number }
@@ -113,6 +116,10 @@ export class Vms {
     return this.#measure('fork', () => forkVm(this.#deps, this.#entries, this.#entries.get(id), request))
   }
 
+  async resize(id: string, request: HostVmResizeBody): Promise<HostVmResized> {
+    return this.#measure('resize', () => resizeVm(this.#deps, this.#entries.get(id), request))
+  }
+
   delete(id: string, fence: number): Promise<void> {
     return deleteVm(this.#deps, this.#entries, id, fence)
   }
@@ -158,6 +165,8 @@ function renderVm(record: VmRecord, generation: number | undefined): HostVm {
   const signal = stored && stored.state !== 'paused' ? stored.signal : null
   return {
     ...{ id, fence, state },
+    ...(stored ? { disk_mib: stored.diskMib } : {}),
+    ...(stored?.growPending ? { grow_pending: true } : {}),
     ...(reason === undefined ? {} : { reason }),
     ...(generation === undefined ? {} : { generation }),
     ...(signal === null ? {} : { signal }),

@@ -26,6 +26,8 @@ export type ContractHost = {
   newAddress(): string
   /** The VMM of a running VM exits. */
   killVm(id: string): Promise<void> | void
+  /** How long a VM takes to start on a quiet machine. */
+  vmStartMs?: number
 }
 
 /** A clone takes a second on an idle machine, a base that must be booted first half a minute. */
@@ -34,6 +36,9 @@ const LIMIT_MS = scaleLimit(120_000)
 /** No host has this much memory. */
 const TOO_MUCH_MIB = 100_000_000
 const SIZE = { vcpu: 1, mem_mib: 1024, cpu_quota_pct: 100, disk_mib: 10_240 }
+const { disk_mib } = SIZE
+/** The size to which a disk grows here. */
+const GROWN_MIB = 11_264
 
 export function testHostContract(host: ContractHost): void {
   const client = new HostContractClient(host.socket)
@@ -64,6 +69,7 @@ export function testHostContract(host: ContractHost): void {
     ...{ fence, cpu_quota_pct: 100, ip: host.newAddress(), hostname: 'contract', envs: {}, ssh_pubkeys: [] },
     ...{ network: HOST_NETWORK_DEFAULT, limit_ms: LIMIT_MS, ...more },
   })
+  const resizeBody = (fence: number, disk_mib: number) => ({ fence, disk_mib, limit_ms: LIMIT_MS })
   const pauseBody = (fence: number) => ({ fence, limit_ms: LIMIT_MS })
   const networkBody = (fence: number, more: Partial<HostVmNetwork> = {}) => ({
     fence,
@@ -168,6 +174,7 @@ export function testHostContract(host: ContractHost): void {
           await codeOf('pauseVm', { id }, pauseBody(50)),
           await codeOf('resumeVm', { id }, resumeBody(50)),
           await codeOf('forkVm', { id }, { children: children(50) }),
+          await codeOf('resizeVm', { id }, resizeBody(50, GROWN_MIB)),
           await codeOf('setVmNetwork', { id }, networkBody(50)),
           await codeOf('getVmNetwork', { id }),
           await codeOf('getVmMetrics', { id }),
@@ -175,7 +182,7 @@ export function testHostContract(host: ContractHost): void {
           (await client.request('POST', `/v1/vms/${id}/ports/80`, '')).body.code,
           (await client.request('GET', `/v1/vms/${id}/guest/files?path=/etc/hostname`)).body.code,
         ],
-        Array(9).fill('not_found'),
+        Array(10).fill('not_found'),
       )
       // Whether the image exists is checked after the fence.
       assert.equal(await codeOf('createVm', {}, createBody({ id, image: 'none:1' })), 'image_not_ready')
@@ -214,7 +221,7 @@ export function testHostContract(host: ContractHost): void {
     })
 
     test('is listed with its fence and without a generation', async () => {
-      assert.deepEqual(await client.findVm(id), { id, fence: 2, state: 'running' })
+      assert.deepEqual(await client.findVm(id), { id, fence: 2, state: 'running', disk_mib })
     })
 
     test('is not created again, whatever the fence, and its address is not given away', async () => {
@@ -223,7 +230,7 @@ export function testHostContract(host: ContractHost): void {
       const other = createBody({ ip })
       assert.equal(await codeOf('createVm', {}, other), 'boot_failed')
       assert.equal(await client.findVm(other.id), undefined)
-      assert.deepEqual(await client.findVm(id), { id, fence: 2, state: 'running' })
+      assert.deepEqual(await client.findVm(id), { id, fence: 2, state: 'running', disk_mib })
     })
 
     test('runs commands with its variables', async () => {
@@ -304,7 +311,7 @@ export function testHostContract(host: ContractHost): void {
       assert.equal(await codeOf('forkVm', { id }, { children: children(1) }), 'snapshot_missing')
 
       // None of them counted as an operation.
-      assert.deepEqual(await client.findVm(id), { id, fence: 2, state: 'running' })
+      assert.deepEqual(await client.findVm(id), { id, fence: 2, state: 'running', disk_mib })
     })
 
     test('is deleted once, and cannot be brought back by a late create', async () => {
@@ -338,14 +345,19 @@ export function testHostContract(host: ContractHost): void {
       assert.deepEqual([first.status, first.body.generation], [200, 1])
       assert.deepEqual([second, third], [first, first])
       assert.ok(first.body.counts.used_bytes >= 1000)
-      assert.deepEqual(await client.findVm(id), { id, fence: 2, state: 'paused', generation: 1 })
+      assert.deepEqual(await client.findVm(id), { id, fence: 2, state: 'paused', disk_mib, generation: 1 })
     })
 
     test('counts as paused for a newer pause too', async () => {
       const { status, body } = await call('pauseVm', { id }, pauseBody(3))
 
       assert.deepEqual([status, body.generation], [200, 1])
-      assert.deepEqual(await client.findVm(id), { id, fence: 3, state: 'paused', generation: 1 })
+      assert.deepEqual(await client.findVm(id), { id, fence: 3, state: 'paused', disk_mib, generation: 1 })
+    })
+
+    test('does not grow', async () => {
+      assert.equal(await codeOf('resizeVm', { id }, resizeBody(3, GROWN_MIB)), 'wrong_state')
+      assert.equal(await codeOf('resizeVm', { id }, resizeBody(2, GROWN_MIB)), 'fence_lost')
     })
 
     test('is not measured, and its samples can be read', async () => {
@@ -376,7 +388,7 @@ export function testHostContract(host: ContractHost): void {
       assert.deepEqual([first.status, first.body.generation], [200, 1])
       assert.ok(Date.parse(first.body.saved_at) <= Date.now())
       assert.deepEqual([second, third], [first, first])
-      assert.deepEqual(await client.findVm(id), { id, fence: 4, state: 'running', generation: 1 })
+      assert.deepEqual(await client.findVm(id), { id, fence: 4, state: 'running', disk_mib, generation: 1 })
       assert.equal(await getFile(id), 'saved')
       const { stdout } = await client.exec(id, { cmd: 'sh', args: ['-c', 'echo "$GIVEN"'] })
       assert.equal(stdout, 'at the resume\n')
@@ -387,6 +399,22 @@ export function testHostContract(host: ContractHost): void {
       assert.equal(await codeOf('pauseVm', { id }, pauseBody(3)), 'fence_lost')
     })
 
+    test('grows while it runs, once, and a smaller size that arrives late changes nothing', async () => {
+      const sizes = [GROWN_MIB, GROWN_MIB, disk_mib]
+      const responses = await Promise.all(sizes.map((size) => call('resizeVm', { id }, resizeBody(4, size))))
+      const repeated = await call('resizeVm', { id }, resizeBody(5, GROWN_MIB))
+
+      for (const { status, body } of [...responses, repeated]) {
+        assert.deepEqual([status, body], [200, { disk_mib: GROWN_MIB }])
+      }
+      // It is not an operation with a fence.
+      assert.deepEqual(await client.findVm(id), {
+        ...{ id, fence: 4, state: 'running', generation: 1, disk_mib: GROWN_MIB },
+      })
+      assert.equal(await getFile(id), 'saved')
+      assert.equal(await codeOf('resizeVm', { id }, resizeBody(3, GROWN_MIB)), 'fence_lost')
+    })
+
     test('is dead when its VMM exits, and continues from its newest generation', async () => {
       await putFile(id, 'not saved')
       await host.killVm(id)
@@ -395,11 +423,15 @@ export function testHostContract(host: ContractHost): void {
       const dead = await client.findVm(id)
       assert.deepEqual([dead?.fence, dead?.generation, typeof dead?.reason], [4, 1, 'string'])
       assert.equal(await codeOf('pauseVm', { id }, pauseBody(9)), 'wrong_state')
+      assert.equal(await codeOf('resizeVm', { id }, resizeBody(9, GROWN_MIB)), 'wrong_state')
       assert.equal(await codeOf('getVmNetwork', { id }), 'wrong_state')
       // The refused pause did not raise the fence.
       const { status, body } = await call('resumeVm', { id }, resumeBody(5))
       assert.deepEqual([status, body.generation, body.how], [200, 1, 'restore'])
-      assert.deepEqual(await client.findVm(id), { id, fence: 5, state: 'running', generation: 1 })
+      // That generation was saved before the disk grew.
+      assert.deepEqual(await client.findVm(id), {
+        ...{ id, fence: 5, state: 'running', generation: 1, disk_mib: GROWN_MIB },
+      })
       assert.equal(await getFile(id), 'saved')
     })
 
@@ -426,8 +458,8 @@ export function testHostContract(host: ContractHost): void {
       const { status, body } = await call('forkVm', { id }, { live: true, children: [child!] })
 
       assert.deepEqual([status, body.generation, typeof body.stopped_ms], [200, 1, 'number'])
-      assert.deepEqual(await client.findVm(id), { id, fence: 1, state: 'running' })
-      assert.deepEqual(await client.findVm(child!.id), { ...child!, state: 'paused', generation: 1 })
+      assert.deepEqual(await client.findVm(id), { id, fence: 1, state: 'running', disk_mib })
+      assert.deepEqual(await client.findVm(child!.id), { ...child!, state: 'paused', disk_mib, generation: 1 })
       // It never ran, so it has counted nothing.
       assert.equal(await findNetwork(child!.id), undefined)
       assert.deepEqual((await call('forkVm', { id }, { live: true, children: [child!] })).body, { generation: 1 })
@@ -450,11 +482,25 @@ export function testHostContract(host: ContractHost): void {
 
       assert.deepEqual(codes, [200, 200, 200])
       for (const child of [one!, two!]) {
-        assert.deepEqual(await client.findVm(child.id), { ...child, state: 'paused', generation: 1 })
+        assert.deepEqual(await client.findVm(child.id), { ...child, state: 'paused', disk_mib, generation: 1 })
       }
     })
 
+    test('of a running VM and a resize wait for each other', async () => {
+      const [one, two] = children(1, 2)
+      const fork = (child: object) => codeOf('forkVm', { id }, { live: true, children: [child] })
+
+      const codes = await Promise.all([fork(one!), codeOf('resizeVm', { id }, resizeBody(1, GROWN_MIB)), fork(two!)])
+
+      assert.deepEqual(codes, [200, 200, 200])
+      assert.equal((await client.findVm(id))?.disk_mib, GROWN_MIB)
+      const third = children(1)[0]!
+      assert.equal(await fork(third), 200)
+      assert.equal((await client.findVm(third.id))?.disk_mib, GROWN_MIB)
+    })
+
     test('of a saved generation is made once, and does not depend on its source', async () => {
+      const disk_mib = GROWN_MIB
       const { body: paused } = await call('pauseVm', { id }, pauseBody(2))
       assert.equal(paused.generation, 1)
       const [one, two] = children(1, 2)
@@ -467,9 +513,9 @@ export function testHostContract(host: ContractHost): void {
       // It exists with a lower fence, so this is not a repetition.
       assert.equal(await codeOf('forkVm', { id }, { children: [{ id: one!.id, fence: 2 }] }), 'fence_lost')
 
-      assert.deepEqual(await client.findVm(id), { id, fence: 2, state: 'paused', generation: 1 })
+      assert.deepEqual(await client.findVm(id), { id, fence: 2, state: 'paused', disk_mib, generation: 1 })
       assert.equal(await codeOf('deleteVm', { id }, { fence: 3 }), 200)
-      assert.deepEqual(await client.findVm(one!.id), { ...one!, state: 'paused', generation: 1 })
+      assert.deepEqual(await client.findVm(one!.id), { ...one!, state: 'paused', disk_mib, generation: 1 })
       assert.equal(await codeOf('resumeVm', { id: two!.id }, resumeBody(2)), 200)
       assert.equal(await getFile(two!.id), 'of the source')
     })

@@ -1,13 +1,14 @@
 /**
  * Connects to a host by its name, if the sandbox's policy allows the name. The addresses are checked as well: a name that
- * resolves to a private address, to a sandbox or to this host (DNS rebinding) is refused, unless the sandbox's rules and
- * the operator both allow that address.
+ * resolves to a private address, to a sandbox, to this host or to its networks (DNS rebinding) is refused, unless the
+ * sandbox's rules and the operator both allow that address.
  */
 import { connect, type Socket } from 'node:net'
 import { networkInterfaces } from 'node:os'
 import type { EgressRefusal } from '@warren/protocol'
 import { contains, parseCidr } from '../cidr.ts'
 import { isClosedAddress } from '../closed-ranges.ts'
+import { isOfMachine } from '../machine.ts'
 import { allowsName, inBlocks, type Policy } from '../policy.ts'
 import type { Lookup } from './lookup.ts'
 import type { SandboxEgress } from './sandbox-egress.ts'
@@ -41,7 +42,8 @@ export async function connectByName(
 
 function allowsConnection(policy: Policy, address: string, port: number): boolean {
   if (inBlocks(policy.granted, address, port)) return true
-  if (isClosedAddress(address) || ownAddresses().has(address)) return false
+  if (ownAddresses().has(address)) return false
+  if (isClosedAddress(address) || isOfMachine(policy.machine, address)) return false
   return !contains(parseCidr(policy.cidr), { address, prefix: 32 })
 }
 

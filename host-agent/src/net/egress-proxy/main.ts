@@ -37,7 +37,7 @@ async function openSockets(): Promise<void> {
   const fixedUpstreams = settings.upstreams
   const upstreams = fixedUpstreams === undefined ? hostUpstreams() : async () => fixedUpstreams
   const log = { warn: (...parts: unknown[]) => process.stderr.write(`egress proxy: ${parts.map(String).join(' ')}\n`) }
-  await startDns({ upstreams, log, decide }, address, ports.dns)
+  await startDns({ upstreams, log, decide, perSecond: settings.dnsPerSecond }, address, ports.dns)
   const deps = { findSandbox, lookup: new Lookup(upstreams), limiter: createConnectionLimiter() }
   await startProxy(deps, 'http', address, ports.http)
   await startProxy(deps, 'tls', address, ports.tls)

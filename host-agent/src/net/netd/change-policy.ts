@@ -31,8 +31,11 @@ function newBudget({ quotaBytes }: Policy, { quota, usedBytes }: Counts): Budget
   return { limitBytes: quotaBytes, usedBytes }
 }
 
+/** The slot changes the port of queries to the host's address. Slots of an earlier version left that to the host. */
+const isDns = ({ machine }: Policy, port: number | undefined): boolean => port === DNS_PORT || port === machine.dnsPort
+
 /** Flows that the host redirected to the egress proxy are kept: the proxy closes its own connections. */
 function allowsFlow(policy: Policy, { destination, port, repliedFrom }: Flow): boolean {
-  if (destination === HOST_ADDRESS) return allowsHostPort(policy, port) || port === DNS_PORT
+  if (destination === HOST_ADDRESS) return allowsHostPort(policy, port) || isDns(policy, port)
   return repliedFrom === HOST_ADDRESS || allowsAddress(policy, destination, port)
 }

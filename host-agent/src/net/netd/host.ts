@@ -9,8 +9,16 @@ import { networkInterfaces } from 'node:os'
 import { interfaceIndex } from '../../ffi/socket.ts'
 import { hasCode } from '../../ffi/system-call.ts'
 import { type Cidr, contains, overlaps, parseCidr, renderCidr } from '../cidr.ts'
+import { type MachineNetwork, toMachineNetwork } from '../machine.ts'
 import { HOST_ADDRESS, HOST_TABLE_PREFIX, hostTable, isOuterVeth, outerVethPrefix } from '../names.ts'
-import type { HostNetwork, HostSettings } from '../netd-protocol.ts'
+import type { HostCheck, HostNetwork, HostSettings } from '../netd-protocol.ts'
+import {
+  applyHostTable,
+  findHostTableState,
+  forgetHostTable,
+  isHostTableCurrent,
+  rememberedForwardingWasOff,
+} from './host-table.ts'
 import { hasHostTable, type Kernel, readLinks, readRoutes, tableNames } from './kernel.ts'
 import {
   addAddress,
@@ -21,44 +29,90 @@ import {
   ROUTE_PROTOCOL,
   type Route,
 } from './netlink/route.ts'
-import { FORWARDING_WAS_OFF, renderDeleteHostTable, renderHostTable } from './nft/host-table.ts'
+import { FORWARDING_WAS_OFF, type HostTable, renderDeleteHostTable } from './nft/host-table.ts'
 
 const IP_FORWARD = '/proc/sys/net/ipv4/ip_forward'
 /** That of Ethernet, for a machine without an uplink. */
 const DEFAULT_MTU = 1500
 
 export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
-  const { instance, nft, routes } = kernel
+  const { instance, routes } = kernel
   const cidr = parseCidr(settings.cidr)
   const links = readLinks(kernel)
   const existing = readRoutes(kernel)
   checkBlock(cidr, existing, links, instance)
   checkHostAddress(networkInterfaces())
   const uplinks = settings.uplink === undefined ? findUplinks(existing, links) : [getLink(links, settings.uplink)]
+  const machine = readMachineNetwork(existing, links)
 
   // The metric identifies the instance: it has room for its 8 hex digits.
   routes.change(`add blackhole ${settings.cidr}`, addBlackhole(cidr.address, cidr.prefix, ownMetric(instance)))
   removeOldBlackholes(kernel, cidr, existing)
   routes.change(`add ${HOST_ADDRESS} to lo`, addAddress(interfaceIndex('lo'), HOST_ADDRESS, 32))
   const forwarding = readFileSync(IP_FORWARD, 'utf8').trim() === '1'
-  nft.run(
-    renderHostTable({
-      instance,
-      cidr: settings.cidr,
-      uplinks: uplinks.map((link) => link.name),
-      egressProxy: settings.egressProxy,
-      api: settings.api,
-      forwardingWasOff: !forwarding || wasForwardingOff(kernel),
-    }),
-  )
+  const forwardingWasOff = !forwarding || wasForwardingOff(kernel)
+  applyHostTable(kernel, describeTable(kernel, settings, uplinks, machine.subnets, forwardingWasOff))
   if (!forwarding) writeFileSync(IP_FORWARD, '1')
   const mtu = Math.min(...uplinks.map((link) => link.mtu))
   return {
     uplinks: uplinks.map((link) => link.name),
     mtu: uplinks.length === 0 ? DEFAULT_MTU : mtu,
     warnings: findWarnings(kernel, uplinks),
+    machine,
   }
 }
+
+/**
+ * Restores the host's table if another program changed it, and follows changes of the uplinks and of the networks of this
+ * machine.
+ */
+export function checkHost(kernel: Kernel, settings: HostSettings): HostCheck {
+  const state = findHostTableState(kernel)
+  const links = readLinks(kernel)
+  const existing = readRoutes(kernel)
+  const uplinks =
+    settings.uplink === undefined ? findUplinks(existing, links) : links.filter((link) => link.name === settings.uplink)
+  const machine = readMachineNetwork(existing, links)
+  const table = describeTable(kernel, settings, uplinks, machine.subnets, wasForwardingOff(kernel))
+  if (state !== 'removed' && (state !== 'intact' || !isHostTableCurrent(table))) applyHostTable(kernel, table)
+  return { restored: state === 'changed', machine }
+}
+
+const describeTable = (
+  { instance }: Kernel,
+  { cidr, egressProxy, api, limits }: HostSettings,
+  uplinks: readonly Link[],
+  subnets: readonly string[],
+  forwardingWasOff: boolean,
+): HostTable => ({
+  instance,
+  cidr,
+  uplinks: uplinks.map((link) => link.name),
+  subnets,
+  egressProxy,
+  api,
+  limits,
+  forwardingWasOff,
+})
+
+/** Without the links to sandboxes, of this Warren and of others. */
+function readMachineNetwork(routes: readonly Route[], links: readonly Link[]): MachineNetwork {
+  const toSandboxes = new Set(links.filter(({ name }) => isOuterVeth(name)).map(({ index }) => index))
+  const connected = routes.filter(
+    (route) =>
+      route.type === 'unicast' &&
+      route.scopeLink &&
+      route.prefix > 0 &&
+      !route.interfaceIndexes.some((index) => toSandboxes.has(index)),
+  )
+  return toMachineNetwork(listOwnAddresses(networkInterfaces()), connected)
+}
+
+export const listOwnAddresses = (interfaces: ReturnType<typeof networkInterfaces>): string[] =>
+  Object.entries(interfaces)
+    .filter(([name]) => !isOuterVeth(name))
+    .flatMap(([, addresses = []]) => addresses.filter(({ family }) => family === 'IPv4').map(({ address }) => address))
+    .filter((address) => address !== HOST_ADDRESS && !address.startsWith('127.'))
 
 /**
  * Removes the table, the blackhole route and, unless another Warren on this machine uses it, the address. Forwarding is disabled only if it was off before Warren started
@@ -73,6 +127,7 @@ export function removeHost(kernel: Kernel): void {
   }
   if (!others.some((name) => usesHostAddress(kernel, name))) removeHostAddress(kernel)
   nft.run(renderDeleteHostTable(instance))
+  forgetHostTable()
   for (const route of readRoutes(kernel).filter((one) => isOwnBlackhole(one, instance))) {
     routes.change('delete blackhole', deleteBlackhole(route.address, route.prefix, route.metric))
   }
@@ -154,6 +209,7 @@ function getLink(links: readonly Link[], name: string): Link {
 }
 
 function wasForwardingOff(kernel: Kernel): boolean {
+  if (rememberedForwardingWasOff()) return true
   if (!hasHostTable(kernel)) return false
   const found = kernel.nft.list(`table ip ${hostTable(kernel.instance)}`)
   return found.some((one) => (one.chain as { name?: string } | undefined)?.name === FORWARDING_WAS_OFF)

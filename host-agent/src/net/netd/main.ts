@@ -13,7 +13,7 @@ import { type Handlers, serveRequest } from '../../rpc/serve-request.ts'
 import { checkInstance } from '../names.ts'
 import type { NetdCalls } from '../netd-protocol.ts'
 import { changePolicy } from './change-policy.ts'
-import { setUpHost } from './host.ts'
+import { checkHost, setUpHost } from './host.ts'
 import { openKernel } from './kernel.ts'
 import { listSlots } from './list-slots.ts'
 import { reapAll, tearDownHost } from './reap.ts'
@@ -28,6 +28,7 @@ await acquireProcessLock('netd', instance)
 const kernel = openKernel(instance)
 const handlers: Handlers<NetdCalls> = {
   setUpHost: (settings) => setUpHost(kernel, settings),
+  checkHost: (settings) => checkHost(kernel, settings),
   tearDownHost: async () => ({ released: await tearDownHost(kernel) }),
   createSlot: (settings) => {
     createSlot(kernel, settings)

@@ -24,6 +24,7 @@ import { hasCode } from '../../ffi/system-call.ts'
 import { createTap } from '../../ffi/tap.ts'
 import {
   GUEST_GATEWAY,
+  GUEST_MAC,
   GUEST_PREFIX,
   HOST_ADDRESS,
   INNER_VETH,
@@ -122,9 +123,11 @@ export function claimSlot(kernel: Kernel, claim: SlotClaim): void {
     if (claim.isPrepared) addElements(SLOT_TABLE, ownerElements(claim))
     else replaceRules(claim)
     using inside = new NetlinkSocket()
+    const tap = interfaceIndex(TAP)
     inside.change(
       `give slot ${slot} the address ${ip}`,
-      guestAddress === ip ? addLinkRoute(interfaceIndex(TAP), ip) : addAddress(interfaceIndex(INNER_VETH), ip, 32),
+      guestAddress === ip ? addLinkRoute(tap, ip) : addAddress(interfaceIndex(INNER_VETH), ip, 32),
+      addNeighbour(tap, guestAddress, GUEST_MAC),
     )
   })
   try {

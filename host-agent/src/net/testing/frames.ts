@@ -1,7 +1,7 @@
 /** Builds Ethernet frames byte by byte, including ones that no regular network stack sends. */
 import { addressBytes } from '../cidr.ts'
 
-export const ETHER = { IPV4: 0x0800, ARP: 0x0806, IPV6: 0x86dd }
+export const ETHER = { IPV4: 0x0800, ARP: 0x0806, VLAN: 0x8100, IPV6: 0x86dd }
 export const PROTOCOL = { ICMP: 1, TCP: 6, UDP: 17, SCTP: 132 }
 
 export type Packet = {
@@ -41,6 +41,13 @@ export function udp(fromPort: number, toPort: number, text: string | Buffer): Bu
   return Buffer.concat([header, Buffer.from(text)])
 }
 
+/** A DNS query for the IPv4 address of a name. */
+export function renderQuery(name: string, id: number): Buffer {
+  const header = Buffer.from([id >> 8, id & 255, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0])
+  const labels = name.split('.').map((label) => Buffer.concat([Buffer.from([label.length]), Buffer.from(label)]))
+  return Buffer.concat([header, ...labels, Buffer.from([0, 0, 1, 0, 1])])
+}
+
 /** `number` is the sequence number of the echo request. */
 export function ping(number: number): Buffer {
   const message = Buffer.from([8, 0, 0, 0, 0x77, 0x77, 0, 0, 1, 2, 3, 4])
@@ -59,6 +66,12 @@ export function arpReply(address: string, at: string): Buffer {
   const hardware = Buffer.from(mac(at), 'hex')
   const protocol = addressBytes(address)
   return Buffer.concat([Buffer.from('0001080006040002', 'hex'), hardware, protocol, hardware, protocol])
+}
+
+/** Asks who has `target`, in the name of `sender`. */
+export function arpRequest(sender: string, at: string, target: string): Buffer {
+  const fields = [Buffer.from(mac(at), 'hex'), addressBytes(sender), Buffer.alloc(6), addressBytes(target)]
+  return Buffer.concat([Buffer.from('0001080006040001', 'hex'), ...fields])
 }
 
 /** The echo replies in received frames: their sender and sequence number. */

@@ -14,7 +14,7 @@ import { createInterface } from 'node:readline'
 import { promisify } from 'node:util'
 import { unshareNetwork } from '../../ffi/network-namespace.ts'
 import { attachTap } from '../../ffi/tap.ts'
-import { GUEST_GATEWAY } from '../names.ts'
+import { GUEST_GATEWAY, GUEST_MAC } from '../names.ts'
 
 const SLOT_TAP = 3
 const FRAME_MAX_BYTES = 70_000
@@ -29,6 +29,7 @@ unshareNetwork()
 const eth0 = attachTap('eth0')
 for (const line of [
   'ip link set lo up',
+  `ip link set eth0 address ${GUEST_MAC}`,
   `ip addr add ${address}/32 dev eth0`,
   `ip link set eth0 up mtu ${mtu}`,
   `ip route add default via ${GUEST_GATEWAY} dev eth0 onlink`,

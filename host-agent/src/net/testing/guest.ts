@@ -51,7 +51,6 @@ export async function startGuest(launcher: VmmLauncher, slot: number, address: s
     env: { PATH: process.env.PATH ?? '' },
     stdoutPath,
     stderrPath,
-    cgroupProcs: [],
   })
   await until(async () => {
     const [out, errors] = await Promise.all([stdoutPath, stderrPath].map((path) => readFile(path, 'utf8')))

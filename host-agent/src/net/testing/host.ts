@@ -2,7 +2,7 @@
  * A machine for network tests: the test process moves into a new network namespace, which is then "the host", and a child
  * creates another one, which is "the internet". No packet of a test leaves them, and both end with the process.
  *
- *   internet  198.18.5.5, 10.9.9.9, … on lo │ up1 198.18.0.1/24 ── up0 198.18.0.2/24, mtu 1400  host
+ *   internet  203.0.113.5, 10.9.9.9, … on lo │ up1 198.51.100.129/25 ── up0 198.51.100.130/25, mtu 1400  host
  */
 import { type ChildProcess, fork } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
@@ -13,13 +13,13 @@ import { unshareNetwork } from '../../ffi/network-namespace.ts'
 import { runCommandOrThrow } from '../../run-command.ts'
 import { EVIL, RULED, SHOP, WILD } from './internet-names.ts'
 
-export const PUBLIC_HOST = '198.18.5.5'
+export const PUBLIC_HOST = '203.0.113.5'
 /** All of them answer in the internet of the tests, so only rules keep a sandbox from reaching them. */
 export const PRIVATE_HOSTS = ['10.9.9.9', '172.20.0.1', '192.168.7.7', '169.254.169.254', '100.127.0.1']
 /** The address from which a socket that is bound to all addresses answers. */
-export const NAME_SERVER = { address: '198.18.0.1', port: 53 }
+export const NAME_SERVER = { address: '198.51.100.129', port: 53 }
 export const WEB_PORT = 80
-export const UPLINK = { name: 'up0', address: '198.18.0.2', mtu: 1400 }
+export const UPLINK = { name: 'up0', address: '198.51.100.130', mtu: 1400 }
 
 /** For `skip`: the reason why these tests cannot run here, or false. */
 export const skipReason = process.getuid?.() === 0 ? false : 'needs root'
@@ -53,9 +53,9 @@ export class Internet {
     await once(child, 'message')
     const inside = `nsenter -t ${child.pid} -n`
     await runLine(`ip link add up0 mtu ${UPLINK.mtu} type veth peer name up1 mtu ${UPLINK.mtu} netns ${child.pid}`)
-    await runLine(`ip addr add ${UPLINK.address}/24 dev up0`)
+    await runLine(`ip addr add ${UPLINK.address}/25 dev up0`)
     await runLine('ip link set up0 up')
-    await runLine(`${inside} ip addr add ${NAME_SERVER.address}/24 dev up1`)
+    await runLine(`${inside} ip addr add ${NAME_SERVER.address}/25 dev up1`)
     await runLine(`${inside} ip link set up1 up`)
     await runLine(`${inside} ip link set lo up`)
     const addresses = [PUBLIC_HOST, ...PRIVATE_HOSTS, SHOP, WILD, EVIL, ...RULED]

@@ -12,7 +12,9 @@ import { type Guest, startGuest } from './guest.ts'
 import { Internet, moveToFreshHost, NAME_SERVER, randomInstance, runLine } from './host.ts'
 
 export const CIDR = '100.64.0.0/16'
-export const GUEST_MAC = '52:54:00:00:00:01'
+export const API = { port: 8080, beyondLoopback: true }
+/** So high that tests about other things do not notice them. */
+export const LIMITS = { flows: 65_536, newFlowsPerSecond: 10_000, dnsPerSecond: 10_000 }
 
 export type Sandbox = { slot: number; ip: string; guest: Guest; gatewayMac: string }
 
@@ -44,7 +46,8 @@ export class TestNetwork {
     const settings = {
       instance: randomInstance(),
       cidr: CIDR,
-      api: { port: 8080, beyondLoopback: true },
+      api: API,
+      limits: LIMITS,
       poolSize: 2,
       tapOwnerUid: 0,
       stateDir: mkdtempSync(join(tmpdir(), 'warren-net-')),

@@ -5,6 +5,8 @@
 import { diskFile, diskNode, inWork } from '../args.ts'
 import type { Qmp } from '../qmp.ts'
 
+const MIB = 1024 * 1024
+
 /** The number of the disk that QEMU writes to. */
 export async function queryActiveDisk(qmp: Qmp): Promise<number> {
   const devices = await qmp.run<{ inserted?: { 'node-name'?: string } }[]>('query-block')
@@ -14,6 +16,24 @@ export async function queryActiveDisk(qmp: Qmp): Promise<number> {
   }
   throw new Error('query-block names no disk of the form d<number>')
 }
+
+/**
+ * Makes the disk larger; the guest is notified, also if the disk has this size already. The caller makes sure that it is
+ * not larger: QEMU would make it smaller.
+ */
+export async function resizeActiveDisk(qmp: Qmp, disk: number, diskMib: number): Promise<void> {
+  await qmp.run('block_resize', { 'node-name': diskNode(disk), size: diskMib * MIB })
+}
+
+/** The size of the disk that the guest sees, rounded up. */
+export async function queryDiskMib(qmp: Qmp, disk: number): Promise<number> {
+  const nodes = await qmp.run<BlockNode[]>('query-named-block-nodes', { flat: true })
+  const bytes = nodes.find((node) => node['node-name'] === diskNode(disk))?.image?.['virtual-size']
+  if (bytes === undefined) throw new Error(`query-named-block-nodes does not list ${diskNode(disk)}`)
+  return Math.ceil(bytes / MIB)
+}
+
+type BlockNode = { 'node-name'?: string; image?: { 'virtual-size'?: number } }
 
 /** Makes `disk` read-only and puts the next one, whose file exists already, on top. If it fails, nothing has changed. */
 export async function freezeDisk(qmp: Qmp, disk: number): Promise<void> {

@@ -8,11 +8,11 @@ import { crashPoint } from '@warren/kit/crash-point'
 import { GuestGrowResponse } from '@warren/protocol'
 import type { Deps } from '../../deps.ts'
 import { callGuest } from '../../guest/call-guest.ts'
-import { diskFile, diskNode } from '../args.ts'
+import { diskFile } from '../args.ts'
 import { workFolderOf } from '../folders.ts'
 import type { VmmRecord } from '../record.ts'
 import type { Vmm } from '../vmm.ts'
-import { freezeDisk, queryActiveDisk, replaceBacking } from './block-nodes.ts'
+import { freezeDisk, queryActiveDisk, replaceBacking, resizeActiveDisk } from './block-nodes.ts'
 import { diskObject, freezeActive, freezeSaved, frozenDisks, mergeFrozen, replaceLayers } from './chain.ts'
 import { chooseMerge, newMergedId, renderMerge } from './compact.ts'
 import { createOverlay } from './qcow2/overlay.ts'
@@ -157,11 +157,15 @@ async function removeUnusedDisks(deps: Deps, vmmId: string, inUse: ReadonlySet<s
 
 /** Grows a running VM's disk and the file system on it. A base has one disk size, so larger disks start this way. */
 export async function growDisk(vmm: Vmm, diskMib: number, signal: AbortSignal): Promise<void> {
-  const bytes = diskMib * 1024 * 1024
-  await vmm.qmp.run('block_resize', { 'node-name': diskNode(vmm.record.disk.active), size: bytes })
+  await resizeActiveDisk(vmm.qmp, vmm.record.disk.active, diskMib)
+  await growFileSystem(vmm, diskMib, signal)
+}
+
+/** Settles when the file system of the guest fills a disk of this size. The guest sees a new size a moment after QEMU set it. */
+export async function growFileSystem(vmm: Vmm, diskMib: number, signal: AbortSignal): Promise<void> {
   const { session } = await vmm.channel(signal)
-  const request = { method: 'POST', path: '/grow', body: { device_bytes: bytes }, response: GuestGrowResponse } as const
-  await callGuest(session, request, signal)
+  const body = { device_bytes: diskMib * 1024 * 1024 }
+  await callGuest(session, { method: 'POST', path: '/grow', body, response: GuestGrowResponse }, signal)
 }
 
 /**

@@ -8,6 +8,7 @@
 import { existsSync } from 'node:fs'
 import { fileURLToPath } from 'node:url'
 import { type RunCommandOptions, runCommandOrThrow } from '../../run-command.ts'
+import { findKvmGroups, KVM_DEVICE } from '../kvm-access.ts'
 import { RESULT_PORT, STAGE_VALUE, STAGES, type Stage } from './guest.ts'
 
 export type KvmProbe = { usable: true } | { usable: false; reason: string }
@@ -27,6 +28,10 @@ const STAGE_LIMIT_MS = 3_000
 /** A CPU runs the million iterations of stage B in about 1 ms; PVM's emulator took 1400 ms. */
 const GUEST_CPU_MAX_MS = 200
 
+const NOT_FOR_QEMU =
+  'KVM works, but /dev/kvm is open to root only, and QEMU runs as another user: ' +
+  'run `groupadd -f --system kvm && chown root:kvm /dev/kvm && chmod 660 /dev/kvm`'
+
 const CHILD = fileURLToPath(new URL('./main.ts', import.meta.url))
 
 const STAGE_GUEST = { A: 'a real-mode guest', B: 'a 64-bit guest' } as const satisfies Record<Stage, string>
@@ -44,12 +49,13 @@ const EXIT_NAMES: Record<number, string> = {
 
 export async function probeKvm(options: ProbeOptions = {}): Promise<KvmProbe> {
   const { stageLimitMs = STAGE_LIMIT_MS, guestCpuMaxMs, signal } = options
-  if (!existsSync('/dev/kvm')) return { usable: false, reason: 'no /dev/kvm' }
+  if (!existsSync(KVM_DEVICE)) return { usable: false, reason: 'no /dev/kvm' }
   if (process.arch !== 'x64') return { usable: false, reason: `guests are x86-64 and this machine is ${process.arch}` }
   for (const stage of STAGES) {
     const result = await runStage(stage, { timeoutMs: stageLimitMs, signal }, guestCpuMaxMs)
     if (result !== 'passed') return { usable: false, reason: result }
   }
+  if (!findKvmGroups()) return { usable: false, reason: NOT_FOR_QEMU }
   return { usable: true }
 }
 

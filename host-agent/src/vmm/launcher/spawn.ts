@@ -1,14 +1,18 @@
 /**
- * Starts a program, in practice QEMU, that holds the descriptor of a slot's tap. The program runs in the host's network
- * namespace, as its own user and in its own session, and outlives the launcher and the host agent.
+ * Starts a program that holds the descriptor of a slot's tap: the jail, which becomes QEMU. It outlives the launcher and
+ * the host agent, in its own session.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
-import { closeSync, openSync, writeFileSync } from 'node:fs'
+import { once } from 'node:events'
+import { closeSync, openSync } from 'node:fs'
+import type { Readable } from 'node:stream'
+import { text } from 'node:stream/consumers'
 import type { HostNamespace } from '../../ffi/network-namespace.ts'
 import { closeDescriptorsOnExec, disableHugePages } from '../../ffi/process.ts'
 import { attachTap } from '../../ffi/tap.ts'
 import { netnsPath, TAP } from '../../net/names.ts'
 import type { LaunchRequest, ProgramExit } from '../launcher-protocol.ts'
+import { watchProgram } from './jailed-programs.ts'
 import { openSealedCopy } from './sealed-memory.ts'
 
 export type LauncherContext = { instance: string; host: HostNamespace }
@@ -19,23 +23,34 @@ export async function spawnProgram(
   onExit: (exit: ProgramExit) => void,
 ): Promise<{ pid: number }> {
   const child = start(context, request)
-  const { promise: started, resolve, reject } = Promise.withResolvers<void>()
-  child.once('spawn', resolve)
-  child.once('error', (error) =>
-    reject(new Error(`failed to start ${request.command}: ${error.message}`, { cause: error })),
-  )
-  await started
-  const pid = child.pid! // Set, because the program has started.
-  child.once('exit', (code, signal) => onExit({ pid, code, signal }))
+  try {
+    await once(child, 'spawn')
+  } catch (error) {
+    throw new Error(`failed to start ${request.command}: ${(error as Error).message}`, { cause: error })
+  }
   // A running program does not keep the launcher alive.
   child.unref()
-  try {
-    for (const path of request.cgroupProcs) writeFileSync(path, `${pid}`)
-  } catch (error) {
-    child.kill('SIGKILL')
-    throw new Error(`failed to move ${request.command} into its cgroups`, { cause: error })
+  if (request.reportFd !== undefined) {
+    const pid = await readReport(child.stdio[request.reportFd] as Readable)
+    watchProgram(pid, onExit)
+    return { pid }
   }
+  const pid = child.pid! // Set, because the program has started.
+  child.once('exit', (code, signal) => onExit({ pid, code, signal }))
   return { pid }
+}
+
+/** Returns the pid of the jailed program. The report ends when the program runs, or when it cannot. */
+async function readReport(report: Readable): Promise<number> {
+  const lines = await text(report)
+  const error = /^error (.*)$/m.exec(lines)?.[1]
+  const pid = /^pid (\d+)$/m.exec(lines)?.[1]
+  if (error !== undefined) {
+    if (pid !== undefined) watchProgram(Number(pid), () => {}) // Otherwise it would stay as a zombie.
+    throw new Error(`the jail ${error}`)
+  }
+  if (pid === undefined) throw new Error('the jail exited without a report')
+  return Number(pid)
 }
 
 /** Closes the launcher's copies of the descriptors before it returns, so that the program holds the only one of the tap. */
@@ -50,11 +65,15 @@ function start({ instance, host }: LauncherContext, request: LaunchRequest): Chi
     const tap = track(host.enter(netnsPath(instance, request.slot), () => attachTap(TAP)))
     const stdout = request.stdoutPath === undefined ? 'ignore' : append(request.stdoutPath)
     const stderr = append(request.stderrPath)
-    const stdio: (number | 'ignore')[] = ['ignore', stdout, stderr, tap]
-    for (const { fd, path, flags } of request.files ?? []) {
+    const stdio: (number | 'ignore' | 'pipe')[] = ['ignore', stdout, stderr, tap]
+    const pass = (fd: number, source: number | 'pipe') => {
       while (stdio.length <= fd) stdio.push('ignore')
-      stdio[fd] = flags === 'sealed' ? openSealedCopy(path) : track(openSync(path, flags))
+      stdio[fd] = source
     }
+    for (const { fd, path, flags } of request.files ?? []) {
+      pass(fd, flags === 'sealed' ? openSealedCopy(path) : track(openSync(path, flags)))
+    }
+    if (request.reportFd !== undefined) pass(request.reportFd, 'pipe')
     // Node opens its descriptors close-on-exec, but a native library may not.
     closeDescriptorsOnExec()
     disableHugePages()

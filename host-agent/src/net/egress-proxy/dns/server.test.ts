@@ -5,6 +5,7 @@ import { connect, createServer } from 'node:net'
 import { type TestContext, test } from 'node:test'
 import type { Upstream } from '../../egress-proxy-protocol.ts'
 import { SourceLimiter } from '../source-limiter.ts'
+import { SourceRate } from '../source-rate.ts'
 import { isResponseTo, parseQuery, RCODE, renderEmptyResponse, withId } from './message.ts'
 import { type DnsServer, startDns } from './server.ts'
 import { readFrames, renderFrame } from './tcp-frames.ts'
@@ -125,11 +126,44 @@ test('a long response over TCP is forwarded completely', async (t) => {
   assert.equal(answer.length, QUERY.length + 60_000)
 })
 
-async function dns(t: TestContext, upstreams: Upstream[]): Promise<DnsServer> {
+test('above the rate, queries over TCP are answered later, and none is refused', async (t) => {
+  const server = await dns(t, [], 10)
+  const socket = connect(server.port, '127.0.0.1')
+  t.after(() => socket.destroy())
+  const startedAt = performance.now()
+
+  socket.write(Buffer.concat(Array.from({ length: 20 }, (_, id) => renderFrame(withId(QUERY, id)))))
+  const frames = readFrames(socket)
+  const ids: number[] = []
+  while (ids.length < 20) ids.push(((await frames.next()).value as Buffer).readUInt16BE(0))
+
+  assert.deepEqual(
+    ids,
+    Array.from({ length: 20 }, (_, id) => id),
+  )
+  // The first ten at once, the others a tenth of a second apart.
+  assert.ok(performance.now() - startedAt > 850)
+})
+
+test('the rate of one source does not delay another, and unused turns add up to the burst only', () => {
+  const rate = new SourceRate(10, 3)
+
+  assert.deepEqual(
+    [1, 2, 3, 4, 5].map(() => rate.take('a', 10_000)),
+    [0, 0, 0, 0, 100],
+  )
+  assert.equal(rate.take('b', 10_000), 0)
+  assert.deepEqual(
+    [1, 2, 3, 4, 5].map(() => rate.take('a', 60_000)),
+    [0, 0, 0, 0, 100],
+  )
+})
+
+async function dns(t: TestContext, upstreams: Upstream[], perSecond = 1_000): Promise<DnsServer> {
   for (;;) {
     try {
       const server = await startDns(
-        { upstreams: async () => upstreams, log, decide: (_, __, packet) => ({ forward: packet }) },
+        { upstreams: async () => upstreams, log, decide: (_, __, packet) => ({ forward: packet }), perSecond },
         '127.0.0.1',
         0,
       )

@@ -3,13 +3,18 @@
  * source address identifies the sandbox; `decide` says whether a query is answered here or forwarded to the name servers of
  * the host.
  *
+ * What a sandbox asks above its rate is delayed over TCP, and dropped by its slot's table over UDP (netd/nft/slot-policy.ts): its
+ * resolver asks again, and never gets a wrong answer.
+ *
  * Queries are never logged.
  */
 import { createSocket } from 'node:dgram'
 import { createServer, type Socket } from 'node:net'
+import { setTimeout as delay } from 'node:timers/promises'
 import type { Log } from '@warren/kit/log'
 import type { Upstream } from '../../egress-proxy-protocol.ts'
 import { SourceLimiter } from '../source-limiter.ts'
+import { SourceRate } from '../source-rate.ts'
 import { forwardTcp, forwardUdp } from './forward.ts'
 import { parseQuery, type Query, RCODE, renderEmptyResponse } from './message.ts'
 import { readFrames, renderFrame } from './tcp-frames.ts'
@@ -27,6 +32,8 @@ export type DnsDeps = {
   upstreams: () => Promise<Upstream[]>
   log: Pick<Log, 'warn'>
   decide: (source: string, query: Query, packet: Buffer) => DnsDecision
+  /** Queries over TCP of one source. */
+  perSecond: number
 }
 /** The response, or the query to forward. */
 export type DnsDecision = { respond: Buffer } | { forward: Buffer }
@@ -70,6 +77,7 @@ async function startUdp(deps: DnsDeps, queries: SourceLimiter, address: string, 
 
 async function startTcp(deps: DnsDeps, queries: SourceLimiter, address: string, port: number): Promise<DnsServer> {
   const connections = new SourceLimiter(CONNECTIONS)
+  const rate = new SourceRate(deps.perSecond, deps.perSecond)
   const open = new Set<Socket>()
   const server = createServer((socket) => {
     const release = connections.acquire(socket.remoteAddress ?? '')
@@ -79,7 +87,7 @@ async function startTcp(deps: DnsDeps, queries: SourceLimiter, address: string, 
       open.delete(socket)
       release()
     })
-    void serveConnection(deps, queries, socket)
+    void serveConnection(deps, queries, rate, socket)
   })
   const { promise: listening, resolve, reject } = Promise.withResolvers<void>()
   server.once('error', reject)
@@ -95,11 +103,13 @@ async function startTcp(deps: DnsDeps, queries: SourceLimiter, address: string, 
 }
 
 /** Serves queries in order: the next one is read when the previous one is answered. */
-async function serveConnection(deps: DnsDeps, queries: SourceLimiter, socket: Socket): Promise<void> {
+async function serveConnection(deps: DnsDeps, queries: SourceLimiter, rate: SourceRate, socket: Socket): Promise<void> {
   const source = socket.remoteAddress ?? ''
   socket.setTimeout(CONNECTION_IDLE_MS, () => socket.destroy())
   try {
     for await (const packet of readFrames(socket)) {
+      const waitMs = rate.take(source)
+      if (waitMs > 0) await delay(waitMs, undefined, { ref: false })
       const reply = await answer(deps, queries, source, packet, forwardTcp)
       if (reply === undefined || socket.destroyed) return
       socket.write(renderFrame(reply))

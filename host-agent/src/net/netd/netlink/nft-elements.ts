@@ -13,14 +13,13 @@ const ELEMENT = 1
 const KEY = 1
 const DATA = 2
 const VALUE = 1
-/** struct nfgenmsg: family (IPv4), version, resource. */
-const HEADER = Buffer.from([2, 0, 0, 0])
+const FAMILIES = { ip: 2, netdev: 5 }
 /** The resource of the messages that begin and end a transaction is the subsystem, in big-endian order. */
 const BATCH_HEADER = Buffer.from([0, 0, 0, SUBSYSTEM])
 const BATCH = { BEGIN: 16, END: 17 }
 
-/** `value`: for maps only. */
-export type Element = { set: string; key: Buffer; value?: Buffer }
+/** `value`: for maps only. `family`: of the table, `ip` unless stated. */
+export type Element = { family?: keyof typeof FAMILIES; set: string; key: Buffer; value?: Buffer }
 
 /** Adds all elements or none, in the namespace of this thread. */
 export function addElements(table: string, elements: readonly Element[]): void {
@@ -32,11 +31,12 @@ export function addElements(table: string, elements: readonly Element[]): void {
   })
 }
 
-export const addElement = (table: string, { set, key, value }: Element): Request => ({
+export const addElement = (table: string, { family = 'ip', set, key, value }: Element): Request => ({
   type: NEW_ELEMENTS,
   flags: NLM_F.CREATE | NLM_F.EXCL,
   body: Buffer.concat([
-    HEADER,
+    // struct nfgenmsg: family, version, resource.
+    Buffer.from([FAMILIES[family], 0, 0, 0]),
     textAttribute(LIST.TABLE, table),
     textAttribute(LIST.SET, set),
     nested(

@@ -68,6 +68,20 @@ export class NetlinkSocket implements Disposable {
     if (failure !== undefined) throw new SystemCallError(what, failure)
   }
 
+  /** For a request with a single response. */
+  get(what: string, request: Request): Response {
+    const sequence = this.#sequence++
+    send(this.#fd, renderMessage(request, sequence))
+    for (;;) {
+      for (const response of this.#receive()) {
+        if (response.sequence !== sequence) continue
+        const failure = response.type === NLMSG_ERROR ? findError(response) : undefined
+        if (failure !== undefined) throw new SystemCallError(what, failure)
+        return response
+      }
+    }
+  }
+
   dump(what: string, request: Request): Response[] {
     const sequence = this.#sequence++
     send(this.#fd, renderMessage({ ...request, flags: request.flags | NLM_F.DUMP }, sequence))

@@ -7,8 +7,10 @@ const TABLE = {
   instance: 'deadbeef',
   cidr: '100.64.0.0/16',
   uplinks: ['eth0'],
+  subnets: ['198.51.100.128/25'],
   egressProxy: { dns: 20_000, http: 20_001, tls: 20_002 },
   api: { port: 8080, beyondLoopback: false },
+  limits: { flows: 4096, newFlowsPerSecond: 200 },
   forwardingWasOff: false,
 }
 const rules = (text: string, chain: string): string[] => {
@@ -23,11 +25,19 @@ test('packets are forwarded between sandboxes, to granted blocks and to public a
     'iifname veths oifname veths accept',
     'iifname veths oifname { "eth0" } ip dscp 2 ip dscp set 0 accept',
     'iifname veths oifname { "eth0" } ip dscp 1 drop',
-    'iifname veths oifname { "eth0" } ip daddr { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.168.0.0/16, 224.0.0.0/3 } drop',
+    'iifname veths oifname { "eth0" } ip daddr { 0.0.0.0/8, 10.0.0.0/8, 100.64.0.0/10, 127.0.0.0/8, 168.63.129.16/32, 169.254.0.0/16, 172.16.0.0/12, 192.0.0.0/24, 192.168.0.0/16, 198.18.0.0/15, 224.0.0.0/3, 198.51.100.128/25 } drop',
     'iifname veths oifname { "eth0" } accept',
     'iifname { "eth0" } oifname veths ct state established,related accept',
     'iifname veths drop',
     'oifname veths drop',
+  ])
+})
+
+test('the connections of each sandbox are limited before they are redirected or forwarded', () => {
+  assert.deepEqual(rules(renderHostTable(TABLE), 'limits'), [
+    'type filter hook prerouting priority mangle; policy accept;',
+    'iifname "wdeadbeef*" ct state new update @new_flows { ip saddr limit rate over 200/second burst 1000 packets } drop',
+    'iifname "wdeadbeef*" ct state new add @flows { ip saddr ct count over 4096 } drop',
   ])
 })
 
@@ -86,10 +96,11 @@ test('a slot forwards only packets of its guest, with the address from its claim
   assert.match(renderSlotTable(), /iifname "c1" oifname "v0" ip saddr @owned jump egress/)
   assert.equal(
     renderOwner({ ip: '100.64.0.1', guestAddress: '100.64.0.1' }),
-    'add element ip warren owned { 100.64.0.1 }',
+    'add element ip warren owned { 100.64.0.1 }\nadd element netdev warren arp_senders { 100.64.0.1 }',
   )
   assert.equal(
     renderOwner({ ip: '100.64.0.1', guestAddress: '172.30.0.2' }),
-    'add element ip warren addresses { 100.64.0.1 : 172.30.0.2, 172.30.0.2 : 100.64.0.1 }\nadd element ip warren owned { 172.30.0.2 }',
+    'add element ip warren addresses { 100.64.0.1 : 172.30.0.2, 172.30.0.2 : 100.64.0.1 }\n' +
+      'add element ip warren owned { 172.30.0.2 }\nadd element netdev warren arp_senders { 172.30.0.2 }',
   )
 })

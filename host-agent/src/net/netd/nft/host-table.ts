@@ -9,6 +9,10 @@
  * forward on this machine too. Established traffic is accepted only towards a sandbox, so that a flow which its slot no
  * longer allows stops immediately. The rules are replaced in one transaction.
  *
+ * Connections of each sandbox are counted and their rate is limited before anything else is done with a packet, because the
+ * kernel's table of connections is shared. A dropped packet leaves no entry. The sets with the counts are kept when the rules
+ * are replaced.
+ *
  * HOST_ADDRESS is for this machine and its sandboxes only. The kernel accepts packets to it on every interface, so the
  * table drops those from elsewhere: all of them from uplinks, and those to our ports from any other interface. (Not all
  * of them there: the guests of another Warren on this machine use the same address.)
@@ -16,15 +20,18 @@
 import { CLOSED_RANGES } from '@warren/protocol'
 import type { EgressProxyPorts } from '../../egress-proxy-protocol.ts'
 import { HOST_ADDRESS, hostTable, outerVethPrefix } from '../../names.ts'
-import type { ApiListener } from '../../netd-protocol.ts'
+import type { ApiListener, SandboxLimits } from '../../netd-protocol.ts'
 import { MARK } from './slot-table.ts'
 
 export type HostTable = {
   instance: string
   cidr: string
   uplinks: readonly string[]
+  /** The networks of this machine outside CLOSED_RANGES. */
+  subnets: readonly string[]
   egressProxy: EgressProxyPorts
   api: ApiListener
+  limits: Pick<SandboxLimits, 'flows' | 'newFlowsPerSecond'>
   /** Forwarding was off before Warren was started; see FORWARDING_WAS_OFF. */
   forwardingWasOff: boolean
 }
@@ -35,11 +42,16 @@ export type HostTable = {
  */
 export const FORWARDING_WAS_OFF = 'forwarding_was_off'
 
-const CHAINS = ['prerouting', 'dstnat', 'forward', 'input', 'srcnat']
+/** For programs that open many connections at once, such as a package manager. */
+const BURST_SECONDS = 5
+/** More than the addresses of a block. */
+const SOURCES_MAX = 131_072
+const CHAINS = ['prerouting', 'limits', 'dstnat', 'forward', 'input', 'srcnat']
 
 export function renderHostTable(table: HostTable): string {
   const name = hostTable(table.instance)
   const { dns, http, tls } = table.egressProxy
+  const { flows, newFlowsPerSecond } = table.limits
   const ownPorts = [dns, http, tls, ...(table.api.port === 0 ? [] : [table.api.port])]
   const veths = `"${outerVethPrefix(table.instance)}*"`
   const fresh = CHAINS.flatMap((chain) => [`add chain ip ${name} ${chain}`, `flush chain ip ${name} ${chain}`])
@@ -50,9 +62,16 @@ ${fresh.join('\n')}
 ${gone.join('\n')}
 table ip ${name} {
 ${table.forwardingWasOff ? `  chain ${FORWARDING_WAS_OFF} { }\n` : ''}\
+  set new_flows { type ipv4_addr; size ${SOURCES_MAX}; flags dynamic,timeout; timeout 1m; }
+  set flows { type ipv4_addr; size ${SOURCES_MAX}; flags dynamic; }
   chain prerouting {
     type filter hook prerouting priority raw; policy accept;
     iifname ${veths} ip saddr != ${table.cidr} drop
+  }
+  chain limits {
+    type filter hook prerouting priority mangle; policy accept;
+    iifname ${veths} ct state new update @new_flows { ip saddr limit rate over ${newFlowsPerSecond}/second burst ${BURST_SECONDS * newFlowsPerSecond} packets } drop
+    iifname ${veths} ct state new add @flows { ip saddr ct count over ${flows} } drop
   }
   chain dstnat {
     type nat hook prerouting priority dstnat; policy accept;
@@ -101,14 +120,14 @@ function renderApiRule({ api }: HostTable, veths: string): string {
 }
 
 /** No rules without an uplink: nothing leaves the machine. */
-function renderUplinkRules({ uplinks }: HostTable, veths: string): string {
+function renderUplinkRules({ uplinks, subnets }: HostTable, veths: string): string {
   if (uplinks.length === 0) return ''
   const out = `    iifname ${veths} oifname ${names(uplinks)}`
   return [
     `${out} ip dscp ${MARK.GRANTED} ip dscp set 0 accept`,
     // A flow from before its sandbox got rules for the proxy. New flows are redirected to the proxy and end on this host.
     `${out} ip dscp ${MARK.PROXIED} drop`,
-    `${out} ip daddr { ${CLOSED_RANGES.join(', ')} } drop`,
+    `${out} ip daddr { ${[...CLOSED_RANGES, ...subnets].join(', ')} } drop`,
     `${out} accept`,
     `    iifname ${names(uplinks)} oifname ${veths} ct state established,related accept`,
   ].join('\n')

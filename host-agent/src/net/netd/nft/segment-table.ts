@@ -8,14 +8,23 @@
  * trust the guest's own count). The slot's table sees what leaves the pair (slot-table.ts). All of it is outside the VM, so
  * it also applies to guests that were saved earlier.
  *
- * Only IPv4 takes this path. ARP is answered at the tap, and other protocols have no route.
+ * Only IPv4 takes this path. Other protocols have no route.
+ *
+ * ARP is answered at the tap, for questions of the guest's own address. The kernel remembers everyone who asks, in a table
+ * that all namespaces of the machine share, so questions in other names are dropped. The guest's own address is known
+ * (slot.ts). `meta protocol` is what the kernel will process the frame as: it also finds ARP in a frame with a VLAN tag.
  */
 import { SEGMENT_VETH, SLOT_TABLE, TAP } from '../../names.ts'
 
+/** The addresses that the guest may use in ARP. */
+export const ARP_SENDERS = 'arp_senders'
+
 export const renderSegmentTable = (): string => `
 table netdev ${SLOT_TABLE} {
+  set ${ARP_SENDERS} { type ipv4_addr; }
   chain segment {
     type filter hook ingress device "${TAP}" priority filter; policy accept;
+    meta protocol arp arp saddr ip != @${ARP_SENDERS} drop
     ether type ip ether daddr set ${SEGMENT_VETH.exitMac} fwd to "${SEGMENT_VETH.entry}"
   }
 }

@@ -1,21 +1,29 @@
 /**
  * Renders what one sandbox may send and receive as rules for the chains of its slot's table. The first match decides:
  *
- *   egress    allows peers, the host and granted private addresses; then refuses closed addresses, except that DNS queries
- *             go to our server whichever server they were sent to; then allows what rules allow, or everything when the
- *             policy is open; last, sends ports with rules by name to the proxy. Everything else is refused.
+ *   egress    allows peers, DNS and the API on the host, and granted private addresses; then refuses closed addresses, except
+ *             that DNS queries go to our server whichever server they were sent to; then allows what rules allow, or
+ *             everything when the policy is open; last, sends ports with rules by name to the proxy. Everything else is
+ *             refused.
  *   ingress   drops packets of sandboxes that are not peers, so that a sandbox leaves a network as soon as one side changes.
+ *   dns       queries to our server: above the rate of UDP they are dropped, which a resolver repeats. (Over TCP the server
+ *             answers more slowly instead, egress-proxy/dns/server.ts.)
  *   passed    the budget, then the counter: refused packets cost nothing, and `out` counts exactly what left.
+ *
+ * Ports of the host are closed here and not only in the host's table: another program on the machine can flush that one, and
+ * until it is restored this table is all there is (guard-host.ts).
  *
  * A packet without a port (a later fragment) matches no rule with a port: it passes only if the whole address is allowed.
  */
 import { BANDWIDTH_UNMETERED } from '@warren/protocol'
 import { renderCidr } from '../../cidr.ts'
 import { HOST_ADDRESS, SLOT_TABLE } from '../../names.ts'
-import type { Blocks, Policy } from '../../policy.ts'
+import { allowsHostPort, apiAddresses, type Blocks, type Policy } from '../../policy.ts'
 import { MARK } from './slot-table.ts'
 
 export type Budget = { limitBytes: number; usedBytes: number }
+/** For programs that resolve many names at once, such as a package manager. */
+const DNS_BURST_SECONDS = 5
 const TCP_OR_UDP = 'meta l4proto { tcp, udp }'
 
 /**
@@ -33,7 +41,9 @@ export function renderSlotPolicy(
   // The kernel rejects a budget whose use exceeds its limit.
   const used = Math.min(budget?.usedBytes ?? 0, budget?.limitBytes ?? 0)
   return [
-    ...['egress', 'ingress', 'passed'].map((chain) => `flush chain ip ${SLOT_TABLE} ${chain}`),
+    // Tables that an earlier version made lack it.
+    `add chain ip ${SLOT_TABLE} dns`,
+    ...['egress', 'ingress', 'dns', 'passed'].map((chain) => `flush chain ip ${SLOT_TABLE} ${chain}`),
     ...(hasQuota && replaces ? [`delete quota ip ${SLOT_TABLE} budget`] : []),
     ...(counts === undefined ? [] : renderCounters(counts)),
     ...(metered && budget !== undefined
@@ -41,6 +51,7 @@ export function renderSlotPolicy(
       : []),
     ...inChain('egress', egressRules(policy)),
     ...inChain('ingress', ingressRules(policy)),
+    ...inChain('dns', dnsRules(policy)),
     ...inChain('passed', [...(metered ? ['quota name "budget" drop'] : []), 'counter name "out" accept']),
   ].join('\n')
 }
@@ -63,10 +74,11 @@ function egressRules(policy: Policy): string[] {
     `ip daddr ${policy.cidr} return`,
     ...hostRules(policy),
     ...blockRules(policy.granted, `ip dscp set ${MARK.GRANTED} goto direct`),
-    `${TCP_OR_UDP} th dport 53 ip daddr @closed goto passed`,
+    `${TCP_OR_UDP} th dport 53 ip daddr @closed goto dns`,
     'ip daddr @closed return',
+    ...subnetRules(policy),
     ...(policy.open ? [] : blockRules(policy.rules, 'goto ruled')),
-    `${TCP_OR_UDP} th dport 53 goto passed`,
+    `${TCP_OR_UDP} th dport 53 goto dns`,
     ...(policy.open ? ['goto direct'] : []),
     ...(policy.open || proxiedPorts.length === 0
       ? []
@@ -75,21 +87,41 @@ function egressRules(policy: Policy): string[] {
 }
 
 /**
- * The host also receives replies, so with rules everything to it passes except new connections, which are refused here and
- * thereby recorded. What is marked the host drops, except DNS and replies.
+ * Of the host a sandbox reaches DNS and the API; it also sends replies to connections of the host. What is marked the host
+ * drops, except replies. DNS queries get the port of our server here, and its responses the port 53 (`ingressRules`), so that
+ * without the host's table they reach no other server on the machine.
  */
-function hostRules({ hostPorts }: Policy): string[] {
+function hostRules(policy: Policy): string[] {
+  const { machine } = policy
+  const { port } = machine.api
   const toHost = `ip daddr ${HOST_ADDRESS}`
-  if (hostPorts === 'all') return [`${toHost} goto passed`]
+  const apiAt = [...(allowsHostPort(policy, port) ? [HOST_ADDRESS] : []), ...apiAddresses(policy)]
   return [
-    ...(hostPorts.length === 0 ? [] : [`${toHost} tcp dport ${braces(hostPorts)} goto passed`]),
-    `${toHost} tcp flags & (syn | ack) == syn tcp dport != 53 return`,
-    `${toHost} ip dscp set ${MARK.LIMITED} goto passed`,
+    // The kernel would turn the checksum of a datagram without one into a wrong one.
+    `${toHost} udp dport 53 udp checksum 0 udp dport set ${machine.dnsPort} udp checksum set 0 goto dns`,
+    ...['udp', 'tcp'].map(
+      (protocol) => `${toHost} ${protocol} dport 53 ${protocol} dport set ${machine.dnsPort} goto dns`,
+    ),
+    ...(port === 0 || apiAt.length === 0 ? [] : [`ip daddr ${braces(apiAt)} tcp dport ${port} goto passed`]),
+    `${toHost} tcp flags & (syn | ack) != syn ip dscp set ${MARK.LIMITED} goto passed`,
+    `${toHost} meta l4proto icmp ip dscp set ${MARK.LIMITED} goto passed`,
+    `ip daddr ${braces([HOST_ADDRESS, ...machine.addresses])} return`,
   ]
 }
 
-const ingressRules = ({ cidr, peers }: Policy): string[] => [
+const dnsRules = ({ machine: { dnsPerSecond } }: Policy): string[] => [
+  `meta l4proto udp limit rate over ${dnsPerSecond}/second burst ${DNS_BURST_SECONDS * dnsPerSecond} packets drop`,
+  'goto passed',
+]
+
+const subnetRules = ({ machine: { subnets } }: Policy): string[] =>
+  subnets.length === 0
+    ? []
+    : [`${TCP_OR_UDP} th dport 53 ip daddr ${braces(subnets)} goto dns`, `ip daddr ${braces(subnets)} return`]
+
+const ingressRules = ({ cidr, peers, machine: { dnsPort } }: Policy): string[] => [
   `ip saddr ${cidr} ${peers.length === 0 ? '' : `ip saddr != ${braces(peers)} `}drop`,
+  ...['udp', 'tcp'].map((protocol) => `ip saddr ${HOST_ADDRESS} ${protocol} sport ${dnsPort} ${protocol} sport set 53`),
   'counter name "in" accept',
 ]
 

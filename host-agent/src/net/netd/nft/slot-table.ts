@@ -25,6 +25,7 @@ import { CLOSED_RANGES } from '@warren/protocol'
 import { addressBytes } from '../../cidr.ts'
 import { INNER_VETH, SEGMENT_VETH, SLOT_TABLE, TAP } from '../../names.ts'
 import type { Element } from '../netlink/nft-elements.ts'
+import { ARP_SENDERS } from './segment-table.ts'
 
 export const MARK = {
   /** Redirect to the proxy, which checks the name. */
@@ -101,6 +102,7 @@ export const renderOwner = ({ ip, guestAddress }: Owner): string =>
       ? []
       : [`add element ip ${SLOT_TABLE} addresses { ${ip} : ${guestAddress}, ${guestAddress} : ${ip} }`]),
     `add element ip ${SLOT_TABLE} owned { ${guestAddress} }`,
+    `add element netdev ${SLOT_TABLE} ${ARP_SENDERS} { ${guestAddress} }`,
   ].join('\n')
 
 /** The same as elements for netlink, for a slot that already has its rules. */
@@ -110,5 +112,6 @@ export function ownerElements({ ip, guestAddress }: Owner): Element[] {
     { set: 'addresses', key: outer, value: inner },
     { set: 'addresses', key: inner, value: outer },
   ]
-  return [...(guestAddress === ip ? [] : mapped), { set: 'owned', key: inner }]
+  const arp = { family: 'netdev', set: ARP_SENDERS, key: inner } as const
+  return [...(guestAddress === ip ? [] : mapped), { set: 'owned', key: inner }, arp]
 }

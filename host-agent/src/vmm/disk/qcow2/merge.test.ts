@@ -5,6 +5,7 @@ import path from 'node:path'
 import { after, test } from 'node:test'
 import fc from 'fast-check'
 import { runCommand, runCommandOrThrow } from '../../../run-command.ts'
+import { flattenDisk } from './flatten.ts'
 import { mergeLayers } from './merge.ts'
 import { createOverlay } from './overlay.ts'
 
@@ -28,8 +29,14 @@ async function makeLayer(below: string, commands: string[], sizeMib = SIZE_MIB):
   return file
 }
 
-/** The merged layer has the same content as the chain, and `qemu-img check` finds no fault in it. */
+/**
+ * The merged layer has the same content as the chain, and `qemu-img check` finds no fault in it. The flattened disk has it too.
+ */
 async function assertSame(chain: string[]): Promise<void> {
+  const flat = newFile()
+  flattenDisk({ image: base, files: chain, out: flat })
+  await runCommandOrThrow('qemu-img', ['compare', '-f', 'qcow2', '-F', 'raw', chain.at(-1)!, flat])
+  await rm(flat)
   const merged = newFile()
   const sums = mergeLayers({ files: chain, out: merged, backing: base })
   await copyFile(merged, `${merged}.raw-backed`)

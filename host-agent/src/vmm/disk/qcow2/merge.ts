@@ -33,7 +33,8 @@ export function mergeLayers({ files, out, backing }: { files: string[]; out: str
   }
 }
 
-function readTables(layers: number[]): { size: number; tables: Map<number, Table> } {
+/** What each cluster of the disk is, by index of its L2 table and in that. `layers`: open files, oldest first. */
+export function readTables(layers: number[]): { size: number; tables: Map<number, Table> } {
   const tables = new Map<number, Table>()
   let size = 0
   for (const [layer, fd] of layers.entries()) {
@@ -142,7 +143,7 @@ function renderRefcounts({ refcountsClusters, blocks, blocksOffset, total }: Lay
   return bytes
 }
 
-function readAt(fd: number, offset: number, bytes: number): Buffer {
+export function readAt(fd: number, offset: number, bytes: number): Buffer {
   const buffer = Buffer.alloc(bytes)
   for (let done = 0; done < bytes; ) {
     const got = readSync(fd, buffer, done, bytes - done, offset + done)

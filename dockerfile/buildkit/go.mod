@@ -1,0 +1,5 @@
+module warren/dockerfile/buildkit
+
+go 1.26
+
+require github.com/moby/buildkit v0.34.1

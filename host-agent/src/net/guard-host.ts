@@ -1,0 +1,55 @@
+/**
+ * Checks the host's side of the network every few seconds: restores the host's table when another program changed or flushed
+ * it, and closes the addresses and networks that this machine has got meanwhile.
+ *
+ * Until the table is restored nothing opens: the tables in the slots close the ports and the networks of the host as well.
+ * Without the host's table sandboxes have no internet, because their addresses are not translated.
+ */
+import { setTimeout as sleep } from 'node:timers/promises'
+import type { Log } from '@warren/kit/log'
+import type { MachineNetwork } from './machine.ts'
+import type { Netd } from './netd-client.ts'
+import type { HostSettings } from './netd-protocol.ts'
+
+/** Sandboxes are offline for so long after a flush. */
+const CHECK_MS = 2_000
+
+export type HostGuardDeps = {
+  netd: Pick<Netd, 'request'>
+  log: Pick<Log, 'warn'>
+  settings: () => HostSettings
+  onMachine: (machine: MachineNetwork) => Promise<void>
+}
+
+export class HostGuard {
+  readonly #stop = new AbortController()
+  readonly #running: Promise<void>
+
+  constructor(deps: HostGuardDeps) {
+    this.#running = this.#run(deps)
+  }
+
+  async close(): Promise<void> {
+    this.#stop.abort()
+    await this.#running
+  }
+
+  async #run(deps: HostGuardDeps): Promise<void> {
+    const { signal } = this.#stop
+    for (;;) {
+      await sleep(CHECK_MS, undefined, { signal, ref: false }).catch(() => {}) // Ends early with the signal.
+      if (signal.aborted) return
+      try {
+        await checkOnce(deps)
+      } catch (error) {
+        if (!signal.aborted) deps.log.warn({ err: error }, "failed to check the host's nftables table; trying again")
+      }
+    }
+  }
+}
+
+async function checkOnce({ netd, log, settings, onMachine }: HostGuardDeps): Promise<void> {
+  const { restored, machine } = await netd.request('checkHost', settings())
+  if (restored) log.warn("another program had changed the nftables table of Warren's network; it is restored")
+  await onMachine(machine)
+}
