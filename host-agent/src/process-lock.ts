@@ -15,17 +15,26 @@ const WAIT_LIMIT_MS = 15_000
 const POLL_MS = 20
 
 /** Holds the lock until the process exits or the returned function is called. */
-export async function acquireProcessLock(name: 'netd' | 'launcher', instance: string): Promise<() => void> {
+export const acquireProcessLock = (name: 'netd' | 'launcher', instance: string): Promise<() => void> =>
+  acquire(
+    `${name}-${instance}`,
+    `another ${name} of instance ${instance}, or a \`warren snapshots gc\`, did not exit within ${WAIT_LIMIT_MS} ms`,
+  )
+
+/**
+ * For what the Warrens of one machine share. The names of abstract sockets, like the addresses and rules that this protects,
+ * belong to a network namespace.
+ */
+export const lockSharedNetwork = (): Promise<() => void> =>
+  acquire('network', `another Warren on this machine did not finish its change of the network in ${WAIT_LIMIT_MS} ms`)
+
+async function acquire(name: string, timeoutMessage: string): Promise<() => void> {
   for (const deadline = Date.now() + WAIT_LIMIT_MS; ; await sleep(POLL_MS)) {
     try {
-      return await listen(`\0warren-${name}-${instance}`)
+      return await listen(`\0warren-${name}`)
     } catch (error) {
       if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') throw error
-      if (Date.now() < deadline) continue
-      throw new Error(
-        `another ${name} of instance ${instance}, or a \`warren snapshots gc\`, did not exit within ${WAIT_LIMIT_MS} ms`,
-        { cause: error },
-      )
+      if (Date.now() >= deadline) throw new Error(timeoutMessage, { cause: error })
     }
   }
 }

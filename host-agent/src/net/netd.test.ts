@@ -10,6 +10,7 @@ import { until } from '@warren/kit/testing/until'
 import { HOST_NETWORK_DEFAULT } from '@warren/protocol'
 import { NETNS_FOLDER, netnsPath } from './names.ts'
 import { Netd } from './netd-client.ts'
+import type { HostSettings } from './netd-protocol.ts'
 import { compilePolicy } from './policy.ts'
 import { SlotPool } from './slot-pool.ts'
 import { isAlive } from './testing/guest.ts'
@@ -21,6 +22,7 @@ import { LIMITS } from './testing/test-network.ts'
 const SLOT = { mtu: 1400, tapOwnerUid: 1000 }
 const NO_API = { port: 0, beyondLoopback: false }
 const EGRESS_PROXY_PORTS = { dns: 20_000, http: 20_001, tls: 20_002 }
+const STARTS_BESIDE_STOPS = 60
 const log = { warn: () => {} }
 const claim = (ip: string) => ({
   ip,
@@ -131,6 +133,20 @@ test('two Warrens on one machine do not affect each other', { skip: skipReason }
   assert.doesNotMatch(await runLine('ip addr show lo'), /169\.254\.1\.1/)
 })
 
+test('a Warren that starts while another one stops has its address and forwarding', { skip: skipReason }, async (t) => {
+  const hosts = [await host(t, '100.65.9.0/24'), await host(t, '100.65.10.0/24')]
+
+  const startAndStop = async ({ netd, settings }: (typeof hosts)[number]) => {
+    for (let round = 0; round < STARTS_BESIDE_STOPS; round++) {
+      await netd.request('setUpHost', settings)
+      assert.match(await runLine('ip addr show lo'), /169\.254\.1\.1/)
+      assert.equal(readFileSync('/proc/sys/net/ipv4/ip_forward', 'utf8').trim(), '1')
+      await netd.request('tearDownHost')
+    }
+  }
+  await Promise.all(hosts.map(startAndStop))
+})
+
 test('after netd was killed, the next one of the same instance removes the table and the address', {
   skip: skipReason,
 }, async (t) => {
@@ -167,15 +183,16 @@ test('the first `ip netns add` of another program on the machine does not hide o
   assert.deepEqual(JSON.parse(output), { freed: true, exists: false })
 })
 
-async function host(t: TestContext, cidr: string): Promise<{ netd: Netd; instance: string }> {
+async function host(t: TestContext, cidr: string): Promise<{ netd: Netd; instance: string; settings: HostSettings }> {
+  const settings = { cidr, egressProxy: EGRESS_PROXY_PORTS, api: NO_API, limits: LIMITS }
   const instance = randomInstance()
   const netd = new Netd(instance)
   t.after(async () => {
     if (netd.pid !== undefined) await netd.request('tearDownHost')
     await netd.close()
   })
-  await netd.request('setUpHost', { cidr, egressProxy: EGRESS_PROXY_PORTS, api: NO_API, limits: LIMITS })
-  return { netd, instance }
+  await netd.request('setUpHost', settings)
+  return { netd, instance, settings }
 }
 
 /** Everything of an instance in the kernel and the file system. */

@@ -6,17 +6,17 @@
  * stopped. It exits when the host agent's channel closes; namespaces and taps remain.
  */
 import { startThreadPool } from '../../ffi/network-namespace.ts'
-import { acquireProcessLock } from '../../process-lock.ts'
+import { acquireProcessLock, lockSharedNetwork } from '../../process-lock.ts'
 import { endWithParent, sendToParent } from '../../rpc/child-channel.ts'
 import type { RpcRequest } from '../../rpc/protocol.ts'
 import { type Handlers, serveRequest } from '../../rpc/serve-request.ts'
 import { checkInstance } from '../names.ts'
 import type { NetdCalls } from '../netd-protocol.ts'
 import { changePolicy } from './change-policy.ts'
-import { checkHost, setUpHost } from './host.ts'
+import { checkHost, removeHost, setUpHost } from './host.ts'
 import { openKernel } from './kernel.ts'
 import { listSlots } from './list-slots.ts'
-import { reapAll, tearDownHost } from './reap.ts'
+import { reapAll } from './reap.ts'
 import { claimSlot, createSlot, releaseSlot } from './slot.ts'
 import { readSlot, readUsage } from './slot-report.ts'
 
@@ -27,9 +27,13 @@ await acquireProcessLock('netd', instance)
 
 const kernel = openKernel(instance)
 const handlers: Handlers<NetdCalls> = {
-  setUpHost: (settings) => setUpHost(kernel, settings),
+  setUpHost: (settings) => withSharedNetwork(() => setUpHost(kernel, settings)),
   checkHost: (settings) => checkHost(kernel, settings),
-  tearDownHost: async () => ({ released: await tearDownHost(kernel) }),
+  tearDownHost: async () => {
+    const released = await reapAll(kernel, [])
+    await withSharedNetwork(() => removeHost(kernel))
+    return { released }
+  },
   createSlot: (settings) => {
     createSlot(kernel, settings)
     return null
@@ -49,3 +53,16 @@ const handlers: Handlers<NetdCalls> = {
   reapAll: async ({ except }) => ({ released: await reapAll(kernel, except) }),
 }
 process.on('message', async (request: RpcRequest) => sendToParent(await serveRequest(handlers, request)))
+
+/**
+ * The last Warren on the machine removes the address of the host and turns forwarding off. Without the lock one that stops
+ * would not see one that starts at the same moment, and take both away from it.
+ */
+async function withSharedNetwork<T>(change: () => T): Promise<T> {
+  const release = await lockSharedNetwork()
+  try {
+    return change()
+  } finally {
+    release()
+  }
+}

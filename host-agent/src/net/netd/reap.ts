@@ -4,7 +4,6 @@
  */
 
 import type { Released } from '../netd-protocol.ts'
-import { removeHost } from './host.ts'
 import type { Kernel } from './kernel.ts'
 import { listSlots } from './list-slots.ts'
 import { releaseSlot } from './slot.ts'
@@ -17,10 +16,4 @@ export async function reapAll(kernel: Kernel, except: readonly number[]): Promis
   const unused = found.filter(({ slot }) => !except.includes(slot))
   // In parallel: the kernel frees many namespaces in the time that it needs for one.
   return Promise.all(unused.map(({ slot }) => releaseSlot(kernel, slot, FREE_ALL_LIMIT_MS)))
-}
-
-export async function tearDownHost(kernel: Kernel): Promise<Released[]> {
-  const released = await reapAll(kernel, [])
-  removeHost(kernel)
-  return released
 }
