@@ -1,22 +1,35 @@
-/** What a run prints after its tests: what was skipped and why, and the slowest files. */
+/** What a run prints after its tests: why files failed, what was skipped and why, and the slowest files. */
 import path from 'node:path'
 import type { TestEvent } from 'node:test/reporters'
 import { isAllowed, type Skip } from './allowed-skips.ts'
 
 const SLOWEST_SHOWN = 10
+/** Of each file that failed outside of its tests. */
+const OUTPUT_LINES_SHOWN = 60
 
 export class RunReport {
   readonly skips: Skip[] = []
   failures = 0
   readonly #root: string
   readonly #files: { file: string; seconds: number }[] = []
+  readonly #stderr = new Map<string, string>()
+  readonly #failedFiles: string[] = []
 
   constructor(root: string) {
     this.#root = root
   }
 
   add(event: TestEvent): void {
-    if (event.type === 'test:fail' && event.data.todo === undefined) this.failures++
+    if (event.type === 'test:fail' && event.data.todo === undefined) {
+      this.failures++
+      // A file is reported as a test whose name is its path: here it failed before, between or after its tests.
+      if (path.isAbsolute(event.data.name)) this.#failedFiles.push(event.data.name)
+    }
+    if (event.type === 'test:stderr') {
+      const { file, message } = event.data
+      const lines = `${this.#stderr.get(file) ?? ''}${message}`.split('\n')
+      this.#stderr.set(file, lines.slice(-OUTPUT_LINES_SHOWN).join('\n'))
+    }
     if (event.type === 'test:pass' && event.data.skip !== undefined) {
       const { name, skip, file = '' } = event.data
       this.skips.push({
@@ -25,7 +38,6 @@ export class RunReport {
         reason: skip === true ? 'no reason given' : String(skip),
       })
     }
-    // A file is reported as a test whose name is its path.
     if (event.type === 'test:complete' && path.isAbsolute(event.data.name)) {
       this.#files.push({ file: this.#relative(event.data.name), seconds: event.data.details.duration_ms / 1000 })
     }
@@ -38,6 +50,10 @@ export class RunReport {
   render(): string {
     const slowest = this.#files.toSorted((a, b) => b.seconds - a.seconds).slice(0, SLOWEST_SHOWN)
     return [
+      ...this.#failedFiles.map(
+        (file) =>
+          `\n${this.#relative(file)} failed outside of its tests:\n${this.#stderr.get(file) ?? 'it printed nothing'}`,
+      ),
       '',
       `slowest files, of ${this.#files.length}:`,
       ...slowest.map(({ file, seconds }) => `${seconds.toFixed(1).padStart(8)} s  ${file}`),
