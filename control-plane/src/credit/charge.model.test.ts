@@ -239,7 +239,7 @@ async function killOne(model: Model, { which, seconds, afterMs }: Kill): Promise
   if (verb) await ask(model, verb, sandbox)
   else await advance(seconds)
 
-  if (point !== 'any moment') await until(() => worker.hasEnded(), `the process reaches ${point}`, 60_000)
+  if (point !== 'any moment') await worker.waitForEnd(`the process reaches ${point}`, 60_000)
   else await passTime(afterMs, 'the moment of the kill is the input of the test')
   await worker.kill()
   await until(noStatementRuns, 'the database has ended what the process began')

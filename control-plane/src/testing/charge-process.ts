@@ -16,19 +16,19 @@ import { createTestDeps } from './app.ts'
 import { startTestProcess, type TestProcess } from './test-process.ts'
 import type { HostedApp } from './with-host.ts'
 
-export type ChargeProcess = Pick<TestProcess, 'kill' | 'hasEnded'> & { begin(): Promise<void> }
+export type ChargeProcess = Pick<TestProcess, 'kill' | 'waitForEnd'> & { begin(): Promise<void> }
 
 export async function startChargeProcess(
   { deps, host }: Pick<HostedApp, 'deps' | 'host'>,
   crashPoints: string,
 ): Promise<ChargeProcess> {
-  const { child, receive, hasEnded, kill } = startTestProcess(deps, import.meta.filename, {
+  const { child, receive, waitForEnd, kill } = startTestProcess(deps, import.meta.filename, {
     WARREN_HOST_SOCKET: host.socket,
     [CRASH_POINTS_VARIABLE]: crashPoints,
   })
   await receive((message) => message === 'ready', 'the process that charges is ready')
   return {
-    hasEnded,
+    waitForEnd,
     kill,
     async begin() {
       child.send('begin')

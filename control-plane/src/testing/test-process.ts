@@ -12,6 +12,8 @@ export type TestProcess = {
   /** Resolves when the process has exited for any reason. */
   ended: Promise<unknown>
   hasEnded(): boolean
+  /** Waits for the exit. */
+  waitForEnd(what: string, limitMs: number): Promise<void>
   /** Waits for a message, also one that has arrived already. Fails if the process ends before it. */
   receive<Message>(isWanted: (message: Message) => boolean, what: string): Promise<Message>
   kill(): Promise<void>
@@ -29,17 +31,21 @@ export function startTestProcess(
   after(() => child.kill('SIGKILL'))
   const ended = once(child, 'exit')
   const hasEnded = () => child.exitCode !== null || child.signalCode !== null
+  const explain = async (error: unknown): Promise<never> => {
+    throw new Error(await describeWait(db, child.pid!), { cause: error })
+  }
   const messages: unknown[] = []
   child.on('message', (message) => messages.push(message))
   return {
     child,
     ended,
     hasEnded,
+    async waitForEnd(what, limitMs) {
+      await until(hasEnded, what, limitMs).catch(explain)
+    },
     async receive<Message>(isWanted: (message: Message) => boolean, what: string) {
       const find = () => messages.find((message) => isWanted(message as Message)) as Message | undefined
-      await until(() => find() !== undefined || hasEnded(), what).catch(async (error) => {
-        throw new Error(await describeWait(db, child.pid!), { cause: error })
-      })
+      await until(() => find() !== undefined || hasEnded(), what).catch(explain)
       const found = find()
       if (found === undefined) throw new Error(`the process has ended before ${what}; see its output above`)
       return found
