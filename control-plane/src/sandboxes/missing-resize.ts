@@ -12,14 +12,16 @@ import type { Deps } from '../deps.ts'
 export async function addMissingResize(
   deps: Deps,
   row: Pick<SandboxRow, 'id' | 'fence' | 'status' | 'disk_mib'>,
-  vm: HostVm | undefined,
+  vm: Pick<HostVm, 'state' | 'disk_mib' | 'grow_pending'> | undefined,
 ): Promise<void> {
   if (row.status !== 'running' || vm?.state !== 'running' || vm.disk_mib === undefined) return
   if (vm.disk_mib === row.disk_mib && !vm.grow_pending) return
   const diskMib = Math.max(vm.disk_mib, row.disk_mib)
+  // The lock waits for a resize that is about to finish; then the row has its size, and nothing is missing.
   const { numAffectedRows = 0n } = await sql`insert into sandbox_resizes (sandbox_id, disk_mib)
     select id, ${diskMib} from sandboxes
     where id = ${row.id} and fence = ${row.fence} and status = 'running' and disk_mib = ${row.disk_mib}
+    for no key update
     on conflict do nothing`.execute(deps.db)
   if (numAffectedRows === 0n) return // Being resized, or another operation has begun since.
   const sizes = { row: row.disk_mib, vm: vm.disk_mib, pending: vm.grow_pending ?? false }

@@ -10,6 +10,7 @@ import { startApiProcess } from '../testing/api-process.ts'
 import type { TestUser } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
 import { createHostedApp } from '../testing/with-host.ts'
+import { addMissingResize } from './missing-resize.ts'
 
 const hosted = await createHostedApp()
 const { app, deps, host, user, get, send, create } = hosted
@@ -281,6 +282,32 @@ test('a disk that differs from its row is grown to the larger size, without an e
     [larger],
   )
 })
+
+test('a resize that finishes while the sandbox is compared with its VM is not recorded again', async () => {
+  const ada = await user({ plan: 'enterprise' })
+  const id = await newSandbox(ada)
+  const row = await deps.db.selectFrom('sandboxes').selectAll().where('id', '=', id).executeTakeFirstOrThrow()
+  let comparison: Promise<void> | undefined
+  let hasEnded = false
+
+  await deps.db.transaction().execute(async (tx) => {
+    await tx.updateTable('sandboxes').set({ disk_mib: 20_480 }).where('id', '=', id).execute()
+    host.vms.get(id)!.body.disk_mib = 20_480
+    comparison = addMissingResize(deps, row, { state: 'running', disk_mib: 20_480 }).finally(() => {
+      hasEnded = true
+    })
+    await until(async () => hasEnded || (await countWaiting()) > 0, 'it has ended or waits for the resize')
+  })
+  await comparison
+
+  assert.equal(await isRecorded(id), false)
+})
+
+async function countWaiting(): Promise<number> {
+  const { rows } = await sql<{ n: number }>`select count(*) as n from pg_stat_activity
+    where datname = current_database() and wait_event_type = 'Lock'`.execute(deps.db)
+  return rows[0]!.n
+}
 
 test('an unfinished resize waits while the sandbox is paused, and is forgotten when it is deleted', async () => {
   const ada = await user({ plan: 'enterprise' })
