@@ -1,6 +1,6 @@
 /**
- * Checks the host's side of the network every few seconds: restores the host's table when another program changed or flushed
- * it, and closes the addresses and networks that this machine has got meanwhile.
+ * Checks the host's side of the network every few seconds: restores the host's table, its address for sandboxes and forwarding
+ * when another program changed or removed them, and closes the addresses and networks that this machine has got meanwhile.
  *
  * Until the table is restored nothing opens: the tables in the slots close the ports and the networks of the host as well.
  * Without the host's table sandboxes have no internet, because their addresses are not translated.
@@ -42,7 +42,7 @@ export class HostGuard {
       try {
         await checkOnce(deps)
       } catch (error) {
-        if (!signal.aborted) deps.log.warn({ err: error }, "failed to check the host's nftables table; trying again")
+        if (!signal.aborted) deps.log.warn({ err: error }, 'failed to check the network of the host; trying again')
       }
     }
   }
@@ -50,6 +50,6 @@ export class HostGuard {
 
 async function checkOnce({ netd, log, settings, onMachine }: HostGuardDeps): Promise<void> {
   const { restored, machine } = await netd.request('checkHost', settings())
-  if (restored) log.warn("another program had changed the nftables table of Warren's network; it is restored")
+  if (restored.length > 0) log.warn(`restored after a change by another program: ${restored.join(', ')}`)
   await onMachine(machine)
 }

@@ -112,6 +112,18 @@ for (const [change, command] of [
   })
 }
 
+test('an address of the host that another program has removed is restored', { skip: skipReason }, async () => {
+  await runLine(`ip addr del ${HOST}/32 dev lo`)
+
+  await until(async () => (await runLine('ip addr show lo')).includes(HOST))
+})
+
+test('forwarding that another program has turned off is restored', { skip: skipReason }, async () => {
+  await runLine('sysctl -qw net.ipv4.ip_forward=0')
+
+  await untilProbed({ tcp: PUBLIC_HOST, port: WEB_PORT }, `hello ${UPLINK.address}`)
+})
+
 test('tables of other programs are left alone', { skip: skipReason }, async () => {
   runNft('table ip other {\n chain input {\n type filter hook input priority 0; policy accept;\n }\n}')
   runNft(`delete table ip ${hostTable(testNet.network.instance)}`)

@@ -43,8 +43,8 @@ export type HostNetwork = {
 }
 
 export type HostCheck = {
-  /** Another program had changed or flushed the host's table. */
-  restored: boolean
+  /** What another program had changed or removed. */
+  restored: string[]
   machine: MachineNetwork
 }
 

@@ -49,7 +49,7 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
   routes.change(`add blackhole ${settings.cidr}`, addBlackhole(cidr.address, cidr.prefix, ownMetric(instance)))
   removeOldBlackholes(kernel, cidr, existing)
   routes.change(`add ${HOST_ADDRESS} to lo`, addAddress(interfaceIndex('lo'), HOST_ADDRESS, 32))
-  const forwarding = readFileSync(IP_FORWARD, 'utf8').trim() === '1'
+  const forwarding = isForwarding()
   const forwardingWasOff = !forwarding || wasForwardingOff(kernel)
   applyHostTable(kernel, describeTable(kernel, settings, uplinks, machine.subnets, forwardingWasOff))
   if (!forwarding) writeFileSync(IP_FORWARD, '1')
@@ -63,11 +63,13 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
 }
 
 /**
- * Restores the host's table if another program changed it, and follows changes of the uplinks and of the networks of this
- * machine.
+ * Restores what another program changed or removed, and follows changes of the uplinks and of the networks of this machine.
+ * After the host has been torn down it restores nothing.
  */
 export function checkHost(kernel: Kernel, settings: HostSettings): HostCheck {
   const state = findHostTableState(kernel)
+  const restored = state === 'removed' ? [] : restoreAddressAndForwarding(kernel)
+  if (state === 'changed') restored.push('the nftables table')
   const links = readLinks(kernel)
   const existing = readRoutes(kernel)
   const uplinks =
@@ -75,8 +77,24 @@ export function checkHost(kernel: Kernel, settings: HostSettings): HostCheck {
   const machine = readMachineNetwork(existing, links)
   const table = describeTable(kernel, settings, uplinks, machine.subnets, wasForwardingOff(kernel))
   if (state !== 'removed' && (state !== 'intact' || !isHostTableCurrent(table))) applyHostTable(kernel, table)
-  return { restored: state === 'changed', machine }
+  return { restored, machine }
 }
+
+/** A reload of the machine's network configuration can remove both. */
+function restoreAddressAndForwarding({ routes }: Kernel): string[] {
+  const restored: string[] = []
+  if (!networkInterfaces().lo?.some(({ address }) => address === HOST_ADDRESS)) {
+    routes.change(`add ${HOST_ADDRESS} to lo`, addAddress(interfaceIndex('lo'), HOST_ADDRESS, 32))
+    restored.push(`the address ${HOST_ADDRESS}`)
+  }
+  if (!isForwarding()) {
+    writeFileSync(IP_FORWARD, '1')
+    restored.push('forwarding')
+  }
+  return restored
+}
+
+const isForwarding = (): boolean => readFileSync(IP_FORWARD, 'utf8').trim() === '1'
 
 const describeTable = (
   { instance }: Kernel,
