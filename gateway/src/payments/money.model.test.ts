@@ -17,6 +17,7 @@ import { isDatabaseUnreachable } from '@warren/kit/postgres/connection'
 import fc from 'fast-check'
 import { CHAINS } from '../chains/table.ts'
 import { connectDatabase } from '../db/connect.ts'
+import { lockProject } from '../deployments/work.ts'
 import { GatewayError } from '../http/errors.ts'
 import { accept } from '../projects/deploy.ts'
 import { creditSettlement } from '../settlements/reconcile.ts'
@@ -181,13 +182,7 @@ async function perform(one: Step, facts: Facts): Promise<void> {
       return
     }
     case 'serve':
-      await database.pool.query(
-        `with served as (update gateway.deployments set status = 'active' where status = 'queued' returning project_id)
-         update gateway.projects set status = 'active', url = 'https://x', metered_until = $1
-         where id in (select project_id from served) and status = 'queued'`,
-        [new Date(nowMs)],
-      )
-      return
+      return serveQueued()
     case 'minute':
       nowMs += 60_000
       await meterProjects.run(dear)
@@ -200,6 +195,36 @@ async function perform(one: Step, facts: Facts): Promise<void> {
          where datname = current_database() and pid <> pg_backend_pid() order by random() limit 1`,
       )
       return
+  }
+}
+
+/** What the background does, without sandboxes. It locks as everywhere: one project, then its deployments. */
+async function serveQueued(): Promise<void> {
+  const queued = await deps.db
+    .selectFrom('gateway.deployments')
+    .select('project_id')
+    .distinct()
+    .where('status', '=', 'queued')
+    .execute()
+  for (const { project_id: id } of queued) {
+    await deps.db.transaction().execute(async (tx) => {
+      await lockProject(tx, id)
+      const isQueued =
+        (await tx
+          .updateTable('gateway.deployments')
+          .set({ status: 'active' })
+          .where('project_id', '=', id)
+          .where('status', '=', 'queued')
+          .returning('id')
+          .executeTakeFirst()) !== undefined
+      if (!isQueued) return
+      await tx
+        .updateTable('gateway.projects')
+        .set({ status: 'active', url: 'https://x', metered_until: new Date(nowMs) })
+        .where('id', '=', id)
+        .where('status', '=', 'queued')
+        .execute()
+    })
   }
 }
 
