@@ -2,6 +2,7 @@
 import assert from 'node:assert/strict'
 import { request } from 'node:http'
 import { test } from 'node:test'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import type { HostFailureCode } from '@warren/protocol'
 import { watchHosts } from '../hosts/heartbeat.ts'
@@ -10,7 +11,9 @@ import { FakeHostFailure } from '../testing/fake-host.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 import { reconcile } from './reconcile.ts'
 
-const hosted = await createHostedApp({ config: { bootLimitSeconds: 1 } })
+/** Some tests wait for it, others must be done before. */
+const BOOT_LIMIT_SECONDS = Math.ceil(scaleLimit(2_000) / 1000)
+const hosted = await createHostedApp({ config: { bootLimitSeconds: BOOT_LIMIT_SECONDS } })
 const { app, deps, host, user, create, send, get, assertNothingLeft } = hosted
 const { port } = await listenOn(app)
 const never = new Promise<never>(() => {})
