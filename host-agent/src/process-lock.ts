@@ -6,7 +6,9 @@
  * `warren snapshots gc`, which runs without a host agent, holds the lock of netd meanwhile: no host agent starts its work
  * until the collection is done.
  *
- * The lock is an abstract socket name, which the kernel frees when the process exits for any reason.
+ * Another lock is for the Warrens of one machine: only one of them changes at a time what they share.
+ *
+ * A lock is an abstract socket name, which the kernel frees when the process exits for any reason.
  */
 import { createServer } from 'node:net'
 import { setTimeout as sleep } from 'node:timers/promises'

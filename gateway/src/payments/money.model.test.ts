@@ -1,6 +1,6 @@
 /**
- * The money against any order of events: payments by hash and by authorization, deployments, minutes of usage, chains that drop blocks, and database
- * connections that are killed in the middle, several at once and on a real database.
+ * The money against any order of events: payments by hash and by authorization, deployments, minutes of usage, chains that
+ * drop blocks, and database connections that are killed in the middle, several at once and on a real database.
  *
  * After every round:
  *

@@ -133,9 +133,9 @@ export const listOwnAddresses = (interfaces: ReturnType<typeof networkInterfaces
     .filter((address) => address !== HOST_ADDRESS && !address.startsWith('127.'))
 
 /**
- * Removes the table, the blackhole route and, unless another Warren on this machine uses it, the address. Forwarding is disabled only if it was off before Warren started
- * and no other Warren runs here: a machine that did not forward must not be left forwarding, and one that did must not
- * stop. Whether another program relies on forwarding by now is unknown.
+ * Removes the table, the blackhole route and, unless another Warren on this machine uses it, the address. Forwarding is
+ * disabled only if it was off before Warren started and no other Warren runs here: a machine that did not forward must not be
+ * left forwarding, and one that did must not stop. Whether another program relies on forwarding by now is unknown.
  */
 export function removeHost(kernel: Kernel): void {
   const { instance, nft, routes } = kernel
