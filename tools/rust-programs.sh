@@ -25,11 +25,18 @@ build() {
     new_enough cargo || PATH=/usr/bin:$PATH
     built=release/${4:+examples/}$2
     shift 3
-    if ! (cd "$crate" && CARGO_TARGET_DIR="$cache/target" cargo build --release --locked -j2 "$@" >"$log" 2>&1); then
+    # All clones build in one folder, one at a time. Cargo compares modification times, and those of a clone can be older
+    # than what another clone has built, so it would take the other's program for this one's.
+    if ! (
+      if command -v flock >/dev/null 2>&1; then flock 9; fi
+      cd "$crate"
+      find . -path ./target -prune -o -type f -exec touch {} +
+      CARGO_TARGET_DIR="$cache/target" cargo build --release --locked -j2 "$@" >"$log" 2>&1 || exit 1
+      cp "$cache"/target/*/"$built" "$cache/$wanted.new.$$"
+    ) 9>"$cache/lock"; then
       tail -20 "$log" >&2
       die "failed to build the $name; see the output above." "Fix the cause, $retry"
     fi
-    cp "$cache"/target/*/"$built" "$cache/$wanted.new.$$"
     mv "$cache/$wanted.new.$$" "$cache/$wanted"
     rm -f "$log"
     print "Built the $name in $(seconds_since "$started") s."
