@@ -108,6 +108,7 @@ async function boot(
       id,
       start: 'base',
       machineType: deps.machine.type,
+      hardware: deps.machine.hardware,
       slot,
       uid,
       shape: base.shape,

@@ -27,6 +27,7 @@ export const Requirements = Type.Object({
   machine: Type.Object({
     version: Type.String({ description: 'Version of QEMU; a newer one works too.' }),
     type: Type.String(),
+    hardware: Type.Optional(Type.Integer({ minimum: 1, description: 'See vmm/hardware.ts; absent: 1.' })),
     accel: Type.Enum(['kvm', 'tcg']),
     cpu: Type.String(),
   }),

@@ -6,6 +6,7 @@ const machine: Machine = {
   binary: 'qemu-system-x86_64',
   version: '7.2.22',
   type: 'pc-q35-7.2',
+  hardware: 2,
   accel: 'tcg',
   cpu: 'max',
   readOnlyRam: false,
@@ -88,6 +89,23 @@ test('a clone has no kernel and waits for its state', () => {
   assert.deepEqual(valuesOf(clone, '-kernel'), [])
   assert.deepEqual(valuesOf(clone, '-incoming'), ['defer'])
   assert.deepEqual(valuesOf(boot, '-incoming'), [])
+})
+
+test('hardware version 1 is the machine of snapshots that do not name a version', () => {
+  const first = renderArgs({ ...common, machine: { ...machine, hardware: 1 }, start: 'state' })
+  assert.deepEqual(valuesOf(first, '-machine'), ['pc-q35-7.2,hpet=off,memory-backend=ram0'])
+  assert.deepEqual(valuesOf(first, '-device'), valuesOf(clone, '-device'))
+})
+
+test('hardware version 2 has no devices that guests do not need, and a PIT only under emulation', () => {
+  const off = 'hpet=off,sata=off,smbus=off,i8042=off,vmport=off,smm=off,usb=off,mem-merge=off'
+  assert.deepEqual(valuesOf(boot, '-machine'), [`pc-q35-7.2,${off},memory-backend=ram0`])
+  const kvm = renderArgs({ ...common, machine: { ...machine, accel: 'kvm', cpu: 'host' }, start: 'state' })
+  assert.deepEqual(valuesOf(kvm, '-machine'), [`pc-q35-7.2,${off},pit=off,memory-backend=ram0`])
+})
+
+test('a hardware version that is not known is refused', () => {
+  assert.throws(() => renderArgs({ ...common, machine: { ...machine, hardware: 9 }, start: 'state' }), /version 9/)
 })
 
 test('kernel options for emulation are not used under KVM', () => {

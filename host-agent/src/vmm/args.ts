@@ -6,15 +6,16 @@
  * because the saved state refers to them by position. That is why one function renders both.
  *
  * WARNING: any change to the command line of a restored VM changes the key of every base, so all bases are built again
- * (bases/ensure.ts). A change to its `-device` arguments, such as a new device, also makes every saved sandbox
- * incompatible: a generation records the list of devices, and on a host with another list its resume fails with
- * `snapshot_incompatible` (compatibility.ts).
+ * (bases/ensure.ts). A change to its `-machine` options is a new version in hardware.ts. A change to its `-device` arguments,
+ * such as a new device, makes every saved sandbox incompatible, unless it depends on that version: a generation records
+ * the list of devices, and on a host with another list its resume fails with `snapshot_incompatible` (compatibility.ts).
  *
  * QEMU runs under a private user id that can enter none of the host agent's folders, so it receives its files as
  * inherited descriptors (`FDS`). One of them is its work folder, with its disks and the state it writes. Its sockets are
  * in another folder.
  */
 import { GUEST_MAC } from '../net/names.ts'
+import { renderHardware } from './hardware.ts'
 
 /** The descriptors of the QEMU process, after stdin, stdout and stderr. */
 export const FDS = {
@@ -38,6 +39,8 @@ export type Machine = {
   version: string
   /** Versioned, such as pc-q35-7.2, so that the machine stays the same after an upgrade of QEMU. */
   type: string
+  /** See hardware.ts. */
+  hardware: number
   accel: 'kvm' | 'tcg'
   cpu: string
   /** Whether the memory file may be read-only (QEMU 8.2 and later). Otherwise a sealed copy in memory is used. */
@@ -71,7 +74,7 @@ export function renderArgs(options: QemuOptions): string[] {
   return [
     ...['-nodefaults', '-no-user-config', '-display', 'none', '-no-reboot'],
     ...['-sandbox', 'on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny'],
-    ...['-machine', `${machine.type},hpet=off,memory-backend=ram0`],
+    ...['-machine', `${machine.type},${renderHardware(machine)},memory-backend=ram0`],
     ...['-accel', machine.accel === 'tcg' ? 'tcg,thread=multi' : 'kvm'],
     ...['-cpu', machine.cpu, '-m', `${shape.mem_mib}`, '-smp', `${shape.vcpu}`],
     ...['-object', memory(options)],

@@ -25,6 +25,7 @@ export type Launch = {
   start: Start
   /** Versioned, such as pc-q35-7.2. */
   machineType: string
+  hardware: number
   slot: number
   uid: number
   shape: Shape
@@ -80,7 +81,7 @@ async function spawnQemu(deps: Deps, launch: Launch, socketFolder: string): Prom
   })
   const args = renderArgs({
     start: launch.start,
-    machine: { ...machine, type: launch.machineType },
+    machine: { ...machine, type: launch.machineType, hardware: launch.hardware },
     shape: launch.shape,
     socketDir: SOCKETS_IN_JAIL,
     mtu: network.host.mtu,

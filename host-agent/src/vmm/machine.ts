@@ -1,6 +1,7 @@
 /** Detects which kind of VM this host can run, from QEMU and the kernel rather than from the distribution's name. */
 import { runCommandOrThrow } from '../run-command.ts'
 import type { Machine } from './args.ts'
+import { HARDWARE_VERSION } from './hardware.ts'
 import { type ProbeOptions, probeKvm } from './kvm-probe/probe.ts'
 
 export const QEMU_BINARY = 'qemu-system-x86_64'
@@ -16,6 +17,7 @@ export async function detectMachine(probe: ProbeOptions = {}): Promise<{ machine
     binary: QEMU_BINARY,
     version,
     type: findNewestQ35(machines),
+    hardware: HARDWARE_VERSION,
     accel: kvm.usable ? 'kvm' : 'tcg',
     cpu: kvm.usable ? 'host' : EMULATED_CPU,
     readOnlyRam: isAtLeast(version, 8, 2),

@@ -25,6 +25,9 @@ export const VmmRecord = Type.Object({
   memoryOver: Type.Enum(['base', 'zeros'], { description: 'What a page holds that the guest never wrote.' }),
   shape: Type.Object({ vcpu: Count, mem_mib: Count }),
   machineType: Type.String({ description: 'Versioned QEMU machine type it was first booted as.' }),
+  hardware: Type.Optional(
+    Type.Integer({ minimum: 1, description: 'See hardware.ts; absent in records of earlier versions.' }),
+  ),
   agent: Type.Optional(GuestAgentInfo), // Absent if it was started by a version that did not record it.
   disk: DiskChain,
   resources: Type.Enum(['held', 'slot-released', 'released'], {

@@ -74,6 +74,7 @@ async function runSteps(deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSign
   const saved = start.from === 'generation' ? start.generation : undefined
   const memoryOver = start.from === 'disk' ? 'zeros' : (saved?.memory.over ?? 'base')
   const machineType = saved?.needs.machine.type ?? deps.machine.type
+  const hardware = saved ? (saved.needs.machine.hardware ?? 1) : deps.machine.hardware
   const files = await chooseFiles(deps, plan, memoryOver, uid)
   const { qemu, qmp } = await launchQemu(
     deps,
@@ -81,6 +82,7 @@ async function runSteps(deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSign
       id,
       start: start.from === 'disk' ? 'disk' : 'state',
       machineType,
+      hardware,
       slot,
       uid,
       shape: base.shape,
@@ -97,7 +99,7 @@ async function runSteps(deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSign
   )
   const agent = saved ? saved.agent : { protocol: GUEST_PROTOCOL.CURRENT } // A base or a boot runs the host's own agent.
   const record: VmmRecord = {
-    ...{ id, slot, uid, qemu, base: base.key, baseId: base.id, memoryOver, shape: base.shape, machineType },
+    ...{ id, slot, uid, qemu, base: base.key, baseId: base.id, memoryOver, shape: base.shape, machineType, hardware },
     ...(agent && { agent }),
     disk: startChain(layers, saved?.generation ?? null),
     resources: 'held',
