@@ -74,6 +74,9 @@ const createHandlers = (deps: Deps, vms: Vms, builds: Builds, sampler: HostSampl
   setVmNetwork: ({ params, body }) => vms.changeNetwork(params.id, body),
   getVmNetwork: ({ params }) => vms.reportNetwork(params.id),
   listNetworks: () => vms.listNetworks(),
+  setVmMounts: ({ params, body }) => vms.setMounts(params.id, body),
+  getVmMounts: ({ params }) => vms.reportMounts(params.id),
+  listMounts: () => vms.listMounts(),
   getVmMetrics: ({ params }) => sampler.measure(toSampled(vms.getRunning(params.id))),
   getVmSeries({ params }) {
     vms.check(params.id)
@@ -103,6 +106,7 @@ async function getHost(deps: Deps, vms: Vms, builds: Builds): Promise<HostState>
     mem_mib: memMib,
     cidr,
     accel: deps.machine.accel,
+    disks: false,
     images: await deps.images.list(),
     vms: vms.list(),
     builds: builds.list(),

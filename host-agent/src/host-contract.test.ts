@@ -5,6 +5,7 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { testHostBuildContract } from '@warren/kit/testing/host-build-contract'
 import { type ContractHost, testHostContract } from '@warren/kit/testing/host-contract'
+import { testHostDiskContract } from '@warren/kit/testing/host-disk-contract'
 import { startHostAgent } from './testing/host-agent.ts'
 
 const skip =
@@ -28,4 +29,5 @@ else {
   }
   testHostContract(host)
   testHostBuildContract(host)
+  testHostDiskContract(host)
 }

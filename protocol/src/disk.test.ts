@@ -2,7 +2,10 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { Value } from 'typebox/value'
 import {
+  checkDiskConfig,
+  checkDiskCredentials,
   checkDiskEndpoint,
+  checkDiskSubPath,
   checkMountPath,
   DiskAttachBody,
   DiskAttachmentView,
@@ -16,7 +19,7 @@ import { utf8Length } from './utf8.ts'
 const body: DiskCreateBody = {
   name: 'shared-data',
   kind: 's3',
-  config: { bucket: 'b', endpoint: 'https://s3.example.com' },
+  config: { bucket: 'data', endpoint: 'https://s3.example.com' },
   credentials: { access_key: 'a', secret_key: 's' },
 }
 
@@ -40,9 +43,47 @@ test('an endpoint is a base URL without credentials or query', () => {
   assert.match(checkDiskEndpoint('https://s3.example.com/?x=1') ?? '', /query/)
 })
 
-test('a disk can be mounted anywhere except over the root', () => {
+test('a bucket can be named in a URL, and an endpoint that is an address needs the path style', () => {
+  const faults = (config: object) => checkDiskConfig({ ...body.config, ...config })
+
+  for (const config of [{}, { bucket: 'My_old.Bucket' }, { region: 'us-east-1' }, { use_path_style: false }]) {
+    assert.deepEqual(faults(config), {}, JSON.stringify(config))
+  }
+  for (const bucket of ['b', '.b', 'a..b', 'a/b', 'a?b', 'a b', 'ü-bucket', 'b'.repeat(256)]) {
+    assert.deepEqual(Object.keys(faults({ bucket: bucket })), ['config.bucket'], bucket)
+  }
+  assert.deepEqual(Object.keys(faults({ region: 'eu/west' })), ['config.region'])
+  for (const endpoint of ['http://127.0.0.1:9000', 'http://[::1]', 'http://localhost:9000', 'http://2130706433']) {
+    assert.deepEqual(faults({ endpoint }), {}, endpoint)
+    assert.deepEqual(Object.keys(faults({ endpoint, use_path_style: false })), ['config.use_path_style'], endpoint)
+  }
+})
+
+test('credentials are texts that fit into a header', () => {
+  assert.deepEqual(checkDiskCredentials({ access_key: 'AKIA-1_=+', secret_key: 'a/b+c=,' }), {})
+  for (const access_key of ['a b', 'a,b', 'a/b', 'a\n', 'ä']) {
+    assert.deepEqual(Object.keys(checkDiskCredentials({ access_key, secret_key: 's' })), ['credentials.access_key'])
+  }
+  assert.deepEqual(Object.keys(checkDiskCredentials({ access_key: 'a', secret_key: 's\r' })), [
+    'credentials.secret_key',
+  ])
+})
+
+test('a prefix has no dot segments and leaves room for the keys below it', () => {
+  for (const prefix of ['', '/', 'a', '/a/b/', 'a//b', '.hidden', 'a..b'])
+    assert.equal(checkDiskSubPath(prefix), undefined)
+  for (const prefix of ['..', 'a/../b', '.', 'a/./b', 'a\nb', 'x'.repeat(513)]) {
+    assert.equal(typeof checkDiskSubPath(prefix), 'string', prefix)
+  }
+})
+
+test('a disk can be mounted anywhere except over the root and the file systems of the kernel', () => {
   assert.equal(checkMountPath('/mnt/data'), undefined)
+  assert.equal(checkMountPath('/running'), undefined)
   assert.match(checkMountPath('/./') ?? '', /root directory/)
+  for (const path of ['/proc', '/dev/shm', '/run//user', '/./sys/']) {
+    assert.match(checkMountPath(path) ?? '', /^must not be in \/(proc|dev|run|sys)$/, path)
+  }
   assert.match(checkMountPath('mnt') ?? '', /absolute/)
   assert.match(checkMountPath('/mnt/../etc') ?? '', /"\.\."/)
 })
@@ -54,6 +95,7 @@ test('an attachment without a prefix or an error omits these fields', () => {
     kind: 's3',
     config: { bucket: 'b', endpoint: 'https://s3.example.com' },
     mount_path: '/mnt/data',
+    read_only: false,
     mount_status: 'mounted',
   }
 

@@ -2,15 +2,19 @@
 import { type Static, Type } from 'typebox'
 import { DiskId, ResourceName, SandboxId, Timestamp } from './ids.ts'
 import { optionalNull } from './optional-null.ts'
-import { checkAbsolutePath, normalisePath } from './paths.ts'
+import { checkAbsolutePath, checkSubPath, normalisePath, normaliseSubPath } from './paths.ts'
 import { checkHttpUrl } from './urls.ts'
-import { truncateUtf8 } from './utf8.ts'
+import { truncateUtf8, utf8Length } from './utf8.ts'
 
 export const DISK_REGION_DEFAULT = 'auto'
 /** Limit of the HEAD request to the bucket when a disk is registered and when its credentials change. */
 export const DISK_PROBE_TIMEOUT_MS = 3_000
 export const MOUNT_POLL_MS = 30_000
 export const MOUNT_ERROR_MAX_BYTES = 1024
+/** Of one sandbox. Each mount is a process in the guest. */
+export const DISK_MOUNTS_MAX = 16
+/** The key of an object has at most 1024 bytes; this leaves half of them for paths below the prefix. */
+export const SUB_PATH_MAX_BYTES = 512
 
 export const DiskKind = Type.Literal('s3')
 
@@ -24,28 +28,45 @@ export const MOUNT_MOVES = {
   mountFailed: { from: ['pending'], to: 'failed' },
   /** A poll found that the mount no longer exists. */
   lose: { from: ['mounted'], to: 'failed' },
-  /** After a resume, or when the credentials change. */
+  /** When the credentials change. */
   retry: { from: ['failed'], to: 'pending' },
+  /** After a resume, until the mount has been checked. */
+  rearm: { from: ['mounted', 'failed'], to: 'pending' },
 } as const satisfies Record<string, { from: readonly MountStatus[]; to: MountStatus }>
 export type MountMove = keyof typeof MOUNT_MOVES
 
-const Credentials = Type.Object(
-  { access_key: Type.String({ minLength: 1 }), secret_key: Type.String({ minLength: 1 }) },
-  { description: 'Encrypted at rest and never returned.' },
+export const DiskCredentials = Type.Object(
+  {
+    access_key: Type.String({ minLength: 1, maxLength: 256 }),
+    secret_key: Type.String({ minLength: 1, maxLength: 1024 }),
+  },
+  { description: 'Encrypted at rest, never returned, and never given to a sandbox.' },
 )
+export type DiskCredentials = Static<typeof DiskCredentials>
+
+export const DiskConfig = Type.Object({
+  bucket: Type.String({ minLength: 1 }),
+  endpoint: Type.String({
+    minLength: 1,
+    maxLength: 2048,
+    description: 'Base URL of the store, beginning with http:// or https://, without the name of the bucket.',
+  }),
+  region: optionalNull(Type.String({ description: 'Region of the bucket, used in signatures. Defaults to `auto`.' })),
+  use_path_style: optionalNull(
+    Type.Boolean({
+      description:
+        'Address objects as `endpoint/bucket/key` instead of `bucket.endpoint/key`. Defaults to false, or to true if the ' +
+        'host of the endpoint is an address or localhost.',
+    }),
+  ),
+})
+export type DiskConfig = Static<typeof DiskConfig>
 
 export const DiskCreateBody = Type.Object({
   name: ResourceName,
   kind: DiskKind,
-  config: Type.Object({
-    bucket: Type.String({ minLength: 1 }),
-    endpoint: Type.String({ minLength: 1, description: 'Base URL of the store, beginning with http:// or https://.' }),
-    region: optionalNull(Type.String({ description: 'Defaults to `auto`.' })),
-    use_path_style: optionalNull(
-      Type.Boolean({ description: 'Address objects as `endpoint/bucket/key` instead of `bucket.endpoint/key`.' }),
-    ),
-  }),
-  credentials: Credentials,
+  config: DiskConfig,
+  credentials: DiskCredentials,
 })
 export type DiskCreateBody = Static<typeof DiskCreateBody>
 
@@ -56,7 +77,44 @@ export function checkDiskEndpoint(endpoint: string): string | undefined {
   return /[?#]/.test(endpoint) ? 'must not have a query or a fragment' : undefined
 }
 
-export const DiskPatchBody = Type.Object({ credentials: Credentials })
+/** Stores that have no names for buckets: without DNS there is nothing in front of which a bucket could be put. */
+export function isAddressEndpoint(endpoint: string): boolean {
+  const { hostname } = new URL(endpoint)
+  return hostname === 'localhost' || hostname.startsWith('[') || /^[\d.]+$/.test(hostname)
+}
+
+/** The errors of a configuration, by field. Empty if it is valid. */
+export function checkDiskConfig({ bucket, endpoint, region, use_path_style }: DiskConfig): Record<string, string> {
+  const endpointFault = checkDiskEndpoint(endpoint)
+  if (endpointFault) return { 'config.endpoint': endpointFault }
+  if (!/^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$/.test(bucket) || bucket.includes('..')) {
+    return {
+      'config.bucket':
+        'must be 2 to 255 letters, digits, dots, dashes and underscores, beginning with a letter or digit',
+    }
+  }
+  if (region && !/^[A-Za-z0-9-]{1,64}$/.test(region)) {
+    return { 'config.region': 'must be 1 to 64 letters, digits and dashes' }
+  }
+  if (use_path_style !== false) return {}
+  if (isAddressEndpoint(endpoint)) {
+    return { 'config.use_path_style': 'must not be false if the host of the endpoint is an address or localhost' }
+  }
+  return {}
+}
+
+/** The same for credentials. Both end up in headers of requests, one of them as it is. */
+export function checkDiskCredentials({ access_key, secret_key }: DiskCredentials): Record<string, string> {
+  if (!/^[!-+.0-~-]+$/.test(access_key)) {
+    return { 'credentials.access_key': 'must not contain spaces, commas, slashes, control or non-ASCII characters' }
+  }
+  if (/[\0-\x20\x7f]/.test(secret_key)) {
+    return { 'credentials.secret_key': 'must not contain spaces or control characters' }
+  }
+  return {}
+}
+
+export const DiskPatchBody = Type.Object({ credentials: DiskCredentials })
 export type DiskPatchBody = Static<typeof DiskPatchBody>
 
 export const DiskParams = Type.Object({ idOrName: Type.String({ description: 'Disk id or name' }) })
@@ -84,6 +142,7 @@ export const DiskAttachBody = Type.Object({
   disk_id: Type.String({ minLength: 1, description: 'Id or name of a disk.' }),
   mount_path: Type.String({ description: 'Absolute path in the sandbox, without `..`.' }),
   sub_path: optionalNull(Type.String({ description: 'Mount only this prefix of the bucket. Must not contain `..`.' })),
+  read_only: optionalNull(Type.Boolean({ description: 'Refuse every change of the bucket. Defaults to false.' })),
 })
 export type DiskAttachBody = Static<typeof DiskAttachBody>
 
@@ -91,8 +150,27 @@ export type DiskAttachBody = Static<typeof DiskAttachBody>
 export function checkMountPath(mountPath: string): string | undefined {
   const fault = checkAbsolutePath(mountPath)
   if (fault) return fault
+  const path = normalisePath(mountPath)
   // A bucket mounted over the root would hide the whole system, including the files of the guest agent.
-  return normalisePath(mountPath) === '/' ? 'must not be the root directory' : undefined
+  if (path === '/') return 'must not be the root directory'
+  const closed = KERNEL_DIRECTORIES.find((directory) => containsPath(directory, path))
+  return closed === undefined ? undefined : `must not be in ${closed}`
+}
+
+/** File systems of the kernel and the runtime directory of the guest agent. */
+const KERNEL_DIRECTORIES = ['/dev', '/proc', '/run', '/sys']
+
+/** Whether the second path is the first one or below it. Both are normalised. */
+export const containsPath = (outer: string, inner: string): boolean => inner === outer || inner.startsWith(`${outer}/`)
+
+/** Error text for the field `sub_path`, or undefined if it is valid. */
+export function checkDiskSubPath(subPath: string): string | undefined {
+  const fault = checkSubPath(subPath)
+  if (fault) return fault
+  const prefix = normaliseSubPath(subPath)
+  if (prefix.split('/').includes('.')) return 'must not contain "."'
+  if (/\p{Cc}/u.test(prefix)) return 'must not contain control characters'
+  return utf8Length(prefix) > SUB_PATH_MAX_BYTES ? `must not be longer than ${SUB_PATH_MAX_BYTES} bytes` : undefined
 }
 
 /** `id` is the id of the sandbox, not of the disk: several clients depend on it. */
@@ -111,7 +189,10 @@ export const DiskDetachQuery = Type.Object({
 })
 export type DiskDetachQuery = Static<typeof DiskDetachQuery>
 
-export const DiskDetachView = Type.Object({ detached: Type.Literal(true) })
+export const DiskDetachView = Type.Object({
+  detached: Type.Literal(true),
+  warning: Type.Optional(Type.String({ description: 'What could not be saved in the bucket before.' })),
+})
 export type DiskDetachView = Static<typeof DiskDetachView>
 
 export const DiskAttachmentView = Type.Object({
@@ -121,6 +202,7 @@ export const DiskAttachmentView = Type.Object({
   config: Type.Object({ bucket: Type.String(), endpoint: Type.String() }),
   mount_path: Type.String(),
   sub_path: Type.Optional(Type.String()),
+  read_only: Type.Boolean(),
   mount_status: MountStatus,
   mount_error: Type.Optional(
     Type.String({ description: 'Why the mount failed, at most 1 KiB. Present only when mount_status is failed.' }),

@@ -2,9 +2,8 @@
  * Error codes of the API and their HTTP status (docs/api.md#errors). A code is stable; clients find it inside the data
  * of the `fail` envelope.
  *
- * These belong to parts of the API that are not implemented, so they are never sent: path_in_use and still_attached
- * (disks); desktop_unavailable, desktop_action_failed, screen_conflict, screenshot_busy and desktop_tools_unavailable
- * (desktop); ingress_disabled.
+ * These belong to parts of the API that are not implemented, so they are never sent: desktop_unavailable,
+ * desktop_action_failed, screen_conflict, screenshot_busy and desktop_tools_unavailable (desktop); ingress_disabled.
  */
 export const FAILURE_STATUS = {
   validation_failed: 400,

@@ -14,6 +14,7 @@
  *   connectToPort           200 when the TCP connection is established; then both bodies are its bytes
  *   callGuest               when the guest agent responds (guest-routes.ts); both bodies are streamed
  *   startBuild and others   see host-builds.ts
+ *   setVmMounts             see host-disks.ts
  *
  * kit/src/testing/host-contract.ts holds this as tests, for the host agent and for the fake host of the control plane's tests.
  *
@@ -47,6 +48,7 @@ import {
   HostBuildLog,
   HostBuildLogQuery,
 } from './host-builds.ts'
+import { HostMounts, HostVmMounts, HostVmMountsApplied, HostVmMountsBody, HostVmMountsReport } from './host-disks.ts'
 import { HostMetrics } from './host-metrics.ts'
 import {
   HostCounts,
@@ -90,6 +92,8 @@ export const HostFailure = Type.Object({
     'port_closed',
     /** The limit of concurrent streams to this VM is reached; close some first. */
     'too_many_streams',
+    /** The host cannot mount disks (`disks` in its state). */
+    'disks_unavailable',
     'internal',
   ]),
   message: Type.String(),
@@ -114,6 +118,7 @@ export const HOST_FAILURE_STATUS = {
   identity_failed: 500,
   port_closed: 502,
   too_many_streams: 429,
+  disks_unavailable: 503,
   internal: 500,
 } as const satisfies Record<HostFailureCode, number>
 
@@ -157,6 +162,7 @@ export const HostState = Type.Object({
   mem_mib: Type.Integer({ description: 'Memory available for sandboxes.' }),
   cidr: Type.String({ description: 'Addresses that its sandboxes can get.' }),
   accel: Type.Enum(['kvm', 'tcg']),
+  disks: Type.Boolean({ description: 'Whether disks can be mounted in its VMs.' }),
   images: Type.Array(HostImage),
   vms: Type.Array(HostVm),
   builds: Type.Array(HostBuild, { description: 'The last attempt of every build that was not deleted.' }),
@@ -177,6 +183,8 @@ export const HostVmCreateBody = Type.Object({
   ssh_pubkeys: Type.Array(Type.String()),
   /** In force before the guest runs. */
   network: HostVmNetwork,
+  /** Ignored by a host that cannot mount disks. */
+  mounts: Type.Optional(HostVmMounts),
   limit_ms: Type.Integer({ minimum: 1, description: 'After this time the host gives up and undoes every step.' }),
 })
 export type HostVmCreateBody = Static<typeof HostVmCreateBody>
@@ -212,6 +220,8 @@ export const HostVmResumeBody = Type.Object({
   ssh_pubkeys: Type.Array(Type.String()),
   /** In force before the guest runs. */
   network: HostVmNetwork,
+  /** Ignored by a host that cannot mount disks. Without them the VM has none, whatever it had before. */
+  mounts: Type.Optional(HostVmMounts),
   limit_ms: Type.Integer({ minimum: 1 }),
 })
 export type HostVmResumeBody = Static<typeof HostVmResumeBody>
@@ -331,6 +341,10 @@ export const HOST_ROUTES = {
   getVmNetwork: { method: 'GET', path: '/v1/vms/:id/network', response: HostVmNetworkReport },
   /** Of every VM that ever ran: the revision in force and the byte counts. */
   listNetworks: { method: 'GET', path: '/v1/networks', response: HostNetworks },
+  /** Of a running VM (host-disks.ts). */
+  setVmMounts: { method: 'PUT', path: '/v1/vms/:id/mounts', body: HostVmMountsBody, response: HostVmMountsApplied },
+  getVmMounts: { method: 'GET', path: '/v1/vms/:id/mounts', response: HostVmMountsReport },
+  listMounts: { method: 'GET', path: '/v1/mounts', response: HostMounts },
   /** Of a running VM (host-vm-metrics.ts). */
   getVmMetrics: { method: 'GET', path: '/v1/vms/:id/metrics', response: HostVmMetrics },
   /** Of a VM in any state. */

@@ -7,6 +7,7 @@ export const SANDBOX_ID_PATTERN = `^sb-${ULID}$`
 export const SandboxId = Type.String({ pattern: SANDBOX_ID_PATTERN, description: '`sb-<ulid>`' })
 export const NetworkId = Type.String({ pattern: `^net-${ULID}$`, description: '`net-<ulid>`' })
 export const DiskId = Type.String({ pattern: `^disk_${ULID}$`, description: '`disk_<ulid>`' })
+export const MountId = Type.String({ pattern: `^mnt_${ULID}$`, description: '`mnt_<ulid>`' })
 export const TemplateId = Type.String({ pattern: `^tpl_${ULID}$`, description: '`tpl_<ulid>`' })
 export const UserId = Type.String({ pattern: '^usr_[0-9A-Za-z]+$', description: '`usr_<id>`' })
 export const ProcessId = Type.String({ pattern: '^proc_[0-9A-Za-z]+$', description: '`proc_<opaque>`' })
@@ -32,6 +33,7 @@ export const ID_PREFIX = {
   sandbox: 'sb-',
   network: 'net-',
   disk: 'disk_',
+  mount: 'mnt_',
   template: 'tpl_',
   user: 'usr_',
   apiKey: 'key_',

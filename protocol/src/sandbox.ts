@@ -1,6 +1,6 @@
 /** The sandbox: its statuses, the allowed transitions, and the bodies of its requests and responses. */
 import { type Static, Type } from 'typebox'
-import { DiskAttachBody } from './disk.ts'
+import { DISK_MOUNTS_MAX, DiskAttachBody } from './disk.ts'
 import { EgressRules, EgressWarnings } from './egress.ts'
 import { PageQuery } from './envelope.ts'
 import { Envs } from './envs.ts'
@@ -126,7 +126,7 @@ export const SandboxCreateBody = Type.Object({
       description: 'Private networks to join.',
     }),
   ),
-  disks: optionalNull(Type.Array(DiskAttachBody)),
+  disks: optionalNull(Type.Array(DiskAttachBody, { maxItems: DISK_MOUNTS_MAX })),
   egress: optionalNull(EgressRules),
   auto_pause_after_seconds: optionalNull(AutoPauseSeconds),
   auto_resume: optionalNull(AutoResume),

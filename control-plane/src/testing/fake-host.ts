@@ -136,6 +136,9 @@ export class FakeHost extends FakeVms {
       setVmNetwork: ({ params, body }) => this.putNetwork(params.id, body),
       getVmNetwork: ({ params }) => this.getNetwork(params.id),
       listNetworks: () => this.listNetworks(),
+      setVmMounts: ({ params, body }) => this.setMounts(params.id, body),
+      getVmMounts: ({ params }) => this.getMounts(params.id),
+      listMounts: () => this.listMounts(),
       getVmMetrics: ({ params }) => this.getVmMetrics(params.id),
       getVmSeries: ({ params }) => this.getVmSeries(params.id),
       collectSnapshots: () => ({ removed: 0, bytes: 0 }),
@@ -157,8 +160,8 @@ export class FakeHost extends FakeVms {
 
   async #getState(): Promise<HostState> {
     await this.hooks.state?.()
-    const { id, region, cidr, images, accel } = this
-    const state = { id, region, mem_mib: this.memMib, cidr, accel, images, vms: this.listVms() }
+    const { id, region, cidr, images, accel, disks } = this
+    const state = { id, region, mem_mib: this.memMib, cidr, accel, disks, images, vms: this.listVms() }
     return { ...state, builds: this.templateBuilds.list() }
   }
 

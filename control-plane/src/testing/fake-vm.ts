@@ -5,12 +5,14 @@ import type {
   HostVm,
   HostVmCreateBody,
   HostVmForkBody,
+  HostVmMountsBody,
   HostVmNetworkBody,
   HostVmResizeBody,
   HostVmResumeBody,
 } from '@warren/protocol'
 import type { FakeGuest } from './fake-guest.ts'
 import type { FakeMetrics } from './fake-metrics.ts'
+import type { FakeMounts, MountHooks } from './fake-mounts.ts'
 import type { FakeNetwork } from './fake-network.ts'
 
 export class FakeHostFailure extends Error {
@@ -25,6 +27,7 @@ export type FakeVm = Omit<HostVm, 'generation'> & {
   body: HostVmCreateBody
   guest: FakeGuest
   network: FakeNetwork
+  mounts: FakeMounts
   metrics: FakeMetrics
   /** False for a fork that was never resumed: it has counted nothing. */
   hasRun: boolean
@@ -40,7 +43,7 @@ export type FakeVm = Omit<HostVm, 'generation'> & {
 }
 
 type Awaitable = Promise<void> | void
-export type VmHooks = {
+export type VmHooks = MountHooks & {
   beforeCreate?: (body: HostVmCreateBody) => Awaitable
   /** The VM runs; the response is not sent yet. */
   afterCreate?: (body: HostVmCreateBody) => Awaitable
@@ -56,6 +59,9 @@ export type VmHooks = {
   /** The disk has grown; the response is not sent yet. */
   afterResize?: (id: string, body: HostVmResizeBody) => Awaitable
   beforeDelete?: (id: string) => Awaitable
+  beforeMounts?: (id: string, body: HostVmMountsBody) => Awaitable
+  /** The mounts are set; the response is not sent yet. */
+  afterMounts?: (id: string, body: HostVmMountsBody) => Awaitable
   beforeNetwork?: (id: string, body: HostVmNetworkBody) => Awaitable
   /** The VM is deleted; the response is not sent yet. */
   afterDelete?: (id: string) => Awaitable

@@ -13,12 +13,16 @@ import {
   type HostBaseBody,
   type HostBasePrepared,
   type HostImage,
+  type HostMounts,
   type HostNetworks,
   type HostVm,
   type HostVmCreateBody,
   type HostVmForkBody,
   type HostVmForked,
   type HostVmMetrics,
+  type HostVmMountsApplied,
+  type HostVmMountsBody,
+  type HostVmMountsReport,
   type HostVmNetworkApplied,
   type HostVmNetworkBody,
   type HostVmNetworkReport,
@@ -33,6 +37,7 @@ import {
 } from '@warren/protocol'
 import type { FakeGuest } from './fake-guest.ts'
 import { FakeMetrics } from './fake-metrics.ts'
+import { FakeMounts } from './fake-mounts.ts'
 import { FakeNetwork } from './fake-network.ts'
 import { endCommands, endGuest, FakeHostFailure, type FakeVm, type VmHooks } from './fake-vm.ts'
 
@@ -45,6 +50,8 @@ export class FakeVms {
   hooks: VmHooks = {}
   images: HostImage[]
   memMib: number
+  /** Whether disks can be mounted here. */
+  disks = true
   protected readonly folder: string
   /** The fences of deleted VMs: a create that arrives late must not bring them back. */
   readonly #tombstones = new Map<string, number>()
@@ -84,6 +91,7 @@ export class FakeVms {
       await unlessCancelled(this.hooks.beforeCreate?.(body))
       if (this.vms.get(body.id) !== vm) throw new FakeHostFailure('fence_lost', 'deleted during the create')
       vm.state = 'running'
+      if (this.disks) vm.mounts = new FakeMounts(vm.id, () => this.hooks, body.mounts)
       this.prepareBase(body)
       await unlessCancelled(this.hooks.afterCreate?.(body))
       return { spawn_ms: 12.5, how: 'clone' }
@@ -140,6 +148,7 @@ export class FakeVms {
       // The previous generation is retained until this one is proven.
       vm.generations = [...vm.generations.slice(-1), generation]
       vm.state = 'paused'
+      vm.mounts.forget()
       delete vm.signal
       endCommands(vm)
       await this.hooks.afterPause?.(id)
@@ -168,6 +177,7 @@ export class FakeVms {
         throw error
       }
       vm.network = new FakeNetwork(body.network, vm.network)
+      if (this.disks) vm.mounts = new FakeMounts(id, () => this.hooks, body.mounts)
       vm.hasRun = true
       vm.state = 'running'
       delete vm.reason
@@ -230,6 +240,26 @@ export class FakeVms {
     return this.getRunningVm(id).network.put(body.network)
   }
 
+  async setMounts(id: string, body: HostVmMountsBody): Promise<HostVmMountsApplied> {
+    await this.hooks.beforeMounts?.(id, body)
+    this.#get(id, body.fence)
+    const { mounts } = this.getRunningVm(id)
+    if (!this.disks && body.mounts.length > 0) {
+      throw new FakeHostFailure('disks_unavailable', 'this host cannot mount disks')
+    }
+    const applied = await mounts.set(body)
+    await this.hooks.afterMounts?.(id, body)
+    return applied
+  }
+
+  getMounts = (id: string): HostVmMountsReport => this.getRunningVm(id).mounts.report()
+
+  listMounts = (): HostMounts => ({
+    vms: [...this.vms.values()]
+      .filter(({ state }) => state === 'running')
+      .map(({ id, mounts }) => ({ id, ...mounts.report() })),
+  })
+
   getNetwork = (id: string): HostVmNetworkReport => this.getRunningVm(id).network.report()
 
   getVmMetrics = (id: string): HostVmMetrics => this.getRunningVm(id).metrics.measure()
@@ -260,6 +290,7 @@ export class FakeVms {
   killVm(id: string, reason: string): void {
     const vm = this.vms.get(id)!
     Object.assign(vm, { state: 'dead', reason })
+    vm.mounts.forget()
     endGuest(vm)
   }
 
@@ -282,6 +313,7 @@ export class FakeVms {
       vm.done.clear()
       delete vm.operation
       vm.network.known = false
+      vm.mounts.forget()
       if (vm.state === 'pausing') vm.state = 'running'
       if (vm.state === 'resuming') vm.state = vm.generations.length > 0 ? 'paused' : 'dead'
     }
@@ -368,8 +400,9 @@ export class FakeVms {
     }
     const { id, fence } = body
     const network = new FakeNetwork(body.network)
+    const mounts = new FakeMounts(id, () => this.hooks)
     const vm: FakeVm = {
-      ...{ id, fence, state, body, guest, network, hasRun: state === 'creating' },
+      ...{ id, fence, state, body, guest, network, mounts, hasRun: state === 'creating' },
       ...{ metrics: new FakeMetrics(), generations: [], damaged: new Set(), done: new Map() },
     }
     this.vms.set(id, vm)

@@ -14,6 +14,7 @@ const HOST: HostState = {
   mem_mib: 4096,
   cidr: '100.64.0.0/16',
   accel: 'tcg',
+  disks: false,
   images: [
     { name: 'debian:13', state: 'ready' },
     { name: 'devbox:1', state: 'building', progress: 'installing packages' },

@@ -1,12 +1,16 @@
 /** The sandboxes of this host and the operations on them. Each verb has its own file; entries.ts keeps them apart. */
 import type { Socket } from 'node:net'
 import type {
+  HostMounts,
   HostNetworks,
   HostVm,
   HostVmCreateBody,
   HostVmCreated,
   HostVmForkBody,
   HostVmForked,
+  HostVmMountsApplied,
+  HostVmMountsBody,
+  HostVmMountsReport,
   HostVmNetworkApplied,
   HostVmNetworkBody,
   HostVmNetworkReport,
@@ -143,6 +147,24 @@ export class Vms {
 
   async listNetworks(): Promise<HostNetworks> {
     return { vms: await listCounts(this.#deps, this.#entries.list()) }
+  }
+
+  /** This host cannot mount disks, so it accepts no mounts. */
+  setMounts(id: string, { fence, revision, mounts }: HostVmMountsBody): HostVmMountsApplied {
+    const entry = this.#entries.get(id)
+    checkFence(entry.record, fence)
+    getLive(entry)
+    if (mounts.length > 0) throw new HostError('disks_unavailable', 'this host cannot mount disks')
+    return { revision, mounts: [], removed: [] }
+  }
+
+  reportMounts(id: string): HostVmMountsReport {
+    getLive(this.#entries.get(id))
+    return { revision: 0, mounts: [] }
+  }
+
+  listMounts(): HostMounts {
+    return { vms: this.listRunning().map(({ id }) => ({ id, revision: 0, mounts: [] })) }
   }
 
   #measure<Response extends object>(operation: Parameters<typeof measureOperation>[1], work: () => Promise<Response>) {

@@ -9,6 +9,7 @@ import { after, before, suite, test } from 'node:test'
 import {
   HOST_NETWORK_DEFAULT,
   type HostBase,
+  type HostMount,
   type HostVmCreateBody,
   type HostVmNetwork,
   type HostVmResumeBody,
@@ -28,6 +29,10 @@ export type ContractHost = {
   killVm(id: string): Promise<void> | void
   /** How long a VM takes to start on a quiet machine. */
   vmStartMs?: number
+  /** A bucket that can be mounted, with credentials that its store accepts and others that it refuses. Absent if the host cannot mount disks. */
+  disk?: Pick<HostMount, 'endpoint' | 'region' | 'bucket' | 'use_path_style' | 'allow_loopback' | 'credentials'> & {
+    wrongCredentials: HostMount['credentials']
+  }
 }
 
 /** A clone takes a second on an idle machine, a base that must be booted first half a minute. */
