@@ -1,8 +1,11 @@
 /** The settings of the control plane. `npm run docs` lists them in docs/configuration.md. */
+
 import { decimal, flag, integer, list, readConfig, text, url } from '@warren/kit/config'
+import { checkAddressBlocks } from '@warren/kit/outbound/addresses'
 import {
   DATABASE_URL,
   DEFAULT_ROOTFS,
+  DISK_PRIVATE_CIDRS,
   EGRESS_PRIVATE_CIDRS,
   HOST_SOCKET,
   INGRESS_CA_DIR,
@@ -227,7 +230,9 @@ export const SETTINGS = {
     description: 'Requests per minute from one address to all sandboxes, per process. `0` turns the limit off.',
   }),
   ingressCaDir: INGRESS_CA_DIR,
+  diskPrivateCidrs: DISK_PRIVATE_CIDRS,
   webhookPrivateCidrs: list('WARREN_WEBHOOK_PRIVATE_CIDRS', {
+    check: checkAddressBlocks,
     defaultText: 'none; loopback for the local user of `./warren start`',
     description:
       'Private address blocks, separated by commas, to which webhooks may be sent, such as `10.20.0.0/16`. All other ' +

@@ -1,4 +1,5 @@
 /** Builds `Deps`: once in main.ts and once per test. There is no other dependency injection. */
+import { createOutboundGuard } from '@warren/kit/outbound/guard'
 import { createTokenStreams } from './access-tokens/end-revoked.ts'
 import { createAuditLog } from './audit/log.ts'
 import type { Deps } from './deps.ts'
@@ -6,7 +7,6 @@ import { createActivity } from './guest/activity.ts'
 import { createHosts } from './hosts/hosts.ts'
 import { createIngressAddress } from './ingress/address.ts'
 import { createLoaders } from './loaders.ts'
-import { createWebhookTargets } from './webhooks/targets.ts'
 
 type Given = Pick<Deps, 'config' | 'log' | 'database' | 'credentials' | 'metrics' | 'processId' | 'secrets'> & {
   now?: () => Date
@@ -23,7 +23,8 @@ export function createDeps(given: Given): Deps {
     activity: createActivity(),
     ingressAddress: createIngressAddress(config.ingressDomain),
     audit: createAuditLog(database, log),
-    webhookTargets: createWebhookTargets(config.webhookPrivateCidrs),
+    webhookTargets: createOutboundGuard(config.webhookPrivateCidrs),
+    diskTargets: createOutboundGuard(config.diskPrivateCidrs),
     now: given.now ?? (() => new Date()),
   }
 }

@@ -3,6 +3,7 @@
  * parts, so it never causes an import cycle. create-deps.ts builds the object.
  */
 import type { Log } from '@warren/kit/log'
+import type { OutboundGuard } from '@warren/kit/outbound/guard'
 import type { TokenStreams } from './access-tokens/end-revoked.ts'
 import type { AuditLog } from './audit/log.ts'
 import type { Config } from './config.ts'
@@ -14,7 +15,6 @@ import type { IngressAddress } from './ingress/address.ts'
 import type { Loaders } from './loaders.ts'
 import type { Metrics } from './observe/metrics.ts'
 import type { Secrets } from './secrets/secrets.ts'
-import type { WebhookTargets } from './webhooks/targets.ts'
 
 export type Deps = {
   config: Config
@@ -30,7 +30,9 @@ export type Deps = {
   ingressAddress: IngressAddress
   audit: AuditLog
   /** Decides to which hosts webhooks may be sent. */
-  webhookTargets: WebhookTargets
+  webhookTargets: OutboundGuard
+  /** Decides to which hosts disks may connect. */
+  diskTargets: OutboundGuard
   /** Encrypts what is stored in the database and must not be readable there. */
   secrets: Secrets
   /** Identifies this process among all that use the same database. */

@@ -1,5 +1,6 @@
 /** Settings that more than one program reads, declared once so that their defaults agree. */
 import { choice, flag, integer, linkLocalAddress, list, text, url } from './config.ts'
+import { checkAddressBlocks } from './outbound/addresses.ts'
 
 const PORT = { min: 0, max: 65_535 }
 
@@ -104,6 +105,15 @@ export const EGRESS_PRIVATE_CIDRS = list('WARREN_EGRESS_PRIVATE_CIDRS', {
   description:
     'Private address blocks and networks of this machine, separated by commas, that egress rules may open, such as ' +
     '`10.20.0.0/16`. All others stay closed.',
+})
+
+/** The control plane checks stores when they are registered; the signing proxy of a host connects to them. */
+export const DISK_PRIVATE_CIDRS = list('WARREN_DISK_PRIVATE_CIDRS', {
+  check: checkAddressBlocks,
+  defaultText: 'none; loopback for the local user of `./warren start`',
+  description:
+    'Private address blocks, separated by commas, in which the S3 stores of disks may be, such as `10.20.0.0/16`. All other ' +
+    'addresses that are not public are refused.',
 })
 
 export const REGION = choice('WARREN_REGION', {

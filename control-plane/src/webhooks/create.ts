@@ -14,10 +14,10 @@ import type { CallerUser } from '../http/caller.ts'
 import { webhookSecretPlace } from '../secrets/places.ts'
 import { checkCaps } from '../users/caps.ts'
 import { withLockedUser } from '../users/locked.ts'
+import { mayUseLoopback } from '../users/may-use-loopback.ts'
 import { WEBHOOK_CAPS } from './caps.ts'
-import { mayUseLoopback } from './local-receiver.ts'
 import { viewEndpoint } from './queries.ts'
-import { NOT_ALLOWED } from './targets.ts'
+import { NOT_ALLOWED } from './send.ts'
 
 /** Runs in the transaction that creates the endpoint. */
 type Commit = (tx: Tx, view: WebhookCreatedView) => Promise<void>

@@ -21,7 +21,7 @@ import { WEBHOOK_TIMEOUT_MS, webhookRetryDelayMs } from '@warren/protocol'
 import { listen } from '../db/listen.ts'
 import type { Deps } from '../deps.ts'
 import { webhookSecretPlace } from '../secrets/places.ts'
-import { mayUseLoopback } from './local-receiver.ts'
+import { mayUseLoopback } from '../users/may-use-loopback.ts'
 import { createSender } from './send.ts'
 import { createSlots, type Slots } from './slots.ts'
 import {

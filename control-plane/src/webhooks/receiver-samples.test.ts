@@ -4,14 +4,14 @@ import { spawn } from 'node:child_process'
 import { readFile } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { after, test } from 'node:test'
+import { createOutboundGuard } from '@warren/kit/outbound/guard'
 import { until } from '@warren/kit/testing/until'
 import { createSender } from './send.ts'
-import { createWebhookTargets } from './targets.ts'
 
 const page = await readFile(new URL('../../../docs/webhooks.md', import.meta.url), 'utf8')
 const sampleOf = (language: string): string => new RegExp(`\`\`\`${language}\n(.*?)\`\`\``, 's').exec(page)![1]!
 
-const sender = createSender(createWebhookTargets([]))
+const sender = createSender(createOutboundGuard([]))
 after(() => sender.close())
 
 async function findFreePort(): Promise<number> {

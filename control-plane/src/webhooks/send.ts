@@ -5,6 +5,8 @@
  */
 import http from 'node:http'
 import https from 'node:https'
+import { explainConnectionError } from '@warren/kit/outbound/explain-error'
+import { HostNotAllowed, hostnameOf, type OutboundGuard } from '@warren/kit/outbound/guard'
 import { VERSION } from '@warren/kit/version'
 import {
   WEBHOOK_DELIVERY_HEADER,
@@ -14,7 +16,9 @@ import {
   WEBHOOK_TIMESTAMP_HEADER,
 } from '@warren/protocol'
 import { signWebhook } from './sign.ts'
-import { hostnameOf, NOT_ALLOWED, TargetNotAllowed, type WebhookTargets } from './targets.ts'
+
+/** Names no address: what a private name resolves to is not for the user to learn. */
+export const NOT_ALLOWED = 'the host is or resolves to an address to which webhooks are not sent'
 
 /** A response of a receiver has no meaning beyond its status. */
 const BODY_MAX_BYTES = 16 * 1024
@@ -44,7 +48,7 @@ export type Sender = {
   close(): void
 }
 
-export function createSender(targets: WebhookTargets, timeoutMs = WEBHOOK_TIMEOUT_MS): Sender {
+export function createSender(targets: OutboundGuard, timeoutMs = WEBHOOK_TIMEOUT_MS): Sender {
   const open = new Set<http.ClientRequest>()
   let isAborted = false
   const agents = [false, true].map((allowLoopback) => createAgents(targets, allowLoopback))
@@ -105,7 +109,7 @@ export function createSender(targets: WebhookTargets, timeoutMs = WEBHOOK_TIMEOU
 }
 
 /** Separate for receivers that may be on loopback: a connection that one may use must not be found by another. */
-function createAgents(targets: WebhookTargets, allowLoopback: boolean) {
+function createAgents(targets: OutboundGuard, allowLoopback: boolean) {
   const lookup = targets.lookup(allowLoopback)
   const options = {
     keepAlive: true,
@@ -150,28 +154,5 @@ function explainStatus(status: number): string | undefined {
   return status >= 300 && status < 400 ? `HTTP ${status}: redirects are not followed` : `HTTP ${status}`
 }
 
-const ERROR_TEXTS: Record<string, string> = {
-  ECONNREFUSED: 'connection refused',
-  ECONNRESET: 'the receiver closed the connection',
-  ENOTFOUND: 'the host name was not found',
-  EAI_AGAIN: 'the host name could not be resolved',
-  EHOSTUNREACH: 'the host cannot be reached',
-  ENETUNREACH: 'the network cannot be reached',
-  ETIMEDOUT: 'the connection timed out',
-  CERT_HAS_EXPIRED: 'the certificate has expired',
-  DEPTH_ZERO_SELF_SIGNED_CERT: 'the certificate is self-signed',
-  SELF_SIGNED_CERT_IN_CHAIN: 'the certificate is signed by an unknown authority',
-  UNABLE_TO_VERIFY_LEAF_SIGNATURE: 'the certificate is signed by an unknown authority',
-  ERR_TLS_CERT_ALTNAME_INVALID: 'the certificate is for another host name',
-}
-
-/** Messages of the system contain addresses, which the user is not told. */
-function explainError(error: Error & { code?: string }): string {
-  if (error instanceof TargetNotAllowed) return error.message
-  const [first] = error instanceof AggregateError ? (error.errors as (Error & { code?: string })[]) : []
-  const code = error.code ?? first?.code ?? ''
-  return (
-    ERROR_TEXTS[code] ??
-    (code.startsWith('HPE_') ? 'the response is not HTTP' : `the request failed (${code || error.name})`)
-  )
-}
+const explainError = (error: Error): string =>
+  error instanceof HostNotAllowed ? NOT_ALLOWED : explainConnectionError(error, 'receiver')

@@ -1,14 +1,14 @@
 /**
- * To which addresses webhooks may be sent. Receivers are named by users, and this machine can reach more than they can: other
- * services on loopback, private networks, the metadata service of a cloud. So only public addresses are allowed, and those that
- * the operator has opened (WARREN_WEBHOOK_PRIVATE_CIDRS).
+ * To which addresses this machine may connect for a user. The user names the server, and this machine can reach more than the
+ * user can: other services on loopback, private networks, the metadata service of a cloud. So only public addresses are
+ * allowed, and those that the operator has opened.
  *
  * Public addresses of this machine count as loopback: no firewall in front of it would see a connection from itself.
  */
 import { BlockList, isIP, isIPv4 } from 'node:net'
 import { networkInterfaces } from 'node:os'
-import { addressBytes } from '@warren/kit/client-network'
 import { CLOSED_RANGES } from '@warren/protocol'
+import { addressBytes } from '../client-network.ts'
 
 /** Also not public by the registries of IANA (RFC 6890 and its successors). */
 const CLOSED_V4 = [...CLOSED_RANGES, '192.0.2.0/24', '192.88.99.0/24', '198.51.100.0/24', '203.0.113.0/24']
@@ -18,7 +18,7 @@ const CLOSED_V6 = ['2001::/23', '2001:db8::/32', '2002::/16', '3fff::/20']
 const LOOPBACK = ['127.0.0.0/8', '::1/128']
 
 export type AddressPolicy = {
-  /** `allowLoopback`: the receiver belongs to the local user of a single machine. */
+  /** `allowLoopback`: the server belongs to the local user of a single machine. */
   isAllowed(address: string, allowLoopback: boolean): boolean
 }
 
@@ -64,17 +64,27 @@ const listInterfaceAddresses = (): string[] =>
 function blockListOf(cidrs: readonly string[]): BlockList {
   const list = new BlockList()
   for (const cidr of cidrs) {
-    const [address = '', length] = cidr.split('/')
-    const version = isIP(address)
-    const bits = Number(length ?? (version === 4 ? 32 : 128))
-    if (version === 0 || !Number.isInteger(bits) || bits < 0 || bits > (version === 4 ? 32 : 128)) {
-      throw new Error(
-        `WARREN_WEBHOOK_PRIVATE_CIDRS must be a list of address blocks such as 10.20.0.0/16, not "${cidr}"`,
-      )
-    }
-    list.addSubnet(address, bits, version === 4 ? 'ipv4' : 'ipv6')
+    const block = parseBlock(cidr)
+    if (!block) throw new Error(`"${cidr}" is not an address block`)
+    list.addSubnet(...block)
   }
   return list
+}
+
+type Block = [address: string, bits: number, family: 'ipv4' | 'ipv6']
+
+function parseBlock(cidr: string): Block | undefined {
+  const [address = '', length] = cidr.split('/')
+  const version = isIP(address)
+  const max = version === 4 ? 32 : 128
+  const bits = length === undefined ? max : Number(/^\d{1,3}$/.exec(length)?.[0] ?? Number.NaN)
+  return version !== 0 && bits <= max ? [address, bits, version === 4 ? 'ipv4' : 'ipv6'] : undefined
+}
+
+/** For a setting: what is wrong with a list of address blocks. */
+export function checkAddressBlocks(cidrs: readonly string[]): string | undefined {
+  const wrong = cidrs.find((cidr) => !parseBlock(cidr))
+  return wrong === undefined ? undefined : `must be a list of address blocks such as 10.20.0.0/16, not "${wrong}"`
 }
 
 /** An IPv4 address inside an IPv6 address (mapped, or behind NAT64) counts as that IPv4 address. */

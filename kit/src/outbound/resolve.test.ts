@@ -5,7 +5,7 @@ import { mkdtemp, rm, stat, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
-import { scaleLimit } from '@warren/kit/testing/slowness'
+import { scaleLimit } from '../testing/slowness.ts'
 import { createResolve, type ResolvedAddress } from './resolve.ts'
 
 const [A, AAAA] = [1, 28]

@@ -1,6 +1,6 @@
 import type { Config } from '../config.ts'
-import type { PlanName } from '../users/plans.ts'
+import type { PlanName } from './plans.ts'
 
-/** On a single machine, its local user may receive webhooks on that machine, for example with `warren webhooks listen`. */
+/** On a single machine, its local user may name servers on that machine: receivers of webhooks, and stores of disks. */
 export const mayUseLoopback = (config: Pick<Config, 'localUser'>, plan: PlanName): boolean =>
   config.localUser && plan === 'local'

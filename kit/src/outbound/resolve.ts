@@ -1,9 +1,8 @@
 /**
- * Resolves host names of receivers: from /etc/hosts, otherwise by DNS.
+ * Resolves host names that users have chosen: from /etc/hosts, otherwise by DNS.
  *
  * Not with the system's `getaddrinfo`, which occupies one of the four threads of this process until the name server answers.
- * Users choose the names, so four names of a server that never answers would hold up every other lookup and all access to
- * files. These queries occupy no thread and have a time limit.
+ * Four names of a server that never answers would hold up every other lookup and all access to files. These queries occupy no thread and have a time limit.
  */
 import { Resolver } from 'node:dns/promises'
 import { readFile } from 'node:fs/promises'
@@ -14,7 +13,7 @@ export type Resolve = (host: string, done: (error: Error | null, addresses: Reso
 
 type Options = { hostsFile?: string /** Those of the system by default. */; servers?: string[]; timeoutMs?: number }
 
-/** The second attempt takes twice as long: together less than a delivery may take. */
+/** The second attempt takes twice as long: together less than the delivery of a webhook may take. */
 const TIMEOUT_MS = 2_000
 const TRIES = 2
 const LOOPBACK = ['127.0.0.1', '::1']
