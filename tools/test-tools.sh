@@ -1,6 +1,6 @@
 #!/bin/sh
 # Installs what only the tests need. Run by `npm test` as root; without root the tests that need these programs are
-# skipped, and `npm test` lists them.
+# skipped, and `npm test` lists them. Those that need an S3 server fail.
 set -eu
 cd "$(dirname "$0")/.."
 
@@ -8,6 +8,7 @@ quiet=no
 [ "${1-}" != --packages ] || list_only=yes
 . tools/packages.sh
 . tools/rust-programs.sh
+. tools/s3-servers.sh
 if [ "$(id -u)" != 0 ] && [ "${list_only-}" != yes ]; then exit 0; fi
 
 # Programs elsewhere, in a home directory for example, do not count: the tests do not see them.
@@ -54,6 +55,7 @@ unpack() {
 unpack docker-registry
 unpack prometheus
 unpack busybox-static busybox
+install_s3_servers
 
 PATH=$full_path
 build jail attack 'attacks that the tests of the jail try' --example attack

@@ -45,8 +45,8 @@ export function parseS3Endpoint(text: string): S3Endpoint {
  * path-style addressing, and one with a colon or an at sign to another host with virtual-host addressing.
  */
 export function checkBucketName(bucket: string): string | undefined {
-  if (!/^[A-Za-z0-9][A-Za-z0-9._-]{1,253}[A-Za-z0-9]$/.test(bucket)) {
-    return 'must have 3 to 255 letters, digits, dots, hyphens and underscores, and begin and end with a letter or digit'
+  if (!/^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$/.test(bucket)) {
+    return 'must have 2 to 255 letters, digits, dots, hyphens and underscores, and begin with a letter or digit'
   }
   return bucket.includes('..') ? 'must not have two dots in a row' : undefined
 }
@@ -76,7 +76,7 @@ export function renderS3Path({ basePath }: S3Bucket, key: string): string {
  */
 function canBeHostName(bucket: string, { hostname, isSecure }: S3Endpoint): boolean {
   if (isIP(hostname) !== 0) return false
-  return /^[a-z0-9.-]{3,63}$/.test(bucket) && !(isSecure && bucket.includes('.'))
+  return /^[a-z0-9.-]{2,63}(?<![.-])$/.test(bucket) && !(isSecure && bucket.includes('.'))
 }
 
 /** Clients leave out the port of the scheme, and the signature covers what is sent. */
