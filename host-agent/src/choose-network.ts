@@ -37,6 +37,7 @@ export async function chooseNetwork(config: Config, log: Log): Promise<{ network
         limits: {
           flows: config.sandboxFlows,
           newFlowsPerSecond: config.sandboxNewFlowsPerSecond,
+          packetsPerSecond: config.sandboxPacketsPerSecond,
           dnsPerSecond: config.sandboxDnsPerSecond,
         },
       })

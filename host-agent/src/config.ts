@@ -47,6 +47,14 @@ export const SETTINGS = {
     max: 100_000,
     description: 'New connections of one sandbox per second, UDP included, with five seconds of them at once.',
   }),
+  sandboxPacketsPerSecond: integer('WARREN_SANDBOX_PACKETS_PER_SECOND', {
+    default: 100_000,
+    min: 100,
+    max: 10_000_000,
+    description:
+      'Packets of one sandbox per second, with a tenth of a second of them at once. A large packet that the machine splits ' +
+      '(segmentation offload) counts once, unless it is split into small ones. Applies to sandboxes from their next resume on.',
+  }),
   sandboxDnsPerSecond: integer('WARREN_SANDBOX_DNS_PER_SECOND', {
     default: 100,
     min: 1,

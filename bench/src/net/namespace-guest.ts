@@ -7,6 +7,7 @@ import { until } from '@warren/kit/testing/until'
 import { GUEST_GATEWAY, netnsName, TAP } from '../../../host-agent/src/net/names.ts'
 import { renderSegmentTable } from '../../../host-agent/src/net/netd/nft/segment-table.ts'
 import { runLine } from '../../../host-agent/src/net/testing/host.ts'
+import { LIMITS } from '../../../host-agent/src/net/testing/test-network.ts'
 import { runCommandOrThrow } from '../../../host-agent/src/run-command.ts'
 
 export class NamespaceGuest {
@@ -26,7 +27,7 @@ export class NamespaceGuest {
     await runLine(`${inSlot} link add ${TAP} mtu ${mtu} type veth peer name eth0 mtu ${mtu} netns ${child.pid}`)
     // The segmentation rules were deleted with the tap.
     const nft = ['netns', 'exec', netnsName(instance, slot), 'nft', '-f', '-']
-    await runCommandOrThrow('ip', nft, { input: renderSegmentTable() })
+    await runCommandOrThrow('ip', nft, { input: renderSegmentTable(LIMITS.packetsPerSecond) })
     for (const line of [
       `${inSlot} addr add ${GUEST_GATEWAY}/30 dev ${TAP}`,
       `${inSlot} link set ${TAP} up`,

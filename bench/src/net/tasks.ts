@@ -63,7 +63,13 @@ export class Tasks {
     const address = { ip: '100.64.9.1', guestAddress: '100.64.9.1' }
     const claim = { slot, ...address, policy: DEFAULT_POLICY, usedBytes: 0, ingressBytes: 0, isPrepared: true }
     const setUp = await timed(async () => {
-      await netd.request('createSlot', { slot, mtu: host.mtu, tapOwnerUid: 0, policy: DEFAULT_POLICY })
+      await netd.request('createSlot', {
+        slot,
+        mtu: host.mtu,
+        tapOwnerUid: 0,
+        packetsPerSecond: 100_000,
+        policy: DEFAULT_POLICY,
+      })
       await netd.request('claimSlot', claim)
     })
     const removed = waitUntilRemoved(netnsPath(instance, slot))

@@ -4,7 +4,7 @@ import { after, before, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import type { HostBandwidth, HostVmNetwork } from '@warren/protocol'
 import { GUEST_MAC } from './names.ts'
-import { ether, ipv4, PROTOCOL, udp } from './testing/frames.ts'
+import { ether, ipv4, PROTOCOL, tcpData, udp, withSegmentSize } from './testing/frames.ts'
 import { PUBLIC_HOST, runLine, skipReason, UPLINK } from './testing/host.ts'
 import { type Sandbox, TestNetwork, withRules } from './testing/test-network.ts'
 
@@ -148,14 +148,10 @@ test('a large packet is metered as its segments, whatever segment size the guest
   await runLine(`ip link set ${UPLINK.name} gso_max_segs 1`)
   const sandbox = await testNet.addSandbox('100.64.2.5', metered(UNMETERED))
   const start = await readUplinkBytes()
-  const segment = Buffer.concat([
-    Buffer.from('138823280000000100000001501020000000' + '0000', 'hex'),
-    Buffer.alloc(20_000),
-  ])
   const frame = ether({
     to: sandbox.gatewayMac,
     from: GUEST_MAC,
-    body: ipv4({ from: sandbox.ip, to: PUBLIC_HOST, protocol: PROTOCOL.TCP, body: segment }),
+    body: ipv4({ from: sandbox.ip, to: PUBLIC_HOST, protocol: PROTOCOL.TCP, body: tcpData(20_000) }),
   })
   let expected = 0
 
@@ -168,14 +164,6 @@ test('a large packet is metered as its segments, whatever segment size the guest
   assert.equal((await usageOf(sandbox)).used_bytes, expected)
   await testNet.removeSandbox(sandbox)
 })
-
-/** Adds a virtio header: TCP over IPv4 with checksums to complete, to be split into segments with `dataBytes` each. */
-function withSegmentSize(frame: string, dataBytes: number): string {
-  const header = Buffer.alloc(10)
-  header.set([1, 1])
-  for (const [index, value] of [54, dataBytes, 34, 16].entries()) header.writeUInt16LE(value, 2 + 2 * index)
-  return header.toString('hex') + frame
-}
 
 /** Bytes of IP: the interface counts the Ethernet header of each packet as well. */
 async function readUplinkBytes(): Promise<{ in: number; out: number }> {

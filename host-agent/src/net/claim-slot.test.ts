@@ -43,7 +43,7 @@ for (const [what, network] of [
     const prepared = listSlotRuleset(instance, slot)
     await slots.release(slot)
 
-    const bare = { slot: 900, mtu: testNet.network.host.mtu, tapOwnerUid: 0 }
+    const bare = { slot: 900, mtu: testNet.network.host.mtu, tapOwnerUid: 0, packetsPerSecond: LIMITS.packetsPerSecond }
     await netd.request('createSlot', bare)
     const { used_bytes: usedBytes, ingress_bytes: ingressBytes } = network.bandwidth
     const { host, egressProxyPorts } = testNet.network
@@ -95,7 +95,12 @@ test('a slot that was created with an open policy forwards and counts nothing un
 
 test('claiming an address of another slot fails, and the slot can then be released', { skip: skipReason }, async () => {
   const { netd } = testNet.network
-  const slot = { mtu: testNet.network.host.mtu, tapOwnerUid: 0, policy: DEFAULT_POLICY }
+  const slot = {
+    mtu: testNet.network.host.mtu,
+    tapOwnerUid: 0,
+    packetsPerSecond: LIMITS.packetsPerSecond,
+    policy: DEFAULT_POLICY,
+  }
   const claim = { ip: IP, guestAddress: IP, policy: DEFAULT_POLICY, usedBytes: 0, ingressBytes: 0, isPrepared: true }
   for (const number of [900, 901]) await netd.request('createSlot', { ...slot, slot: number })
 

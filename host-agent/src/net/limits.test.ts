@@ -13,7 +13,7 @@ import { listFlows } from './testing/kernel-state.ts'
 import { API, CIDR, type Sandbox, TestNetwork } from './testing/test-network.ts'
 
 const HOST = '169.254.1.1'
-const LIMITS = { flows: 60, newFlowsPerSecond: 1_000, dnsPerSecond: 5 }
+const LIMITS = { flows: 60, newFlowsPerSecond: 1_000, packetsPerSecond: 100_000, dnsPerSecond: 5 }
 /** Five seconds of the rate. */
 const DNS_BURST = 25
 const FLOOD = 400
@@ -71,7 +71,7 @@ test('above its rate of DNS queries a sandbox waits for answers, gets no wrong o
 test('new connections of a sandbox are limited per second', { skip: skipReason }, async () => {
   // It would apply the settings of this network again.
   await testNet.network.guard.close()
-  const limits = { flows: 10_000, newFlowsPerSecond: 20, dnsPerSecond: 5 }
+  const limits = { flows: 10_000, newFlowsPerSecond: 20, packetsPerSecond: 100_000, dnsPerSecond: 5 }
   const settings = { cidr: CIDR, egressProxy: testNet.network.egressProxyPorts, api: API, limits }
   await testNet.network.netd.request('setUpHost', settings)
   const clara = await testNet.addSandbox('100.64.0.12')

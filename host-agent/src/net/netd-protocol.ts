@@ -12,13 +12,15 @@ export type ApiListener = {
 }
 
 /**
- * What one sandbox may use of what all of them share: the kernel's table of connections, and the resolver. A guest that sends
- * more loses packets, which its programs repeat; it gets no wrong answers.
+ * What one sandbox may use of what all of them share: the kernel's table of connections, its work on packets, and the
+ * resolver. A guest that sends more loses packets, which its programs repeat; it gets no wrong answers.
  */
 export type SandboxLimits = {
   /** Connections that the host tracks at the same time, UDP included. */
   flows: number
   newFlowsPerSecond: number
+  /** In a slot, from its creation on. */
+  packetsPerSecond: number
   dnsPerSecond: number
 }
 
@@ -52,6 +54,7 @@ export type SlotSettings = {
   slot: number
   mtu: number
   tapOwnerUid: number
+  packetsPerSecond: number
   /** The policy that the slot's sandbox will probably have. With or without one, nothing passes until the claim. */
   policy?: Policy
 }

@@ -19,7 +19,7 @@ import { listRuleset } from './testing/kernel-state.ts'
 import { MACHINE } from './testing/machine.ts'
 import { LIMITS } from './testing/test-network.ts'
 
-const SLOT = { mtu: 1400, tapOwnerUid: 1000 }
+const SLOT = { mtu: 1400, tapOwnerUid: 1000, packetsPerSecond: 100_000 }
 const NO_API = { port: 0, beyondLoopback: false }
 const EGRESS_PROXY_PORTS = { dns: 20_000, http: 20_001, tls: 20_002 }
 const STARTS_BESIDE_STOPS = 60

@@ -65,7 +65,8 @@ export async function openNetwork(log: Log, settings: NetworkSettings): Promise<
     const { egressProxy, host, egressProxyPorts } = await openEgressProxy(log, netd, instance, hostSettings, upstreams)
     openedProxy = egressProxy
     for (const warning of host.warnings) log.warn(warning)
-    const pool = new SlotPool({ netd, log }, { size: poolSize, mtu: host.mtu, tapOwnerUid })
+    const { packetsPerSecond } = settings.limits
+    const pool = new SlotPool({ netd, log }, { size: poolSize, mtu: host.mtu, tapOwnerUid, packetsPerSecond })
     const store = new SlotStore(stateDir)
     let { api } = settings
     const describeMachine = (found: MachineNetwork): Machine => ({

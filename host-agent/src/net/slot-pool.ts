@@ -7,9 +7,10 @@
 import type { Log } from '@warren/kit/log'
 import { SLOT_MAX } from './names.ts'
 import type { Netd } from './netd-client.ts'
+import type { SlotSettings } from './netd-protocol.ts'
 import type { Policy } from './policy.ts'
 
-export type SlotPoolSettings = { size: number; mtu: number; tapOwnerUid: number }
+export type SlotPoolSettings = { size: number } & Pick<SlotSettings, 'mtu' | 'tapOwnerUid' | 'packetsPerSecond'>
 
 /** After a slot could not be created. Callers that need one meanwhile get the error themselves. */
 const RETRY_MS = 1_000
@@ -113,10 +114,10 @@ export class SlotPool {
 
   async #create(): Promise<number> {
     const slot = this.#takeNumber()
-    const { mtu, tapOwnerUid } = this.#settings
+    const { size: _size, ...settings } = this.#settings
     const policy = this.expectedPolicy
     try {
-      await this.#netd.request('createSlot', { slot, mtu, tapOwnerUid, ...(policy && { policy }) })
+      await this.#netd.request('createSlot', { slot, ...settings, ...(policy && { policy }) })
       if (policy) this.#preparedPolicies.set(slot, policy)
       return slot
     } catch (error) {

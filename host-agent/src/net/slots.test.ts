@@ -10,7 +10,7 @@ test('a slot that is kept for an unknown sandbox stays as it was stored, and is 
   const stored = [1, 2].map((slot) => ({ slot, ip: `10.0.0.${slot}`, network: HOST_NETWORK_DEFAULT }))
   const netd = { request: async () => ({}) } as unknown as SlotsDeps['netd']
   const log = { warn: assert.fail }
-  const pool = new SlotPool({ netd, log }, { size: 0, mtu: 1500, tapOwnerUid: 0 })
+  const pool = new SlotPool({ netd, log }, { size: 0, mtu: 1500, tapOwnerUid: 0, packetsPerSecond: 100_000 })
   const egressProxy = { setPolicy: async () => {}, removeSandbox: async (ip: string) => void removed.push(ip) }
   const store = { list: async () => stored, write: async () => {}, delete: async (slot: number) => removed.push(slot) }
   const deps = { netd, egressProxy, store, pool, log } as unknown as SlotsDeps
@@ -36,7 +36,7 @@ test('counters that were just read are not read again, except those of a slot th
   }
   const netd = { request } as unknown as SlotsDeps['netd']
   const log = { warn: assert.fail }
-  const pool = new SlotPool({ netd, log }, { size: 0, mtu: 1500, tapOwnerUid: 0 })
+  const pool = new SlotPool({ netd, log }, { size: 0, mtu: 1500, tapOwnerUid: 0, packetsPerSecond: 100_000 })
   const egressProxy = { setPolicy: async () => {}, removeSandbox: async () => {} }
   const store = { list: async () => [], write: async () => {}, delete: async () => {} }
   const deps = { netd, egressProxy, store, pool, log } as unknown as SlotsDeps

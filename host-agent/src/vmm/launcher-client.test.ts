@@ -176,7 +176,7 @@ async function setUp(t: TestContext) {
     await netd.close()
     await rm(folder, { recursive: true })
   })
-  await netd.request('createSlot', { slot: 0, mtu: 1400, tapOwnerUid: 1000 })
+  await netd.request('createSlot', { slot: 0, mtu: 1400, tapOwnerUid: 1000, packetsPerSecond: 100_000 })
   const request = { slot: 0, uid: 0, gid: 0, env: {}, stderrPath: join(folder, 'err') }
   return { netd, launcher, instance, folder, request: request satisfies Partial<LaunchRequest> }
 }

@@ -79,7 +79,11 @@ export function createSlot(kernel: Kernel, settings: SlotSettings): void {
 }
 
 /** Runs inside the new namespace. */
-function setUpNamespace(kernel: Kernel, outer: string, { mtu, tapOwnerUid, policy }: SlotSettings): void {
+function setUpNamespace(
+  kernel: Kernel,
+  outer: string,
+  { mtu, tapOwnerUid, packetsPerSecond, policy }: SlotSettings,
+): void {
   disableIpv6('all')
   disableIpv6('default')
   writeFileSync('/proc/sys/net/ipv4/ip_forward', '1')
@@ -93,7 +97,7 @@ function setUpNamespace(kernel: Kernel, outer: string, { mtu, tapOwnerUid, polic
   const segment = { name: SEGMENT_VETH.entry, peerName: SEGMENT_VETH.exit, peerMac: SEGMENT_VETH.exitMac, mtu }
   routes.change(`create ${outer}`, createVeth(peer), createVeth(segment))
   disableSegmentationOffload(SEGMENT_VETH.entry)
-  nft.run(renderSegmentTable())
+  nft.run(renderSegmentTable(packetsPerSecond))
   // The guest's packets arrive on the exit of the pair, but the route back to it is the tap. The kernel must not take
   // them for spoofed; spoofed source addresses are dropped by the table.
   for (const name of ['all', SEGMENT_VETH.exit]) writeFileSync(`/proc/sys/net/ipv4/conf/${name}/rp_filter`, '0')

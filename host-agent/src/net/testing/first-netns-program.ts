@@ -11,7 +11,7 @@ import { moveToFreshHost, randomInstance, runLine } from './host.ts'
 await runLine('mount -t tmpfs none /run')
 await moveToFreshHost()
 const kernel = openKernel(randomInstance())
-createSlot(kernel, { slot: 0, mtu: 1400, tapOwnerUid: 0 })
+createSlot(kernel, { slot: 0, mtu: 1400, tapOwnerUid: 0, packetsPerSecond: 100_000 })
 await runLine('ip netns add other')
 const { freed } = await releaseSlot(kernel, 0)
 process.stdout.write(JSON.stringify({ freed, exists: existsSync(netnsPath(kernel.instance, 0)) }))

@@ -41,6 +41,18 @@ export function udp(fromPort: number, toPort: number, text: string | Buffer): Bu
   return Buffer.concat([header, Buffer.from(text)])
 }
 
+/** From port 5000 to port 9000, without a checksum. */
+export const tcpData = (bytes: number): Buffer =>
+  Buffer.concat([Buffer.from('1388232800000001000000015010200000000000', 'hex'), Buffer.alloc(bytes)])
+
+/** Adds a virtio header: TCP over IPv4 with checksums to complete, to be split into segments with `dataBytes` each. */
+export function withSegmentSize(frame: string, dataBytes: number): string {
+  const header = Buffer.alloc(10)
+  header.set([1, 1])
+  for (const [index, value] of [54, dataBytes, 34, 16].entries()) header.writeUInt16LE(value, 2 + 2 * index)
+  return header.toString('hex') + frame
+}
+
 /** A DNS query for the IPv4 address of a name. */
 export function renderQuery(name: string, id: number): Buffer {
   const header = Buffer.from([id >> 8, id & 255, 1, 0, 0, 1, 0, 0, 0, 0, 0, 0])

@@ -6,5 +6,6 @@ import { Netd } from '../netd-client.ts'
 
 const netd = new Netd(process.argv[2]!)
 await netd.request('listSlots')
-for (let slot = 0; slot < 50; slot++) void netd.request('createSlot', { slot, mtu: 1400, tapOwnerUid: 0 })
+for (let slot = 0; slot < 50; slot++)
+  void netd.request('createSlot', { slot, mtu: 1400, tapOwnerUid: 0, packetsPerSecond: 100_000 })
 process.send!(netd.pid)

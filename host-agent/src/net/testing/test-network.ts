@@ -14,7 +14,7 @@ import { Internet, moveToFreshHost, NAME_SERVER, randomInstance, runLine } from 
 export const CIDR = '100.64.0.0/16'
 export const API = { port: 8080, beyondLoopback: true }
 /** So high that tests about other things do not notice them. */
-export const LIMITS = { flows: 65_536, newFlowsPerSecond: 10_000, dnsPerSecond: 10_000 }
+export const LIMITS = { flows: 65_536, newFlowsPerSecond: 10_000, packetsPerSecond: 1_000_000, dnsPerSecond: 10_000 }
 
 export type Sandbox = { slot: number; ip: string; guest: Guest; gatewayMac: string }
 

@@ -82,7 +82,7 @@ async function setUp(t: TestContext) {
     await netd.close()
     await rm(folder, { recursive: true })
   })
-  await netd.request('createSlot', { slot: 0, mtu: 1400, tapOwnerUid: UID })
+  await netd.request('createSlot', { slot: 0, mtu: 1400, tapOwnerUid: UID, packetsPerSecond: 100_000 })
   const { folder: root } = await ensureJailRoot(path.join(folder, 'cache'), QEMU_BINARY)
   cpSync(ATTACK, path.join(root, IN_JAIL))
   cpSync(ATTACK, path.join(folder, 'attack'))
