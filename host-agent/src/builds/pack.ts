@@ -7,8 +7,8 @@
  *   3. The file system is checked, measured and made as small as it can be.
  *   4. The file is hashed, synced and renamed into the store; one rename gives it its name (images/image.ts).
  *
- * The content of the disk is hostile: it is never mounted on this machine, and the programs of step 3 run without privileges
- * and network (run-on-file.ts).
+ * The content of the disk is hostile: it is never mounted on this machine, and the programs of step 3 run in a jail
+ * (images/run-on-file.ts).
  */
 import path from 'node:path'
 import { crashPoint } from '@warren/kit/crash-point'
@@ -57,7 +57,7 @@ async function writeRoot(
   await deps.workers.run('flattenDisk', { image: base.files.image, files, out: file })
   build.signal?.throwIfAborted()
   build.progress('checking and shrinking the file system')
-  const usedBytes = await shrinkExt4(file, deps.uidOf(PACK_USER), build.signal)
+  const usedBytes = await shrinkExt4(deps, file, deps.uidOf(PACK_USER), build.signal)
   if (usedBytes > maxBytes) throw tooLarge(usedBytes, maxBytes)
   return { file, usedBytes }
 }

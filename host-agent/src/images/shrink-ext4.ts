@@ -3,7 +3,7 @@
  * file becomes the smallest disk of the image.
  */
 import { stat, truncate } from 'node:fs/promises'
-import { FILE, runOnFile } from './run-on-file.ts'
+import { FILE, runOnFile, type Tool, type ToolDeps } from './run-on-file.ts'
 
 const MIB = 1024 ** 2
 /** As in images that are built here (ext4.ts). */
@@ -12,9 +12,9 @@ const FREE_MIB = 64
 const E2FSCK_CORRECTED = 1
 
 /** Returns the size of its files and tables. */
-export async function shrinkExt4(file: string, uid: number, signal?: AbortSignal): Promise<number> {
-  const run = async (command: readonly [string, ...string[]], accepted = [0]): Promise<string> => {
-    const { exitCode, output } = await runOnFile(file, uid, command, signal)
+export async function shrinkExt4(deps: ToolDeps, file: string, uid: number, signal?: AbortSignal): Promise<number> {
+  const run = async (command: readonly [Tool, ...string[]], accepted = [0]): Promise<string> => {
+    const { exitCode, output } = await runOnFile(deps, file, uid, command, signal)
     if (accepted.includes(exitCode)) return output
     const tail = output.trim().split('\n').slice(-5).join('\n')
     throw new Error(`${command[0]} failed on the file system with exit code ${exitCode}: ${tail}`)

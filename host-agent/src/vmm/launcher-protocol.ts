@@ -8,8 +8,8 @@ export type LaunchFile = {
 }
 
 export type LaunchRequest = {
-  /** The slot whose tap the program gets as descriptor 3: `-netdev tap,id=n0,fd=3`. */
-  slot: number
+  /** The slot whose tap the program gets as descriptor 3: `-netdev tap,id=n0,fd=3`. A tool has none. */
+  slot?: number
   command: string
   args: readonly string[]
   uid: number
@@ -19,7 +19,7 @@ export type LaunchRequest = {
   /** The files that the output is appended to. Without `stdoutPath` stdout is discarded; stdin is empty. */
   stdoutPath?: string
   stderrPath: string
-  /** Further files that the program gets open, from descriptor 4 on. */
+  /** Further files that the program gets open, from descriptor 4 on, or from 3 on without a slot. */
   files?: readonly LaunchFile[]
   /**
    * The command is the jail, which starts another program and reports its pid on this descriptor (jail/src/main.rs). The

@@ -1,12 +1,13 @@
 /**
- * The root directory of jails: a folder in the cache with QEMU, the libraries it is linked with and its firmware, and
- * nothing else. All VMMs share it, read-only. It is a copy, because one mount shows it whole; a mount for each of the
- * sixty files would cost every VMM milliseconds.
+ * The root directories of jails: folders in the cache with a program, the libraries it is linked with, the files it loads by
+ * name, and nothing else. All VMMs share one, read-only. It is a copy, because one mount shows it whole; a mount for each
+ * of the sixty files would cost every VMM milliseconds.
  */
 import { createHash } from 'node:crypto'
 import { existsSync, globSync, realpathSync, statSync } from 'node:fs'
 import { chmod, copyFile, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
+import { findTool } from '../../doctor/find-tool.ts'
 import { moveIntoPlace } from '../../images/build.ts'
 import { runCommandOrThrow } from '../../run-command.ts'
 import { KVM_DEVICE } from '../kvm-access.ts'
@@ -20,28 +21,51 @@ const MODULES = '/usr/lib{,64}/{,*/}qemu/accel-tcg-x86_64.so'
 
 /** `qemu` is the absolute path of the program, which is the same inside. */
 export type JailRoot = { folder: string; qemu: string }
+/** The paths of the programs by name, which are the same inside. */
+export type ToolsRoot<Name extends string> = { folder: string; programs: Record<Name, string> }
 
 /** `binary` is a name on the PATH. */
 export async function ensureJailRoot(cacheDir: string, binary: string): Promise<JailRoot> {
   const qemu = findProgram(binary)
-  const files = await listFiles(qemu)
-  const folder = path.join(cacheDir, 'jail', keyOf(files))
-  if (!existsSync(folder)) await build(folder, files)
+  const firmware = FIRMWARE_FOLDERS.flatMap((folder) => FIRMWARE.map((name) => path.join(folder, name)))
+  const folder = await ensureRoot(cacheDir, {
+    programs: [qemu, ...globSync(MODULES)],
+    files: firmware.filter((file) => existsSync(file)),
+    folders: [WORK_IN_JAIL, SOCKETS_IN_JAIL],
+    emptyFiles: [KVM_DEVICE], // The device is mounted on it.
+  })
   return { folder, qemu }
 }
 
-function findProgram(name: string): string {
-  const folders = process.env.PATH?.split(':') ?? []
-  const program = folders.map((folder) => path.join(folder, name)).find((file) => existsSync(file))
-  if (program === undefined) throw new Error(`${name} is not on the PATH`)
-  return realpathSync(program)
+/** For tools that work on a descriptor, such as those of e2fsprogs. Nothing in it can be written. */
+export async function ensureToolsRoot<Name extends string>(
+  cacheDir: string,
+  names: readonly Name[],
+): Promise<ToolsRoot<Name>> {
+  const found = names.map((name) => [name, findProgram(name)] as const)
+  const folder = await ensureRoot(cacheDir, {
+    programs: found.map(([, program]) => program),
+    files: [],
+    folders: [],
+    emptyFiles: ['/etc/mtab'], // resize2fs refuses to work without a list of mounts.
+  })
+  return { folder, programs: Object.fromEntries(found) as Record<Name, string> }
 }
 
-async function listFiles(qemu: string): Promise<string[]> {
-  const programs = [qemu, ...globSync(MODULES)]
-  const libraries = await Promise.all(programs.map(listLibraries))
-  const firmware = FIRMWARE_FOLDERS.flatMap((folder) => FIRMWARE.map((name) => path.join(folder, name)))
-  return [...new Set([...programs, ...libraries.flat(), ...firmware.filter((file) => existsSync(file))])].sort()
+type Content = { programs: string[]; files: string[]; folders: string[]; emptyFiles: string[] }
+
+async function ensureRoot(cacheDir: string, content: Content): Promise<string> {
+  const libraries = await Promise.all(content.programs.map(listLibraries))
+  const files = [...new Set([...content.programs, ...libraries.flat(), ...content.files])].sort()
+  const folder = path.join(cacheDir, 'jail', keyOf(files))
+  if (!existsSync(folder)) await build(folder, files, content)
+  return folder
+}
+
+function findProgram(name: string): string {
+  const program = findTool({ env: process.env, isRoot: true }, name)
+  if (program === undefined) throw new Error(`${name} is not on the PATH`)
+  return realpathSync(program)
 }
 
 /** Lines are `name => path (address)`, and `path (address)` for the loader. */
@@ -61,16 +85,19 @@ function keyOf(files: readonly string[]): string {
 }
 
 /** It appears with one rename, whole and on disk. Another host agent may build it at the same time. */
-async function build(folder: string, files: readonly string[]): Promise<void> {
+async function build(folder: string, files: readonly string[], { folders, emptyFiles }: Content): Promise<void> {
   await mkdir(path.dirname(folder), { recursive: true })
   const building = await mkdtemp(`${folder}.`)
   try {
-    const folders = new Set(files.flatMap((file) => parentsOf(file)))
-    for (const name of ['/', '/proc', '/dev', WORK_IN_JAIL, SOCKETS_IN_JAIL, ...folders]) {
+    for (const name of ['/', '/proc', '/dev', ...folders, ...new Set([...files, ...emptyFiles].flatMap(parentsOf))]) {
       await mkdir(path.join(building, name), { recursive: true })
       await chmod(path.join(building, name), 0o755) // Whatever the umask is.
     }
-    await writeFile(path.join(building, KVM_DEVICE), '') // The device is mounted on it.
+    for (const file of emptyFiles) {
+      await chmod(path.join(building, path.dirname(file)), 0o711) // Nothing to list.
+      await writeFile(path.join(building, file), '')
+      await chmod(path.join(building, file), 0o444)
+    }
     for (const file of files) {
       await copyFile(file, path.join(building, file))
       await chmod(path.join(building, file), 0o555)

@@ -1,6 +1,6 @@
 /**
  * Starts a program that holds the descriptor of a slot's tap: the jail, which becomes QEMU. It outlives the launcher and
- * the host agent, in its own session.
+ * the host agent, in its own session. Tools that read hostile files are started in the same way, without a tap.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { once } from 'node:events'
@@ -62,10 +62,11 @@ function start({ instance, host }: LauncherContext, request: LaunchRequest): Chi
   }
   const append = (path: string): number => track(openSync(path, 'a', 0o600))
   try {
-    const tap = track(host.enter(netnsPath(instance, request.slot), () => attachTap(TAP)))
+    const { slot } = request
+    const tap = slot === undefined ? undefined : track(host.enter(netnsPath(instance, slot), () => attachTap(TAP)))
     const stdout = request.stdoutPath === undefined ? 'ignore' : append(request.stdoutPath)
     const stderr = append(request.stderrPath)
-    const stdio: (number | 'ignore' | 'pipe')[] = ['ignore', stdout, stderr, tap]
+    const stdio: (number | 'ignore' | 'pipe')[] = ['ignore', stdout, stderr, ...(tap === undefined ? [] : [tap])]
     const pass = (fd: number, source: number | 'pipe') => {
       while (stdio.length <= fd) stdio.push('ignore')
       stdio[fd] = source
