@@ -2,52 +2,79 @@
  * The host agent's client of the egress proxy (egress-proxy/main.ts). It stores every policy, so that a proxy that died is
  * replaced by one with the same policies. In between no process answers: sandboxes cannot resolve names or open proxied
  * connections, and nothing passes that a policy forbids.
+ *
+ * The proxy parses what guests send, so it is not trusted: one that sends what the protocol does not contain, answers what was not
+ * asked, or does not answer, is killed and replaced.
  */
 import type { ChildProcess } from 'node:child_process'
 import { join } from 'node:path'
+import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Log } from '@warren/kit/log'
-import { closeChild, describeExit, forkChild } from '../rpc/child-process.ts'
+import { GUEST_HOST } from '@warren/kit/shared-settings'
+import { Value } from 'typebox/value'
+import { closeChild, describeExit, hasExited, startChild } from '../rpc/child-process.ts'
+import { type JsonLines, openJsonLines } from '../rpc/json-lines.ts'
+import { logOutput } from '../rpc/log-output.ts'
 import { PendingCalls } from '../rpc/pending-calls.ts'
-import type { Method, Params, Result, RpcRequest } from '../rpc/protocol.ts'
-import type {
-  EgressProxyCalls,
-  EgressProxyCounts,
-  EgressProxyMessage,
-  EgressProxyReport,
-  EgressProxySettings,
+import { type Method, type Params, type Result, RpcReply, type RpcRequest } from '../rpc/protocol.ts'
+import {
+  CHANNEL_FD,
+  EGRESS_PROXY_RESULTS,
+  type EgressProxyCalls,
+  type EgressProxyCounts,
+  type EgressProxyReport,
+  type EgressProxySettings,
+  EgressProxyStart,
+  MESSAGE_MAX_BYTES,
 } from './egress-proxy-protocol.ts'
+import { HOST_ADDRESS } from './names.ts'
 import type { Policy } from './policy.ts'
 
 const PROGRAM = join(import.meta.dirname, 'egress-proxy/main.ts')
 const START_LIMIT_MS = 20_000
+/** Answers take milliseconds; a machine that swaps may take seconds. */
+const ANSWER_LIMIT_MS = 20_000
 /** Before a request is sent to the next process. */
 const RESEND_DELAY_MS = 5
 /** After a start that failed. */
 const RESTART_DELAY_MS = 500
 
+/** Nothing else of the host agent's environment, which may hold secrets. */
+const PROXY_ENV = { [GUEST_HOST.name]: HOST_ADDRESS }
+
 class ProxyDiedError extends Error {}
+
+/** Each process has its own calls, so that none can answer what another one was asked. */
+type Running = { child: ChildProcess; channel: JsonLines; pending: PendingCalls }
+/** `program` and `answerLimitMs` are for tests. */
+export type EgressProxyOptions = { program?: string; answerLimitMs?: number }
 
 export class EgressProxy {
   readonly #log: Pick<Log, 'warn'>
   readonly #settings: EgressProxySettings
+  readonly #options: Required<EgressProxyOptions>
   readonly #policies = new Map<string, Policy>()
-  readonly #pending = new PendingCalls()
-  #child: Promise<ChildProcess>
+  #running: Promise<Running>
   #pid: number | undefined
   #closed = false
 
   /** Settles when the sockets are open. When a port is taken, the error has the code EADDRINUSE. */
-  static async open(log: Pick<Log, 'warn'>, settings: EgressProxySettings): Promise<EgressProxy> {
-    const proxy = new EgressProxy(log, settings)
-    await proxy.#child
+  static async open(
+    log: Pick<Log, 'warn'>,
+    settings: EgressProxySettings,
+    options: EgressProxyOptions = {},
+  ): Promise<EgressProxy> {
+    const proxy = new EgressProxy(log, settings, options)
+    await proxy.#running
     return proxy
   }
 
-  private constructor(log: Pick<Log, 'warn'>, settings: EgressProxySettings) {
+  private constructor(log: Pick<Log, 'warn'>, settings: EgressProxySettings, options: EgressProxyOptions) {
     this.#log = log
     this.#settings = settings
-    this.#child = this.#start()
+    this.#options = { program: PROGRAM, answerLimitMs: ANSWER_LIMIT_MS, ...options }
+    this.#running = this.#start()
   }
 
   /** Undefined while the next process starts. */
@@ -77,8 +104,8 @@ export class EgressProxy {
 
   async close(): Promise<void> {
     this.#closed = true
-    const child = await this.#child.catch(() => undefined)
-    if (child !== undefined) await closeChild(child)
+    const running = await this.#running.catch(() => undefined)
+    if (running !== undefined) await closeChild(running.child, undefined, running.channel.end)
   }
 
   /** All requests are safe to repeat: one whose process died is sent to the next process. */
@@ -88,54 +115,75 @@ export class EgressProxy {
   ): Promise<Result<EgressProxyCalls, M>> {
     for (;;) {
       if (this.#closed) throw new Error(`failed to send ${method} to the egress proxy: it is closed`)
-      const child = await this.#child
+      const running = await this.#running
       try {
-        return (await this.#send(child, method, params)) as Result<EgressProxyCalls, M>
+        return (await this.#send(running, method, params)) as Result<EgressProxyCalls, M>
       } catch (error) {
         if (!(error instanceof ProxyDiedError)) throw error
-        // The exit event, which replaces `#child`, needs a turn of the event loop.
+        // The exit event, which replaces `#running`, needs a turn of the event loop.
         await sleep(RESEND_DELAY_MS)
       }
     }
   }
 
-  #send(child: ChildProcess, method: Method<EgressProxyCalls>, params: unknown[]): Promise<unknown> {
-    const { id, reply } = this.#pending.add()
-    const request: RpcRequest = { id, method, params }
-    // The process is dead and its exit was not reported yet.
-    child.send(request, (error) => error && this.#pending.reject(id, new ProxyDiedError('the egress proxy exited')))
-    return reply
+  async #send(running: Running, method: Method<EgressProxyCalls>, params: unknown[]): Promise<unknown> {
+    const { child, channel, pending } = running
+    // Its exit was reported already, and no reply will come.
+    if (hasExited(child)) throw new ProxyDiedError('the egress proxy exited')
+    const { id, reply } = pending.add()
+    const { answerLimitMs } = this.#options
+    const timer = setTimeout(
+      () => this.#kill(child, new Error(`${method} was not answered within ${answerLimitMs} ms`)),
+      answerLimitMs,
+    )
+    channel.send({ id, method, params } satisfies RpcRequest)
+    const result = await reply.finally(() => clearTimeout(timer))
+    if (Value.Check(EGRESS_PROXY_RESULTS[method], result)) return result
+    this.#kill(child, new Error(`the answer to ${method} does not match its schema`))
+    throw new ProxyDiedError('the egress proxy sent an invalid answer')
   }
 
-  async #start(): Promise<ChildProcess> {
-    const child = forkChild(PROGRAM, [JSON.stringify(this.#settings)])
+  async #start(): Promise<Running> {
+    const child = startChild(this.#options.program, [JSON.stringify(this.#settings)], { env: PROXY_ENV })
     const { promise: ready, resolve, reject } = Promise.withResolvers<void>()
     const timer = setTimeout(
       () => reject(new Error(`the egress proxy was not ready within ${START_LIMIT_MS} ms`)),
       START_LIMIT_MS,
     )
+    const pending = new PendingCalls()
+    let hasStarted = false
     let isReady = false
-    child.on('message', (message: EgressProxyMessage) => {
-      if ('ready' in message) resolve()
-      else if ('failed' in message) {
+    const channel = openJsonLines(child.stdio[CHANNEL_FD] as Duplex, {
+      maxBytes: MESSAGE_MAX_BYTES,
+      onMessage: (message) => {
+        if (hasExited(child)) return
+        if (hasStarted) return settleReply(pending, message)
+        if (!Value.Check(EgressProxyStart, message)) throw new Error('the first message does not match its schema')
+        hasStarted = true
+        if ('ready' in message) return resolve()
         const { code, message: reason } = message.failed
         reject(Object.assign(new Error(`the egress proxy failed to start: ${reason}`), { code }))
-      } else this.#pending.settle(message)
+      },
+      onViolation: (error) => this.#kill(child, error),
+      // Without its channel it is of no use. Usually it has exited.
+      onClose: () => void child.kill('SIGKILL'),
     })
-    child.once('error', reject)
+    logOutput('egress proxy', child.stderr!, this.#log) // startChild makes it a pipe.
+    child.on('error', reject)
     child.once('exit', (code, signal) => {
       const error = new ProxyDiedError(`the egress proxy died (${describeExit(code, signal)})`)
       reject(error)
-      this.#pending.rejectAll(error)
+      pending.rejectAll(error)
       if (isReady) this.#onDeath({ code, signal })
     })
     try {
       await ready
+      const running = { child, channel, pending }
       const policies = [...this.#policies].map(([ip, policy]) => ({ ip, policy }))
-      if (policies.length > 0) await this.#send(child, 'setPolicies', [policies])
+      if (policies.length > 0) await this.#send(running, 'setPolicies', [policies])
       isReady = true
       this.#pid = child.pid
-      return child
+      return running
     } catch (error) {
       child.kill('SIGKILL')
       throw error
@@ -144,16 +192,21 @@ export class EgressProxy {
     }
   }
 
+  #kill(child: ChildProcess, reason: Error): void {
+    this.#log.warn({ err: reason }, 'the egress proxy does not follow its protocol and is killed')
+    child.kill('SIGKILL')
+  }
+
   #onDeath(exit: { code: number | null; signal: NodeJS.Signals | null }): void {
     this.#pid = undefined
     if (this.#closed) return
     this.#log.warn(exit, 'the egress proxy died and is restarted')
-    this.#child = this.#restart()
+    this.#running = this.#restart()
     // Rejects only when closed in the meantime; a request that waits for it gets the error.
-    this.#child.catch(() => {})
+    this.#running.catch(() => {})
   }
 
-  async #restart(): Promise<ChildProcess> {
+  async #restart(): Promise<Running> {
     for (;;) {
       try {
         return await this.#start()
@@ -164,4 +217,10 @@ export class EgressProxy {
       }
     }
   }
+}
+
+/** An error that is thrown here is a violation of the protocol (json-lines.ts). */
+function settleReply(pending: PendingCalls, message: unknown): void {
+  if (!Value.Check(RpcReply, message)) throw new Error('a reply does not match its schema')
+  if (!pending.settle(message)) throw new Error(`reply ${message.id} is to no request`)
 }

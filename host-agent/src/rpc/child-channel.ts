@@ -1,11 +1,13 @@
 /** The child's end of the channel to the host agent, which forked it. */
 
-/**
- * The process ends when the channel closes, so it never outlives the host agent. It ignores signals from the terminal:
- * Ctrl-C is meant for the host agent, which closes the channel when it no longer needs the child.
- */
+/** The process ends when the channel closes, so it never outlives the host agent. */
 export function endWithParent(): void {
   process.on('disconnect', () => process.exit(0))
+  ignoreTerminalSignals()
+}
+
+/** Ctrl-C is meant for the host agent, which closes the channel when it no longer needs the child. */
+export function ignoreTerminalSignals(): void {
   for (const signal of ['SIGINT', 'SIGTERM', 'SIGHUP'] as const) process.on(signal, () => {})
 }
 

@@ -1,5 +1,5 @@
 /** Starting and closing a process that ends when its channel to the host agent closes (child-channel.ts). */
-import { type ChildProcess, fork } from 'node:child_process'
+import { type ChildProcess, fork, spawn } from 'node:child_process'
 
 const CLOSE_LIMIT_MS = 2_000
 
@@ -7,12 +7,27 @@ const CLOSE_LIMIT_MS = 2_000
 export const forkChild = (program: string, args: string[]): ChildProcess =>
   fork(program, args, { detached: true, stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
 
-/** Settles when the process has exited. One that does not exit in time is killed. */
-export async function closeChild(child: ChildProcess, limitMs = CLOSE_LIMIT_MS): Promise<void> {
-  if (child.exitCode !== null || child.signalCode !== null) return
+/**
+ * A process that is not trusted. It has a socket to this one (json-lines.ts) as the descriptor after stderr, which is a pipe, and
+ * nothing of the terminal.
+ */
+export const startChild = (program: string, args: string[], { env }: { env: Record<string, string> }): ChildProcess =>
+  spawn(process.execPath, [program, ...args], { detached: true, env, stdio: ['ignore', 'ignore', 'pipe', 'pipe'] })
+
+export const hasExited = (child: ChildProcess): boolean => child.exitCode !== null || child.signalCode !== null
+
+/** Settles when the process has exited. `close` closes its channel. One that does not exit in time is killed. */
+export async function closeChild(
+  child: ChildProcess,
+  limitMs = CLOSE_LIMIT_MS,
+  close = () => {
+    if (child.connected) child.disconnect()
+  },
+): Promise<void> {
+  if (hasExited(child)) return
   const { promise: exited, resolve } = Promise.withResolvers<void>()
   child.once('exit', () => resolve())
-  if (child.connected) child.disconnect()
+  close()
   const timer = setTimeout(() => child.kill('SIGKILL'), limitMs)
   await exited
   clearTimeout(timer)

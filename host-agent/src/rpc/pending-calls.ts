@@ -15,11 +15,12 @@ export class PendingCalls {
     return { id, reply: promise }
   }
 
-  /** A reply to a request that is not pending any more, such as one that timed out, is ignored. */
-  settle(reply: RpcReply): void {
+  /** A reply to a request that is not pending any more, such as one that timed out, has no effect. Returns whether it was. */
+  settle(reply: RpcReply): boolean {
     const call = this.#take(reply.id)
     if ('result' in reply) call?.resolve(reply.result)
     else call?.reject(Object.assign(new Error(reply.error.message), { code: reply.error.code }))
+    return call !== undefined
   }
 
   reject(id: number, error: Error): void {

@@ -1,15 +1,22 @@
 /**
  * The egress proxy: the process that answers the DNS queries of sandboxes and relays their connections to hosts that
- * rules name. `main.ts SETTINGS`, forked by the host agent (../egress-proxy-client.ts).
+ * rules name. `main.ts SETTINGS`, started by the host agent (../egress-proxy-client.ts).
  *
  * It is a separate process so that traffic does not slow the host agent, and because it parses what guests send: it uses
  * no FFI and gives up root once its sockets are open. A sandbox without a policy gets nothing. The process exits when the
  * host agent's channel closes.
  */
-import { endWithParent, sendToParent } from '../../rpc/child-channel.ts'
+import { Socket } from 'node:net'
+import { ignoreTerminalSignals } from '../../rpc/child-channel.ts'
+import { openJsonLines } from '../../rpc/json-lines.ts'
 import type { RpcRequest } from '../../rpc/protocol.ts'
 import { type Handlers, renderError, serveRequest } from '../../rpc/serve-request.ts'
-import type { EgressProxyCalls, EgressProxyMessage, EgressProxySettings } from '../egress-proxy-protocol.ts'
+import {
+  CHANNEL_FD,
+  type EgressProxyCalls,
+  type EgressProxyMessage,
+  type EgressProxySettings,
+} from '../egress-proxy-protocol.ts'
 import { countDnsQuery, getCounts } from './counts.ts'
 import { decideDnsAnswer } from './decide-dns-answer.ts'
 import type { Query } from './dns/message.ts'
@@ -23,13 +30,22 @@ const settings = JSON.parse(process.argv[2] ?? '') as EgressProxySettings
 const sandboxes = new Map<string, SandboxEgress>()
 const findSandbox = (ip: string): SandboxEgress | undefined => sandboxes.get(ip)
 
-endWithParent()
+ignoreTerminalSignals()
+const channel = openJsonLines(new Socket({ fd: CHANNEL_FD }), {
+  maxBytes: Number.POSITIVE_INFINITY,
+  onMessage: async (request) => send(await serveRequest(handlers(), request as RpcRequest)),
+  onViolation: () => process.exit(1),
+  onClose: () => process.exit(0),
+})
 try {
   await openSockets()
-  process.on('message', async (request: RpcRequest) => sendToParent(await serveRequest(handlers(), request)))
-  sendToParent({ ready: true } satisfies EgressProxyMessage)
+  send({ ready: true })
 } catch (error) {
-  sendToParent({ failed: renderError(error) } satisfies EgressProxyMessage)
+  send({ failed: renderError(error) })
+}
+
+function send(message: EgressProxyMessage): void {
+  channel.send(message)
 }
 
 async function openSockets(): Promise<void> {

@@ -1,6 +1,6 @@
 /** One sandbox in the egress proxy: its policy, its open connections, what it was refused and what it reached. */
 import type { EgressDecision, EgressFlow, EgressRefusal } from '@warren/protocol'
-import type { EgressProxyReport } from '../egress-proxy-protocol.ts'
+import { DECISIONS_MAX, type EgressProxyReport, FLOWS_MAX } from '../egress-proxy-protocol.ts'
 import { allowsName, type Policy } from '../policy.ts'
 import { countRefusal } from './counts.ts'
 
@@ -8,8 +8,6 @@ import { countRefusal } from './counts.ts'
 export type Connection = { name: string | undefined; port: number; close: () => void }
 export type Attempt = { via: 'dns' | 'tls' | 'http'; destination: string; protocol: 'tcp' | 'udp'; port?: number }
 
-const DECISIONS_MAX = 200
-const FLOWS_MAX = 1_000
 const FLOW_LIFETIME_MS = 24 * 60 * 60 * 1_000
 
 export class SandboxEgress {
