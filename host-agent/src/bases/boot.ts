@@ -35,7 +35,10 @@ export async function bootAndSave(deps: Deps, base: Base, build: Build): Promise
   const work = path.join(base.folder, 'work')
   const disk = path.join(work, diskFile(0))
   try {
-    const cgroups = build.isBackground ? await createBackgroundCgroup(deps, id, base.shape.mem_mib, build, undo) : []
+    undo.add('cgroup', () => deps.cgroups.remove(id))
+    const memoryBytes = (2 * base.shape.mem_mib + QEMU_OVERHEAD_MIB) * 1024 * 1024
+    const { procs: cgroups } = await deps.cgroups.create(id, { memoryBytes })
+    if (build.isBackground) await lowerPriority(deps, id, build, undo)
     const qmp = await boot(deps, base, { id, consoleFile, work, disk, cgroups }, undo, signal)
     undo.add('abort listener', qmp.closeOnAbort(deps.stopping))
     const exited = qmp.closed.then(() => {
@@ -66,16 +69,8 @@ export async function bootAndSave(deps: Deps, base: Base, build: Build): Promise
 
 type BootPlan = { id: string; consoleFile: string; work: string; disk: string; cgroups: string[] }
 
-/** With it the boot gets only the CPU time that sandboxes leave, until a request waits for it. */
-async function createBackgroundCgroup(
-  deps: Deps,
-  id: string,
-  memMib: number,
-  build: Build,
-  undo: Undo,
-): Promise<string[]> {
-  undo.add('cgroup', () => deps.cgroups.remove(id))
-  const { procs } = await deps.cgroups.create(id, { memoryBytes: (2 * memMib + QEMU_OVERHEAD_MIB) * 1024 * 1024 })
+/** The boot then gets only the CPU time that sandboxes leave, until a request waits for it. */
+async function lowerPriority(deps: Deps, id: string, build: Build, undo: Undo): Promise<void> {
   await deps.cgroups.setBackground(id, true)
   const bringForward = () =>
     void deps.cgroups
@@ -84,7 +79,6 @@ async function createBackgroundCgroup(
   build.onForeground = bringForward
   undo.add('switch to the foreground', () => delete build.onForeground)
   if (!build.isBackground) bringForward() // A request joined meanwhile.
-  return procs
 }
 
 async function boot(

@@ -1,11 +1,12 @@
 /**
- * One cgroup per VMM, all below `warren-<instance>`: limits its CPU and memory, and measures what it uses.
+ * One cgroup per VMM, all below `warren-<instance>`: limits its CPU and memory, measures what it uses, and tells whose
+ * processes are whose (vmm/strays.ts).
  *
  * A cgroup is created before its process starts and removed after the process has exited; `remove` waits for the last
  * process to be gone. Cgroups that a killed host agent left behind are in `list`.
  */
 import { readFileSync } from 'node:fs'
-import { mkdir, readdir, rmdir, writeFile } from 'node:fs/promises'
+import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { CgroupLayout } from './layout.ts'
@@ -22,6 +23,8 @@ export type Cgroups = {
   /** Does nothing if the cgroup does not exist. */
   remove: (id: string) => Promise<void>
   list: () => Promise<string[]>
+  /** The pids in a cgroup, also of a process that is only in one of several trees. None if it does not exist. */
+  listProcesses: (id: string) => Promise<number[]>
   /**
    * CPU time since the cgroup was created. Synchronous, because the kernel answers from memory: for a hundred cgroups in
    * ten seconds, the threads behind asynchronous reads would cost several times as much as the reads.
@@ -89,6 +92,12 @@ export async function openCgroups(layout: CgroupLayout, instance: string): Promi
       return [...new Set(found.flat().flatMap((entry) => (entry.isDirectory() ? entry.name : [])))].sort()
     },
 
+    async listProcesses(id) {
+      const files = foldersOf(id).map((folder) => join(folder, 'cgroup.procs'))
+      const found = await Promise.all(files.map((file) => readFile(file, 'utf8').catch(ignoreRemoved)))
+      return [...new Set(found.flatMap((text) => text.split('\n').filter(Boolean).map(Number)))]
+    },
+
     readCpuNs(id) {
       const read = (root: string, file: string) => readFileSync(join(root, parent, checkId(id), file), 'utf8')
       if (layout.version === 2) return parseCpuStat(read(layout.root, 'cpu.stat'))
@@ -125,6 +134,12 @@ export function parseCpuStat(text: string): number {
   const usage = /^usage_usec (\d+)$/m.exec(text)?.[1]
   if (usage === undefined) throw new Error('cpu.stat has no usage_usec')
   return Number(usage) * 1000
+}
+
+/** A cgroup that is being removed has no such device, one that was removed no such file. */
+function ignoreRemoved(error: NodeJS.ErrnoException): string {
+  if (error.code !== 'ENOENT' && error.code !== 'ENODEV') throw error
+  return ''
 }
 
 async function makeFolder(path: string): Promise<void> {

@@ -90,7 +90,7 @@ async function spawnQemu(deps: Deps, launch: Launch, socketFolder: string): Prom
   const { pid } = await deps.launcher.request('spawn', {
     slot: launch.slot,
     command: JAIL_BINARY,
-    // The name tells strays.ts whose process it is.
+    // The name is for operators: `ps` shows whose process it is.
     args: [...jail, jailRoot.qemu, ...args, '-name', `guest=${socketFolder.replaceAll(',', ',,')}`],
     env: {},
     uid: 0,

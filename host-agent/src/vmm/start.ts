@@ -36,7 +36,7 @@ export type VmmPlan = {
   /** Objects of the store, oldest first. */
   layers: string[]
   diskMib: number
-  /** See `Launch`. Only these VMMs get a cgroup. */
+  /** See `Launch`. */
   outlivesHostAgent: boolean
 }
 
@@ -66,7 +66,7 @@ async function runSteps(deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSign
   }
   const [cgroups] = await span('create cgroup and disk', () =>
     waitForAll([
-      plan.outlivesHostAgent ? createCgroup(deps, id, base.shape.mem_mib, undo) : [],
+      createCgroup(deps, id, base.shape.mem_mib, undo),
       createOverlay(path.join(work, diskFile(0)), { sizeMib: plan.diskMib, backing, owner: uid }),
     ]),
   )

@@ -41,6 +41,8 @@ async function start(t: TestContext, records: StoredVm[], generations: number[] 
   const errors: object[] = []
   const kept: number[] = []
   const stored = new Map<number, string>()
+  /** The pids in each cgroup. */
+  const processes = new Map<string, number[]>([['stray', []]])
   const slots = {
     taken: [] as number[],
     keep: (slot: number) => void kept.push(slot),
@@ -55,7 +57,11 @@ async function start(t: TestContext, records: StoredVm[], generations: number[] 
     config: { dataDir, runDir },
     machine: { binary: 'fake-qemu' },
     uidOf: (slot: number) => process.getuid!() - FAKE_QEMU_SLOT + slot,
-    cgroups: { list: async () => ['stray'], remove: async () => {} },
+    cgroups: {
+      list: async () => [...processes.keys()],
+      listProcesses: async (id: string) => processes.get(id) ?? [],
+      remove: async (id: string) => void processes.delete(id),
+    },
     log: { error: (details: object) => errors.push(details), warn: assert.fail },
     registry,
     snapshots,
@@ -70,10 +76,11 @@ async function start(t: TestContext, records: StoredVm[], generations: number[] 
     mkdirSync(path.dirname(recordFile), { recursive: true })
     writeFileSync(recordFile, text)
   }
-  /** A process that looks like the QEMU of a VMM: by its name and the path of its sockets. */
+  /** A process in the cgroup of a VMM. */
   const startQemu = async (id: string) => {
     const script = 'console.log("up"); setInterval(() => {}, 1000)'
-    const child = spawn(process.execPath, ['-e', script, `path=${runDir}/${id}/monitor`], { argv0: 'fake-qemu' })
+    const child = spawn(process.execPath, ['-e', script])
+    processes.set(id, [child.pid!]) // It was started: it exists.
     t.after(() => child.kill('SIGKILL'))
     mkdirSync(path.join(runDir, id))
     await once(child.stdout, 'data')

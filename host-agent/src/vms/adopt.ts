@@ -26,7 +26,7 @@ import { socketFolderOf, vmmFolderOf, vmmFoldersOf } from '../vmm/folders.ts'
 import { isAlive, type ProcessHandle } from '../vmm/process.ts'
 import { Qmp } from '../vmm/qmp.ts'
 import { releaseVmm, stopVmm } from '../vmm/release.ts'
-import { findQemus, removeStrays } from '../vmm/strays.ts'
+import { findVmmProcesses, removeStrays } from '../vmm/strays.ts'
 import { Vmm } from '../vmm/vmm.ts'
 import type { Entries, Entry } from './entries.ts'
 import { moveVm, nextRecord } from './move.ts'
@@ -173,8 +173,8 @@ async function findSpared(
   if (unresolved.length === 0) return []
   const known = new Set(entries.list().map(({ record }) => findVmmRecord(record)?.id))
   const addresses = new Set(entries.list().map(({ record }) => toStored(record)?.ip))
-  const qemus = await findQemus(deps)
-  const spared = qemus.flatMap(({ id, uid }) => {
+  const processes = await findVmmProcesses(deps)
+  const spared = processes.flatMap(({ id, uid }) => {
     if (known.has(id) || !VMM_ID.test(id) || !mayBeNamed(id, unresolved)) return []
     const slot = uid - deps.uidOf(0)
     const ip = deps.network.slots.findStoredAddress(slot)
