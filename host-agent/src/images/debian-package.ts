@@ -3,7 +3,9 @@ import { mkdir, readdir, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { runCommandOrThrow } from '../run-command.ts'
 import type { Build } from './build.ts'
+import { hashFile } from './hash.ts'
 import { type Mirror, renderSources } from './mirror.ts'
+import { checkPackageFiles, type PackageFile } from './package-files.ts'
 import { runInBuild } from './run-in-build.ts'
 
 export type Apt = { env: NodeJS.ProcessEnv; downloads: string }
@@ -30,15 +32,23 @@ export async function listDependencies(apt: Apt, name: string): Promise<string[]
   return [...stdout.matchAll(/^\s+Depends: (\S+)$/gm)].map((match) => match[1]!) // The group is required.
 }
 
-/** Returns the folder with the unpacked files. */
-export async function unpackPackage(build: Build, apt: Apt, name: string): Promise<string> {
+/** Returns the folder with the unpacked files, and the package file, whose SHA-256 is the one in the lists of the suite. */
+export async function unpackPackage(
+  build: Build,
+  apt: Apt,
+  name: string,
+): Promise<{ folder: string; package: PackageFile }> {
   const what = `downloading ${name}`
   await runInBuild(build, 'env', ['-C', apt.downloads, 'apt-get', 'download', name], { env: apt.env, what })
   const file = (await readdir(apt.downloads)).find((entry) => entry.startsWith(`${name}_`))
   if (file === undefined) throw new Error(`apt-get download ${name} left no file`)
+  const downloaded = path.join(apt.downloads, file)
+  const { stdout: available } = await runCommandOrThrow('apt-cache', ['show', name], { env: apt.env })
+  const sums = `${(await hashFile(downloaded, build.signal)).replace('sha256:', '')}  ${file}\n`
+  const [checked] = checkPackageFiles({ sums, available })
   const folder = path.join(build.folder, name)
-  await runInBuild(build, 'dpkg-deb', ['-x', path.join(apt.downloads, file), folder], { what: `unpacking ${name}` })
-  return folder
+  await runInBuild(build, 'dpkg-deb', ['-x', downloaded, folder], { what: `unpacking ${name}` })
+  return { folder, package: checked! } // One line of sums is one file.
 }
 
 function renderConfig(home: string, mirror: Mirror): string {

@@ -4,9 +4,12 @@ import path from 'node:path'
 import { runCommandOrThrow } from '../run-command.ts'
 import type { Build } from './build.ts'
 import { findMirror, type Mirror, renderSources } from './mirror.ts'
+import { type PackageFile, readPackageFiles, recordingOptions } from './package-files.ts'
 import { runInBuild } from './run-in-build.ts'
 import { TOOL_ENV } from './tools.ts'
 
+/** A root directory, and the package files it was made of. */
+export type MadeRoot = { root: string; packages: PackageFile[] }
 export type DebianRoot = { suite: string; packages: readonly string[] }
 
 const APT_OPTIONS = ['APT::Install-Recommends "false";', 'Acquire::Languages "none";']
@@ -20,13 +23,14 @@ const DPKG_OPTIONS = [
   'path-include=/usr/share/doc/*/copyright',
 ]
 
-export async function makeDebianRoot(build: Build, { suite, packages }: DebianRoot): Promise<string> {
+export async function makeDebianRoot(build: Build, { suite, packages }: DebianRoot): Promise<MadeRoot> {
   const mirror = await findMirror()
   const root = path.join(build.folder, 'root')
-  const args = mmdebstrapArgs(mirror, { suite, packages }, root)
+  const args = [...recordingOptions(build.folder), ...mmdebstrapArgs(mirror, { suite, packages }, root)]
   await runInBuild(build, 'mmdebstrap', args, { env: mirror.env, what: `installing Debian ${suite}` })
+  const files = await readPackageFiles(build.folder, root)
   await removeMachineIdentity(root)
-  return root
+  return { root, packages: files }
 }
 
 export function mmdebstrapArgs(mirror: Mirror, { suite, packages }: DebianRoot, root: string): string[] {

@@ -2,7 +2,7 @@
 import { chmod, lutimes, mkdir, readdir, rm, symlink, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import type { Build } from './build.ts'
-import { linkBusybox, makeDebianRoot } from './debian.ts'
+import { linkBusybox, type MadeRoot, makeDebianRoot } from './debian.ts'
 import { type NpmPackage, unpackNpmPackage } from './npm-package.ts'
 import { runInRoot, runPipInRoot } from './run-in-root.ts'
 
@@ -34,8 +34,8 @@ const BUN: NpmPackage = {
 const UV = 'uv==0.13.7 --hash=sha256:2c9bdc4a872b60a93c5f26c0791089ea11585a4f9d3b3c017d78eb8487505e25\n'
 const OPENSSL_HEADERS = 'include/node/openssl/archs'
 
-export async function makeDevbox(build: Build): Promise<string> {
-  const root = await makeDebianRoot(build, { suite: 'trixie', packages: PACKAGES })
+export async function makeDevbox(build: Build): Promise<MadeRoot> {
+  const { root, packages } = await makeDebianRoot(build, { suite: 'trixie', packages: PACKAGES })
   await linkBusybox(build, root)
   await addNode(build, path.join(root, 'usr/local'))
   await addBun(build, path.join(root, 'usr/local'))
@@ -47,7 +47,7 @@ export async function makeDevbox(build: Build): Promise<string> {
     path.join(root, 'etc/pip.conf'),
     '[global]\nbreak-system-packages = true\nroot-user-action = ignore\n',
   )
-  return root
+  return { root, packages }
 }
 
 async function addNode(build: Build, local: string): Promise<void> {

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
+import { inspectImage } from './inspect.ts'
 import { openImageStore } from './store.ts'
 import { IS_ROOT, inspectExt4, makeCache } from './testing.ts'
 
@@ -27,4 +28,7 @@ test('a kernel and debian:13 are built in an empty cache', { timeout: 600_000 },
   assert.match(await inspectExt4(image.path, 'stat /usr/bin/wget'), /dest: "\/usr\/bin\/busybox"/)
   assert.equal(await inspectExt4(image.path, 'cat /etc/resolv.conf'), '')
   assert.deepEqual(await opened.ensure('debian:13'), image)
+  const { packages } = await inspectImage(cache, image, kernel)
+  assert.ok(packages.length > 50 && packages.every(({ sha256 }) => /^[0-9a-f]{64}$/.test(sha256 ?? '')))
+  assert.match(kernel.package?.sha256 ?? '', /^[0-9a-f]{64}$/)
 })

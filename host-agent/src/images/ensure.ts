@@ -33,7 +33,7 @@ async function buildImage(
     requireRoot(`building ${name}`)
     requireTools('mmdebstrap', 'mke2fs', 'e2fsck', 'setpriv', 'unshare', ...recipe.tools)
     const startedAt = Date.now()
-    const root = await recipe.make(build)
-    return storeRoot(cache, build, { name, root, source: recipe.source, startedAt })
+    const made = await recipe.make(build)
+    return storeRoot(cache, build, { name, ...made, source: recipe.source, startedAt })
   })
 }

@@ -6,13 +6,19 @@ import { packExt4 } from './ext4.ts'
 import { hashFile } from './hash.ts'
 import { folderOf, type ImageCache, isImageName, MANIFEST_FILE, pathOf, ROOT_FILE } from './layout.ts'
 import { findDigest, linkName, withContentLock } from './names.ts'
+import type { PackageFile } from './package-files.ts'
 
 export type ImageManifest = {
   /** Where it came from, for display: a suite, a reference or a file. */
   source: string
   created_at: string
   build_ms: number
+  /** The package files it was built from. Absent for imports, templates, and images of earlier versions. */
+  packages?: PackageFile[]
 }
+
+/** What an image is made from. */
+type NewImage = { name: string; source: string; startedAt: number; packages?: PackageFile[] }
 
 export type Image = {
   name: string
@@ -54,18 +60,18 @@ async function readImage(cache: ImageCache, name: string, digest: string): Promi
 export async function storeRoot(
   cache: ImageCache,
   build: Build,
-  { name, root, source, startedAt }: { name: string; root: string; source: string; startedAt: number },
+  { root, ...image }: NewImage & { root: string },
 ): Promise<Image> {
   const packed = path.join(build.folder, 'packed')
   await packExt4(build, root, packed)
-  return storeRootFile(cache, build, { name, file: packed, source, startedAt })
+  return storeRootFile(cache, build, { ...image, file: packed })
 }
 
 /** The same for a root file system that is packed already. The file is in the folder of the build and is moved. */
 export async function storeRootFile(
   cache: ImageCache,
   build: Build,
-  { name, file: packed, source, startedAt }: { name: string; file: string; source: string; startedAt: number },
+  { file: packed, name, source, startedAt, packages }: NewImage & { file: string },
 ): Promise<Image> {
   const folder = path.join(build.folder, 'image')
   await mkdir(folder, { mode: 0o755 })
@@ -76,7 +82,10 @@ export async function storeRootFile(
   build.progress('computing the digest')
   const digest = await hashFile(file, build.signal)
   const now = Date.now()
-  const manifest: ImageManifest = { source, created_at: new Date(now).toISOString(), build_ms: now - startedAt }
+  const manifest: ImageManifest = {
+    ...{ source, created_at: new Date(now).toISOString(), build_ms: now - startedAt },
+    ...(packages && { packages }),
+  }
   await writeFile(path.join(folder, MANIFEST_FILE), JSON.stringify(manifest, null, 2))
   await withContentLock(cache, async () => {
     await moveIntoPlace(folder, pathOf(cache, 'roots', folderOf(digest)))

@@ -14,6 +14,7 @@ import { folderOf, type ImageCache, KERNEL_FILE, MANIFEST_FILE, pathOf } from '.
 import { findMirror } from './mirror.ts'
 import { BOOT_MODULES, findModules, LATER_MODULES, orderModules, readDependencies } from './modules.ts'
 import { findDigest, linkName, withContentLock } from './names.ts'
+import type { PackageFile } from './package-files.ts'
 import { requireTools, TOOL_ENV } from './tools.ts'
 
 export type Kernel = {
@@ -21,13 +22,15 @@ export type Kernel = {
   version: string
   vmlinuz: string
   digest: string
+  /** The package it is from. Absent for one that an earlier version has built. */
+  package?: PackageFile
   /** Paths of the modules to load at boot, each after its dependencies. */
   bootModules: string[]
   /** Paths of modules that may be loaded later. */
   laterModules: string[]
 }
 
-type KernelManifest = { version: string; boot_modules: string[]; later_modules: string[] }
+type KernelManifest = { version: string; package?: PackageFile; boot_modules: string[]; later_modules: string[] }
 
 const META_PACKAGE = 'linux-image-cloud-amd64'
 
@@ -81,6 +84,7 @@ async function readKernel(cache: ImageCache, digest: string): Promise<Kernel> {
     version: manifest.version,
     vmlinuz: path.join(folder, KERNEL_FILE),
     digest,
+    ...(manifest.package && { package: manifest.package }),
     bootModules: manifest.boot_modules.map(modulePath),
     laterModules: manifest.later_modules.map(modulePath),
   }
@@ -91,7 +95,7 @@ async function buildKernel(cache: ImageCache, build: Build, suite: string): Prom
   const apt = await openApt(build, await findMirror(), suite)
   const wanted = (await listDependencies(apt, META_PACKAGE)).find((dependency) => dependency.startsWith('linux-image-'))
   if (wanted === undefined) throw new Error(`${META_PACKAGE} of ${suite} depends on no kernel`)
-  const unpacked = await unpackPackage(build, apt, wanted)
+  const { folder: unpacked, package: file } = await unpackPackage(build, apt, wanted)
   const version = wanted.replace('linux-image-', '')
 
   const folder = path.join(build.folder, 'kernel')
@@ -112,7 +116,7 @@ async function buildKernel(cache: ImageCache, build: Build, suite: string): Prom
   const boot = await order(BOOT_MODULES)
   const later = (await order(LATER_MODULES)).filter((module) => !boot.includes(module))
 
-  const manifest: KernelManifest = { version, boot_modules: boot, later_modules: later }
+  const manifest: KernelManifest = { version, package: file, boot_modules: boot, later_modules: later }
   await writeFile(path.join(folder, MANIFEST_FILE), JSON.stringify(manifest, null, 2))
   const digest = await hashFolder(folder)
   await withContentLock(cache, async () => {

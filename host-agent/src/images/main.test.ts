@@ -4,11 +4,11 @@ import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import { buildOnce } from './build.ts'
 import { findImage } from './image.ts'
-import { type ImageCache, pathOf } from './layout.ts'
+import { type ImageCache, pathOf, ROOT_FILE } from './layout.ts'
 import { images } from './main.ts'
 import { tarFolder } from './oci-testing.ts'
 import { openImageStore } from './store.ts'
-import { openTemplateImages } from './template-images.ts'
+import { openTemplateImages, templateImagesFolder } from './template-images.ts'
 import { IS_ROOT, makeCache, makeFolder } from './testing.ts'
 
 async function warrenImages(cache: ImageCache, ...args: string[]) {
@@ -63,7 +63,11 @@ test('the packages of an image and the programs of the machine are shown, and pr
   const missing = await warrenImages(cache, 'inspect', 'other:1')
 
   assert.match(shown.out, /^image +tiny:1\ndigest +sha256:[0-9a-f]{64}\n/)
-  for (const line of [/^node +[\d.]+ +sha256:[0-9a-f]{64}$/m, /^postgresql +[\d.]+ +sha256:/m, /^tiny +1\.2-3 +all$/m])
+  for (const line of [
+    /^node +[\d.]+ +sha256:[0-9a-f]{64}$/m,
+    /^postgresql +[\d.]+ +sha256:/m,
+    /^tiny +1\.2-3 +all +-$/m,
+  ])
     assert.match(shown.out, line)
   assert.equal(bill.bomFormat, 'CycloneDX')
   assert.ok(bill.components.some((one: { purl?: string }) => one.purl === 'pkg:deb/linux/tiny@1.2-3?arch=all'))
@@ -89,6 +93,37 @@ test('images of templates are listed, and removed only with their template', asy
 
   assert.match(listed.out, /\ntpl:01ARZ3NDEKTSV4RRFFQ69G5FAV +ready +1 MB +1 MiB +sha256:/)
   assert.deepEqual([refused.exitCode, /delete the template instead/.test(refused.err)], [1, true])
+})
+
+test('to inspect an image changes nothing, also beside a host agent that builds', async (t) => {
+  if (!IS_ROOT) return t.skip('needs root: runs programs as another user')
+  const cache = await makeCache(t)
+  const name = 'tpl:01ARZ3NDEKTSV4RRFFQ69G5FAV'
+  const templates = await openTemplateImages(cache.cacheDir, cache.log)
+  const publish = (text: string) =>
+    templates.publish(
+      { name, source: 'test' },
+      async ({ folder }) => {
+        await writeFile(path.join(folder, 'disk'), text)
+        return path.join(folder, 'disk')
+      },
+      new AbortController().signal,
+    )
+  await publish('an image that has no name any more, and that a build may be about to name')
+  await publish('root')
+  // As those of a build that is under way, or was killed.
+  const stores = [cache, { ...cache, cacheDir: templateImagesFolder(cache.cacheDir) }]
+  for (const store of stores) await mkdir(pathOf(store, 'building', 'left'))
+  const listFiles = () => readdir(cache.cacheDir, { recursive: true }).then((files) => files.filter(isOfStore).sort())
+  const isOfStore = (file: string) => !file.startsWith('jail')
+  const before = await listFiles()
+
+  const inspected = await warrenImages(cache, 'inspect', name)
+
+  assert.equal(inspected.exitCode, 0, inspected.err)
+  assert.match(inspected.out, /^image +tpl:01ARZ3NDEKTSV4RRFFQ69G5FAV\n/)
+  assert.deepEqual(await listFiles(), before)
+  assert.equal(before.filter((file) => file.includes('roots/') && file.endsWith(ROOT_FILE)).length, 2)
 })
 
 test('an image is not removed while a process has it open or the host agent needs it', async (t) => {

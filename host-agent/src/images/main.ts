@@ -5,10 +5,13 @@ import { isTemplateImage } from '@warren/protocol'
 import type { Command } from 'commander'
 import { createCommand, oneLine, runCli, type Terminal } from '../cli.ts'
 import { readHostConfig } from '../config.ts'
+import { findImage } from './image.ts'
+import { inspectImage } from './inspect.ts'
+import { findCurrentKernel } from './kernel.ts'
 import { renderImages, renderInspection } from './render.ts'
 import { renderSbom } from './sbom.ts'
 import { type ImageStore, openImageStore, readCacheDir } from './store.ts'
-import { listTemplateImages, openTemplateImages } from './template-images.ts'
+import { findTemplateImage, listTemplateImages } from './template-images.ts'
 
 const HELP = `
 A sandbox keeps the image it started from when that image is built or imported again.
@@ -58,13 +61,12 @@ export function createImagesCommand(terminal: Terminal, signal?: AbortSignal): C
     .option('--sbom', 'print a bill of materials in CycloneDX JSON, the same on each machine with the same software')
     .description('show the packages of an image, and the versions and digests of what runs it on this machine')
     .action(async (name: string, { sbom }: { sbom?: boolean }) => {
-      const store = await openStore()
+      const cache = { cacheDir: readCacheDir(terminal.env), log }
       const { dataDir } = readHostConfig(terminal.env)
-      const image = isTemplateImage(name)
-        ? await (await openTemplateImages(dataDir, log)).find(name)
-        : await store.find(name)
+      // Nothing is opened: that would also remove what seems to be left over.
+      const image = await (isTemplateImage(name) ? findTemplateImage(dataDir, name) : findImage(cache, name))
       if (!image) throw new Error(`there is no image ${name}; see ${warrenCommand()} images list`)
-      const inspection = await store.inspect(image)
+      const inspection = await inspectImage(cache, image, await findCurrentKernel(cache))
       if (sbom) terminal.stdout.write(`${JSON.stringify(renderSbom(inspection), null, 2)}\n`)
       else print(inspection, renderInspection(inspection))
     })

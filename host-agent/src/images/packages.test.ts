@@ -51,7 +51,10 @@ test('a bill of materials names image, machine and packages by version and diges
     source: 'Debian trixie',
     created_at: '2026-01-01T00:00:00Z',
     distribution: { id: 'debian', version: '13' },
-    packages: [{ manager: 'deb', name: 'libstdc++6', version: '1:14.2', architecture: 'amd64' }],
+    packages: [
+      { manager: 'deb', name: 'libstdc++6', version: '1:14.2', architecture: 'amd64', sha256: 'b'.repeat(64) },
+      { manager: 'deb', name: 'tiny', version: '1', architecture: 'all' },
+    ],
     machine: [
       { name: 'guest-kernel', version: '6.1.0', digest },
       { name: 'qemu', version: '7.2.22' },
@@ -61,6 +64,7 @@ test('a bill of materials names image, machine and packages by version and diges
   assert.deepEqual([bill.bomFormat, bill.specVersion], ['CycloneDX', '1.5'])
   assert.deepEqual(bill.metadata.component.hashes, [{ alg: 'SHA-256', content: 'a'.repeat(64) }])
   const purl = 'pkg:deb/debian/libstdc%2B%2B6@1%3A14.2?arch=amd64&distro=debian-13'
+  const tiny = 'pkg:deb/debian/tiny@1?arch=all&distro=debian-13'
   assert.deepEqual(bill.components, [
     {
       type: 'operating-system',
@@ -70,7 +74,11 @@ test('a bill of materials names image, machine and packages by version and diges
       hashes: [{ alg: 'SHA-256', content: 'a'.repeat(64) }],
     },
     { type: 'application', 'bom-ref': 'machine:qemu', name: 'qemu', version: '7.2.22' },
-    { type: 'library', 'bom-ref': purl, name: 'libstdc++6', version: '1:14.2', purl },
+    {
+      ...{ type: 'library', 'bom-ref': purl, name: 'libstdc++6', version: '1:14.2', purl },
+      hashes: [{ alg: 'SHA-256', content: 'b'.repeat(64) }],
+    },
+    { type: 'library', 'bom-ref': tiny, name: 'tiny', version: '1', purl: tiny },
   ])
   assert.ok(!JSON.stringify(bill).includes('2026-01-01'))
 })

@@ -2,26 +2,22 @@
  * The packages in the root file system of an image, as its own package manager recorded them: dpkg or apk. They are read from
  * the file itself, so they are known for images of any age and origin. Programs that were installed otherwise are not listed.
  */
-import { spawn } from 'node:child_process'
-import { open } from 'node:fs/promises'
-import { text } from 'node:stream/consumers'
-import { TOOL_ENV as env, requireTools } from './tools.ts'
+import { readFromImage } from './read-from-image.ts'
+import { requireTools } from './tools.ts'
 
 export type Package = { manager: 'deb' | 'apk'; name: string; version: string; architecture: string }
 /** `id` and `version` of /etc/os-release, such as `debian` and `13`. */
 export type Distribution = { id: string; version: string }
 
-/** Without rights: every user may read the image, and its content is hostile. */
-const UID = 65_534
-const FILE = '/proc/self/fd/3'
-const TIMEOUT_MS = 60_000
-const BYTES_MAX = 64 * 1024 * 1024
-
-export async function readPackages(image: string): Promise<{ distribution: Distribution; packages: Package[] }> {
-  requireTools('debugfs', 'setpriv', 'unshare')
+/** `cacheDir`: see readFromImage. */
+export async function readPackages(
+  cacheDir: string,
+  image: string,
+): Promise<{ distribution: Distribution; packages: Package[] }> {
+  requireTools('debugfs')
   const [dpkg, apk, ...releases] = await Promise.all(
     ['/var/lib/dpkg/status', '/lib/apk/db/installed', '/etc/os-release', '/usr/lib/os-release'].map((file) =>
-      readFromImage(image, file),
+      readFromImage(cacheDir, image, file),
     ),
   )
   const packages = [...parseDpkgStatus(dpkg ?? ''), ...parseApkInstalled(apk ?? '')]
@@ -55,7 +51,7 @@ export function parseOsRelease(release: string): Distribution {
 }
 
 /** Stanzas are separated by empty lines. Lines that continue a field are skipped: no field that is read has any. */
-function readStanzas(text: string, field: RegExp): Map<string, string>[] {
+export function readStanzas(text: string, field: RegExp): Map<string, string>[] {
   return text.split(/\n\n+/).map((stanza) => {
     const fields = stanza.split('\n').flatMap((line) => {
       const match = field.exec(line)
@@ -63,33 +59,6 @@ function readStanzas(text: string, field: RegExp): Map<string, string>[] {
     })
     return new Map(fields)
   })
-}
-
-/**
- * Empty if the file does not exist. debugfs reads the file system without mounting it, as a user that owns nothing and has no
- * network.
- */
-async function readFromImage(image: string, file: string): Promise<string> {
-  const handle = await open(image, 'r')
-  try {
-    const user = [`--reuid=${UID}`, `--regid=${UID}`, '--clear-groups', '--no-new-privs', '--bounding-set=-all']
-    const confined = ['--net', '--ipc', '--', 'setpriv', ...user, '--inh-caps=-all', '--pdeathsig=KILL', '--']
-    const child = spawn('unshare', [...confined, 'debugfs', '-R', `cat ${file}`, FILE], {
-      cwd: '/',
-      env,
-      stdio: ['ignore', 'pipe', 'ignore', handle.fd],
-      timeout: TIMEOUT_MS,
-      killSignal: 'SIGKILL',
-    })
-    let bytes = 0
-    child.stdout!.on('data', (chunk: Buffer) => {
-      bytes += chunk.length
-      if (bytes > BYTES_MAX) child.kill('SIGKILL')
-    })
-    return await text(child.stdout!)
-  } finally {
-    await handle.close()
-  }
 }
 
 const compare = (one: string, other: string): number => (one < other ? -1 : one > other ? 1 : 0)

@@ -1,6 +1,6 @@
 /** The images that Warren can build, by name. */
 import type { Build } from './build.ts'
-import { linkBusybox, makeDebianRoot } from './debian.ts'
+import { linkBusybox, type MadeRoot, makeDebianRoot } from './debian.ts'
 import { makeDevbox } from './devbox.ts'
 import type { ToolName } from './tools.ts'
 
@@ -9,8 +9,7 @@ export type Recipe = {
   source: string
   /** Tools needed in addition to those of every image. */
   tools: readonly ToolName[]
-  /** Returns the root directory. */
-  make: (build: Build) => Promise<string>
+  make: (build: Build) => Promise<MadeRoot>
 }
 
 export const RECIPES: Readonly<Record<string, Recipe>> = {
@@ -23,8 +22,8 @@ export const RECIPES: Readonly<Record<string, Recipe>> = {
 }
 
 /** The default image. The first start waits for it, so it is minimal. */
-async function makeDebian13(build: Build): Promise<string> {
-  const root = await makeDebianRoot(build, { suite: 'trixie', packages: ['busybox', 'ca-certificates', 'curl'] })
-  await linkBusybox(build, root)
-  return root
+async function makeDebian13(build: Build): Promise<MadeRoot> {
+  const made = await makeDebianRoot(build, { suite: 'trixie', packages: ['busybox', 'ca-certificates', 'curl'] })
+  await linkBusybox(build, made.root)
+  return made
 }

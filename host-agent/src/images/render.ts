@@ -29,7 +29,7 @@ export function renderInspection({ name, digest, source, created_at, packages, m
     ['created', created_at],
   ])
   const programs = renderLines(machine.map((one) => [one.name, one.version, one.digest ?? '-']))
-  const list = renderLines(packages.map((one) => [one.name, one.version, one.architecture]))
+  const list = renderLines(packages.map((one) => [one.name, one.version, one.architecture, one.sha256 ?? '-']))
   const title =
     packages.length === 0 ? 'No packages of dpkg or apk are recorded in it.' : `${packages.length} packages:`
   return `${[...head, '', 'On this machine:', ...programs, '', title, ...list].join('\n')}\n`

@@ -2,8 +2,8 @@
  * A software bill of materials in CycloneDX 1.5 JSON. It has no time and no random number: two machines with the same image and
  * programs print the same text.
  */
-import type { Component, Inspection } from './inspect.ts'
-import type { Distribution, Package } from './packages.ts'
+import type { Component, InspectedPackage, Inspection } from './inspect.ts'
+import type { Distribution } from './packages.ts'
 
 export const renderSbom = ({ name, digest, source, distribution, packages, machine }: Inspection) => ({
   bomFormat: 'CycloneDX',
@@ -30,10 +30,11 @@ const renderComponent = ({ name, version, digest }: Component) => ({
   ...(digest === undefined ? {} : { hashes: hashesOf(digest) }),
 })
 
-function renderPackage({ manager, name, version, architecture }: Package, { id, version: release }: Distribution) {
+function renderPackage(one: InspectedPackage, { id, version: release }: Distribution) {
+  const { manager, name, version, architecture, sha256 } = one
   const distro = release === '' ? '' : `&distro=${encodeURIComponent(`${id}-${release}`)}`
   const purl = `pkg:${manager}/${id}/${encodeURIComponent(name)}@${encodeURIComponent(version)}?arch=${architecture}${distro}`
-  return { type: 'library', 'bom-ref': purl, name, version, purl }
+  return { type: 'library', 'bom-ref': purl, name, version, purl, ...(sha256 && { hashes: hashesOf(sha256) }) }
 }
 
 const hashesOf = (digest: string) => [{ alg: 'SHA-256', content: digest.replace(/^sha256:/, '') }]

@@ -4,8 +4,7 @@ import { ensureImage, rebuildImage } from './ensure.ts'
 import { findImage, type Image, type ImageManifest } from './image.ts'
 import { type ImportRequest, importImage } from './import.ts'
 import { ensureInitramfs, type Initramfs, sweepInitramfs } from './initramfs.ts'
-import { inspectImage } from './inspect.ts'
-import { ensureKernel, findCurrentKernel, type Kernel, rebuildKernel } from './kernel.ts'
+import { ensureKernel, type Kernel, rebuildKernel } from './kernel.ts'
 import { type ImageCache, readCacheDir } from './layout.ts'
 import { listImages } from './list.ts'
 import { type IsUsed, prune, removeImage } from './remove.ts'
@@ -32,7 +31,6 @@ export async function openImageStore(cache: ImageCache) {
       importImage(cache, request, { onProgress, signal }),
     find: (name: string) => findImage(cache, name),
     list: () => listImages(cache),
-    inspect: async (image: Image) => inspectImage(image, await findCurrentKernel(cache)),
     remove: (name: string, isUsed: IsUsed) => removeImage(cache, name, isUsed),
     prune: (isUsed: IsUsed) => prune(cache, isUsed),
   }

@@ -70,6 +70,10 @@ export async function listTemplateImages(dataDir: string): Promise<HostImage[]> 
   return existsSync(cacheDir) ? listImages({ cacheDir, log: { info: () => {}, warn: () => {} } }) : []
 }
 
+/** Changes nothing either. */
+export const findTemplateImage = (dataDir: string, name: string): Promise<Image | undefined> =>
+  findImage({ cacheDir: templateImagesFolder(dataDir), log: { info: () => {}, warn: () => {} } }, name)
+
 /** One store for both: the name of an image tells where it is. */
 export const withTemplateImages = (cached: ImageStore, templates: TemplateImages): ImageStore => ({
   ...cached,

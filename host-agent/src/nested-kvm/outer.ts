@@ -71,7 +71,7 @@ async function ensureKvmKernel(folder: string): Promise<{ vmlinuz: string; modul
   const apt = await openApt(build, await findMirror(), path.basename(folder))
   const wanted = (await listDependencies(apt, META_PACKAGE)).find((name) => name.startsWith('linux-image-'))
   if (wanted === undefined) throw new Error(`${META_PACKAGE} depends on no kernel`)
-  const unpacked = await unpackPackage(build, apt, wanted)
+  const { folder: unpacked } = await unpackPackage(build, apt, wanted)
   const result = path.join(building, 'result')
   await cp(path.join(unpacked, 'boot', wanted.replace('linux-image-', 'vmlinuz-')), path.join(result, 'vmlinuz'))
   const modules = await findModules(unpacked)
