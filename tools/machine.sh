@@ -35,3 +35,4 @@ install_packages
 
 build guest-agent guest-agent 'guest agent'
 build jail jail jail
+build read-only-ram libread_only_ram.so 'library for older versions of QEMU'

@@ -28,6 +28,7 @@ import { resizeRow } from './rows/resize.ts'
 import { listByStatusRow, listRow } from './rows/sandbox-list.ts'
 import { templateBuildRow, templateCreateRow, templateRebuildRow } from './rows/templates.ts'
 import { tunnelDownRow, tunnels100Row, tunnelTripRow, tunnelUpRow } from './rows/tunnels.ts'
+import { vmmMemoryRow } from './rows/vmm-memory.ts'
 import { webhooksRow } from './rows/webhooks.ts'
 
 export const ROWS: readonly Row[] = [
@@ -45,7 +46,7 @@ export const ROWS: readonly Row[] = [
     ingressRateRow,
   ],
   ...[gatewayVerifyRow, gatewayDeployRow, gatewayProxyRow],
-  ...[idleMemoryRow, uploadRowOf1G, uploadRowOf10G, metricsSamplingRow],
+  ...[idleMemoryRow, vmmMemoryRow, uploadRowOf1G, uploadRowOf10G, metricsSamplingRow],
   ...[pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeRow, resumeColdRow, forkRow, fork10Row, liveForkRow],
   resizeRow,
   ...[templateBuildRow, templateRebuildRow, templateCreateRow],

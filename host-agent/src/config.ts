@@ -68,7 +68,8 @@ export const SETTINGS = {
     min: 0,
     max: 100_000_000,
     defaultText: "the machine's memory less 2 GiB",
-    description: 'Memory in MiB that running sandboxes may reserve together.',
+    description:
+      'Memory in MiB that running sandboxes may reserve together. Each reserves the memory of its shape and that of its VMM.',
   }),
   poolMib: integer('WARREN_POOL_MIB', {
     default: -1,
@@ -158,7 +159,8 @@ export function readHostConfig(env: Record<string, string | undefined>) {
   const home = env.HOME || '/root'
   const cacheDir = config.cacheDir || path.join(env.XDG_CACHE_HOME || path.join(home, '.cache'), 'warren')
   const instance = instanceName(dataDir)
-  const memMib = config.memMib || Math.max(Math.floor(totalmem() / 1024 ** 2) - HOST_RESERVED_MIB, 512)
+  const unreservedMib = Math.floor(totalmem() / 1024 ** 2) - HOST_RESERVED_MIB
+  const memMib = config.memMib || Math.max(unreservedMib, 512)
   const tenthMib = Math.min(Math.floor(memMib / 10), 2048)
   return {
     ...config,
@@ -171,6 +173,8 @@ export function readHostConfig(env: Record<string, string | undefined>) {
     sharedBases:
       config.sharedBases === 'none' ? undefined : path.resolve(config.sharedBases || path.join(cacheDir, 'bases')),
     memMib,
+    /** The limit of all VMMs together, also those in the pool, on standby and of builds. */
+    vmmsMib: Math.max(unreservedMib, memMib),
     poolMib: config.poolMib >= 0 ? config.poolMib : tenthMib,
     standbyMib: config.standbyMib >= 0 ? config.standbyMib : tenthMib,
     prepareShapes: readShapes(config.prepareShapes),

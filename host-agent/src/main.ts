@@ -128,7 +128,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ acce
 
   const layout = await findCgroupLayout()
   if (!layout) throw new Error(`no cgroups with cpu and memory controllers are mounted; see ${warrenCommand()} doctor`)
-  const cgroups = await openCgroups(layout, config.instance)
+  const cgroups = await openCgroups(layout, config.instance, config.vmmsMib * 1024 * 1024)
   const launcher = new VmmLauncher(config.instance)
   launcher.on('died', (exit) => log.warn(exit, 'the VMM launcher died; the next request starts another one'))
   opened.cgroups = cgroups

@@ -51,6 +51,9 @@ fn start(options: &Options, report: &mut File) -> Result<(), Failure> {
         let joined = OpenOptions::new().write(true).open(cgroup).and_then(|mut file| file.write_all(b"0"));
         joined.step(&format!("join the cgroup {cgroup}"))?;
     }
+    if let Some(score) = options.oom_score {
+        std::fs::write("/proc/self/oom_score_adj", score.to_string()).step("set the score for the lack of memory")?;
+    }
     let namespaces = libc::CLONE_NEWNS
         | libc::CLONE_NEWPID
         | libc::CLONE_NEWNET

@@ -16,6 +16,8 @@ pub struct Options {
     pub limits: Vec<(Resource, u64)>,
     /// Files that a pid is written into to move the process.
     pub cgroups: Vec<String>,
+    /// When the machine runs out of memory, the kernel kills processes with a higher one first.
+    pub oom_score: Option<i32>,
     /// Descriptor of the report.
     pub report: libc::c_int,
     pub program: String,
@@ -47,7 +49,7 @@ pub enum Resource {
 const USAGE: &str =
     "usage: jail --root DIR --uid N --gid N --report FD [--groups N,N] [--read FROM TO] [--write FROM TO]
             [--device FROM TO] [--folder PATH FD] [--filter] [--dies-with-parent] [--cgroup FILE]
-            [--limit fsize|nofile|nproc N] -- PROGRAM [ARG …]";
+            [--oom-score N] [--limit fsize|nofile|nproc N] -- PROGRAM [ARG …]";
 
 impl Options {
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Options, String> {
@@ -63,6 +65,7 @@ impl Options {
             dies_with_parent: false,
             limits: Vec::new(),
             cgroups: Vec::new(),
+            oom_score: None,
             report: -1,
             program: String::new(),
             args: Vec::new(),
@@ -82,6 +85,7 @@ impl Options {
                 "--dies-with-parent" => options.dies_with_parent = true,
                 "--limit" => options.limits.push((resource(&value()?)?, number(&value()?)?)),
                 "--cgroup" => options.cgroups.push(value()?),
+                "--oom-score" => options.oom_score = Some(number(&value()?)?),
                 "--report" => options.report = number(&value()?)?,
                 "--" => {
                     options.program = value()?;
@@ -161,6 +165,7 @@ mod tests {
             ("--groups 0 --root /jail --uid 9 --gid 9 --report 3 -- /bin/true", "the group 0 cannot be given"),
             ("--groups 1,x --root /jail --uid 9 --gid 9 --report 3 -- /bin/true", "x is not a number"),
             ("--limit stack 1 --root /jail --uid 9 --gid 9 --report 3 -- /bin/true", "unknown limit stack"),
+            ("--oom-score high --root /jail --uid 9 --gid 9 --report 3 -- /bin/true", "high is not a number"),
             ("--bind /a /b", "unknown option --bind"),
             ("--read /a", "--read needs a value"),
         ] {

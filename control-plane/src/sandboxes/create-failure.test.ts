@@ -4,7 +4,7 @@ import { request } from 'node:http'
 import { test } from 'node:test'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
-import type { HostFailureCode } from '@warren/protocol'
+import { type HostFailureCode, vmmMemoryMib } from '@warren/protocol'
 import { watchHosts } from '../hosts/heartbeat.ts'
 import { listenOn, type TestUser } from '../testing/app.ts'
 import { FakeHostFailure } from '../testing/fake-host.ts'
@@ -91,7 +91,7 @@ test('when the host agent dies during a create, the create fails, and leftovers 
     .select('reserved_mib')
     .where('id', '=', failed.id)
     .executeTakeFirstOrThrow()
-  assert.equal(reserved_mib, 256)
+  assert.equal(reserved_mib, vmmMemoryMib({ vcpu: 1, mem_mib: 256 }, host.accel))
 
   await host.start()
   await reconcile.run(deps)

@@ -2,6 +2,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { passTime } from '@warren/kit/testing/pass-time'
 import { until } from '@warren/kit/testing/until'
+import { vmmMemoryMib } from '@warren/protocol'
 import { createHostedApp } from '../testing/with-host.ts'
 
 const { deps, host, user, create, send, assertNothingLeft } = await createHostedApp({ host: { cidr: '100.64.0.0/24' } })
@@ -30,12 +31,13 @@ test('of concurrent creates with the same name, one succeeds', async () => {
 
 test('concurrent creates never overcommit the memory of a host', async () => {
   const room = host.memMib
+  const eachMib = vmmMemoryMib({ vcpu: 1, mem_mib: 1024 }, host.accel)
   const { reserved_mib } = await deps.db.selectFrom('hosts').selectAll().executeTakeFirstOrThrow()
   await deps.db
     .updateTable('hosts')
-    .set({ mem_mib: reserved_mib + 3 * 1024 })
+    .set({ mem_mib: reserved_mib + 3 * eachMib })
     .execute()
-  host.memMib = reserved_mib + 3 * 1024
+  host.memMib = reserved_mib + 3 * eachMib
   const users = await Promise.all(Array.from({ length: 8 }, () => user()))
 
   const responses = await Promise.all(users.map((who) => create(who, { shape: 's-1vcpu-1gb' })))

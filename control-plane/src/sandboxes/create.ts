@@ -96,8 +96,7 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
     checkCredit(user, 'create')
     if (request.region !== deps.config.region) throw unavailable(`region ${request.region} is not configured`)
     const placement = await placeSandbox(tx, {
-      shape: request.shape.id,
-      memMib: request.shape.mem_mib,
+      shape: request.shape,
       image: request.source.image,
       imageHostId: request.source.template?.hostId,
       region: request.region,
@@ -138,7 +137,7 @@ const newRow = (
   status_audit_id: currentAuditId() ?? null,
   host_id: placement.hostId,
   ip: placement.ip,
-  reserved_mib: request.shape.mem_mib,
+  reserved_mib: placement.reservedMib,
   shape: request.shape.id,
   rootfs: request.rootfs,
   template_id: request.source.template?.id ?? null,

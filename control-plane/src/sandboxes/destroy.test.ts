@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { SANDBOX_STATUSES } from '@warren/protocol'
+import { SANDBOX_STATUSES, vmmMemoryMib } from '@warren/protocol'
 import { sql } from 'kysely'
 import { insertSandbox } from '../testing/sandboxes.ts'
 import { createHostedApp } from '../testing/with-host.ts'
@@ -108,7 +108,8 @@ test('a destroy waits for a dead host, and ends without it when the host is lost
   await sql`update hosts set seen_at = now() - make_interval(secs => ${LOST_AFTER_S + 1})`.execute(deps.db)
   await until(async () => (await statusOf(id)) === 'destroyed', 'the sandbox is destroyed', 15_000)
   const held = await deps.db.selectFrom('sandboxes').select('reserved_mib').where('id', '=', id).executeTakeFirst()
-  assert.equal(held?.reserved_mib, 256, 'the memory of a VM that may still run is not promised again')
+  const wanted = vmmMemoryMib({ vcpu: 1, mem_mib: 256 }, host.accel)
+  assert.equal(held?.reserved_mib, wanted, 'the memory of a VM that may still run is not promised again')
   await host.start()
 
   await until(() => !host.vms.has(id))

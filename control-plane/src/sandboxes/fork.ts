@@ -104,10 +104,12 @@ async function admit(deps: Deps, { id: sourceId, user_id }: SandboxRow, request:
     checkCredit(user, 'fork')
     if (lockedSource.host_id === null) throw noCapacity({ shape: lockedSource.shape, region: lockedSource.region })
     if (!deps.config.allowTcgTenants) await checkEmulation(tx, lockedSource.host_id)
-    const ips = await placeForks(tx, lockedSource, request.count, !request.startPaused)
+    const { ips, reservedMib } = await placeForks(tx, lockedSource, request.count, !request.startPaused)
     const children: SandboxRow[] = []
     for (const ip of ips) {
-      const row = newRow(deps, lockedSource, request, await chooseName(tx, user_id, undefined), ip, user.plan)
+      const row = newRow(deps, lockedSource, request, {
+        ...{ name: await chooseName(tx, user_id, undefined), ip, reservedMib, plan: user.plan },
+      })
       children.push(await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow())
     }
     const ids = children.map((child) => child.id)
@@ -132,9 +134,7 @@ const newRow = (
   deps: Deps,
   source: SandboxRow,
   request: ForkRequest,
-  name: string,
-  ip: string,
-  plan: PlanName,
+  { name, ip, reservedMib, plan }: { name: string; ip: string; reservedMib: number; plan: PlanName },
 ): NewSandboxRow => ({
   id: newId('sandbox'),
   user_id: source.user_id,
@@ -144,7 +144,7 @@ const newRow = (
   status_audit_id: currentAuditId() ?? null,
   host_id: source.host_id,
   ip,
-  reserved_mib: request.startPaused ? 0 : source.mem_mib,
+  reserved_mib: reservedMib,
   shape: source.shape,
   rootfs: source.rootfs,
   template_id: source.template_id,

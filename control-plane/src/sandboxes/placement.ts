@@ -6,11 +6,17 @@ import type { HostRow, SandboxRow } from '../db/schema.ts'
 import { allocateAddress } from './addresses.ts'
 import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
 import { emulationRefused, SEPARATES_TENANTS } from './emulation.ts'
-import { lockActiveHost, reserveOnHost, unreserveOnHost } from './reservations.ts'
+import {
+  lockActiveHost,
+  type ReservedShape,
+  reservedMib,
+  reservedSql,
+  reserveOnHost,
+  unreserveOnHost,
+} from './reservations.ts'
 
 export type PlacementRequest = {
-  shape: string
-  memMib: number
+  shape: ReservedShape & { id: string }
   image: string
   /** The only host that has the image, if it is that of a template. Its row may not list the image yet. */
   imageHostId?: string | undefined
@@ -20,16 +26,19 @@ export type PlacementRequest = {
   /** Hosts that emulate guests are used although there are several users (emulation.ts). */
   allowTcgTenants: boolean
 }
-export type Placement = { hostId: string; ip: string }
+export type Placement = { hostId: string; ip: string; reservedMib: number }
+
+/** `reservedMib`: of each child, 0 if it does not start. */
+export type PlacedForks = { ips: string[]; reservedMib: number }
 
 export async function placeSandbox(tx: Tx, request: PlacementRequest): Promise<Placement> {
   const candidates = await listCandidates(tx, request)
   for (const { id } of candidates) {
-    const host = await reserveOnHost(tx, id, request.memMib)
+    const host = await reserveOnHost(tx, id, request.shape)
     const ip = host && (await allocateAddress(tx, host))
-    if (host && ip !== undefined) return { hostId: host.id, ip }
+    if (host && ip !== undefined) return { hostId: host.id, ip, reservedMib: reservedMib(host, request.shape) }
     // The host has memory but no free address. Another host may have both.
-    if (host) await unreserveOnHost(tx, host.id, request.memMib)
+    if (host) await unreserveOnHost(tx, host, request.shape)
   }
   throw await explainNoPlacement(tx, request)
 }
@@ -38,18 +47,18 @@ export async function placeSandbox(tx: Tx, request: PlacementRequest): Promise<P
  * Allocates `count` addresses on the host of the source, because its snapshot is there, and reserves memory for the
  * children that start at once. Either all children are placed or none.
  */
-export async function placeForks(tx: Tx, source: SandboxRow, count: number, start: boolean): Promise<string[]> {
-  const ips: string[] = []
+export async function placeForks(tx: Tx, source: SandboxRow, count: number, start: boolean): Promise<PlacedForks> {
+  const placed: PlacedForks = { ips: [], reservedMib: 0 }
   for (let child = 0; child < count; child++) {
-    const host = start
-      ? await reserveOnHost(tx, source.host_id!, source.mem_mib)
-      : await lockActiveHost(tx, source.host_id!)
+    const host = start ? await reserveOnHost(tx, source.host_id!, source) : await lockActiveHost(tx, source.host_id!)
     const ip = host && (await allocateAddress(tx, host))
     // The children's rows are inserted later, so a search that wraps around the block finds the same address again.
-    if (ip === undefined || ips.includes(ip)) throw noCapacity({ shape: source.shape, region: source.region })
-    ips.push(ip)
+    if (!host || ip === undefined || placed.ips.includes(ip))
+      throw noCapacity({ shape: source.shape, region: source.region })
+    placed.ips.push(ip)
+    if (start) placed.reservedMib = reservedMib(host, source)
   }
-  return ips
+  return placed
 }
 
 /** The host with the most free memory first. This spreads sandboxes, so the loss of one host affects the fewest. */
@@ -60,7 +69,7 @@ async function listCandidates(tx: Tx, request: PlacementRequest): Promise<Pick<H
     .where('status', '=', 'active')
     .where('region', '=', request.region)
     .where(hasImage(request))
-    .where(sql<boolean>`mem_mib - reserved_mib >= ${request.memMib}`)
+    .where(sql<boolean>`mem_mib - reserved_mib >= ${reservedSql(request.shape)}`)
     .$if(!request.allowTcgTenants, (query) => query.where(SEPARATES_TENANTS))
     .$if(request.hostId !== undefined, (query) => query.where('id', '=', request.hostId!))
     .orderBy(sql`mem_mib - reserved_mib`, 'desc')
@@ -88,7 +97,7 @@ async function explainNoPlacement(tx: Tx, request: PlacementRequest): Promise<Er
     hosts.length === 0 ||
     hosts.some((host) => host.rootfses.includes(request.image))
   )
-    return noCapacity(request)
+    return noCapacity({ ...request, shape: request.shape.id })
   const images = hosts.flatMap((host) => host.images.filter((image) => image.name === request.image))
   const building = images.some((image) => image.state === 'building')
   return unavailable(`rootfs ${request.image} is ${building ? 'still being built' : 'not available on any host'}`, {

@@ -6,6 +6,7 @@
  *   an ended sandbox that still holds memory          → released once the host no longer lists its VM
  *   a disk that has another size than its row         → grown to the larger one (resize.ts)
  *   an operation without a job                        → gets one (missing-jobs.ts)
+ *   a reservation of another size than its VMM        → recomputed (recompute-reservations.ts)
  *   a host whose reserved memory is wrong             → corrected and logged, because it is a bug
  *
  * A host's state is older than anything read after it. So rows are read before the host is asked, and a repair applies
@@ -24,6 +25,7 @@ import { addMissingJobs } from './missing-jobs.ts'
 import { addMissingResize } from './missing-resize.ts'
 import { beginMove } from './move.ts'
 import { pauseJob } from './pause.ts'
+import { recomputeReservations } from './recompute-reservations.ts'
 import { releaseMemory, repairReservations, reserveMemoryUnchecked } from './reservations.ts'
 
 export const reconcile: Sweep = {
@@ -32,6 +34,7 @@ export const reconcile: Sweep = {
   async run(deps) {
     await Promise.all(hostAddresses(deps).map((address) => reconcileHost(deps, address)))
     await addMissingJobs(deps)
+    await recomputeReservations(deps)
     await repairReservations(deps)
   },
 }

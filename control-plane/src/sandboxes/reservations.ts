@@ -1,5 +1,6 @@
 /**
- * Memory that sandboxes reserve on their hosts. Builds of templates hold memory there too (templates/builds/reserve.ts).
+ * Memory that sandboxes reserve on their hosts: what the host allows their VMMs, which is the memory of the guest and what
+ * QEMU needs beside it (protocol/src/vmm-memory.ts). Builds of templates hold memory there too (templates/builds/reserve.ts).
  *
  * A reservation is a guarded update of the host's row, so a host is never overcommitted. The sandbox's row records how
  * much it holds (`reserved_mib`). Releasing sets that to 0 in the statement that reads it, so memory is released once
@@ -9,28 +10,41 @@
  * row of sandbox_counts, host. Rows are locked with FOR NO KEY UPDATE, never FOR UPDATE: a row that is updated twice in one transaction has its foreign keys checked again, so a fork's child then
  * takes a shared lock on its source, which is outside this order.
  */
+import { vmmMemoryMib } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { HostRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { noCapacity } from './capacity.ts'
 
+export type ReservedShape = Pick<SandboxRow, 'vcpu' | 'mem_mib'>
+
+/** What a VMM of this shape reserves on a host. One that has not reported its acceleration yet may emulate. */
+export const reservedMib = ({ accel }: Pick<HostRow, 'accel'>, shape: ReservedShape): number =>
+  vmmMemoryMib(shape, accel ?? 'tcg')
+
+/** The same for the host of a statement. */
+export const reservedSql = (shape: ReservedShape) =>
+  sql<number>`case accel when 'kvm' then ${vmmMemoryMib(shape, 'kvm')}::integer
+    else ${vmmMemoryMib(shape, 'tcg')}::integer end`
+
 /**
  * Reserves memory for a sandbox that holds none. Only its current host will do, because its snapshot is stored there.
  * Throws 503 when the memory does not fit.
  */
 export async function reserveMemory(tx: Tx, row: SandboxRow): Promise<void> {
-  const host = row.host_id === null ? undefined : await reserveOnHost(tx, row.host_id, row.mem_mib)
+  const host = row.host_id === null ? undefined : await reserveOnHost(tx, row.host_id, row)
   if (!host) throw noCapacity({ shape: row.shape, region: row.region })
-  await recordReserved(tx, row)
+  await recordReserved(tx, row, host)
 }
 
 /** For a VM that already runs on the host: its memory is in use, so it is counted even where it does not fit. */
 export async function reserveMemoryUnchecked(tx: Tx, row: SandboxRow): Promise<void> {
-  await recordReserved(tx, row)
-  await sql`update hosts set reserved_mib = reserved_mib + ${row.mem_mib}, vm_count = vm_count + 1,
-      mem_mib = greatest(mem_mib, reserved_mib + ${row.mem_mib})
-    where id = ${row.host_id}`.execute(tx)
+  const { rows } = await sql<Pick<HostRow, 'accel'>>`update hosts
+    set reserved_mib = reserved_mib + ${reservedSql(row)}, vm_count = vm_count + 1,
+      mem_mib = greatest(mem_mib, reserved_mib + ${reservedSql(row)})
+    where id = ${row.host_id} returning accel`.execute(tx)
+  if (rows[0]) await recordReserved(tx, row, rows[0])
 }
 
 /** Call this when the VM no longer uses memory: deleted, or saved. Does nothing for a sandbox that holds none. */
@@ -72,23 +86,26 @@ const RESERVED_BY_HOST = sql`select host_id, sum(reserved_mib)::integer as mib, 
     union all select host_id, reserved_mib from templates where reserved_mib > 0) holders group by host_id`
 
 /** Gives undefined when the host is not active or the memory does not fit. The host's row is locked afterwards. */
-export function reserveOnHost(tx: Tx, hostId: string, memMib: number): Promise<HostRow | undefined> {
+export function reserveOnHost(tx: Tx, hostId: string, shape: ReservedShape): Promise<HostRow | undefined> {
   return tx
     .updateTable('hosts')
-    .set({ reserved_mib: sql<number>`reserved_mib + ${memMib}`, vm_count: sql<number>`vm_count + 1` })
+    .set({ reserved_mib: sql<number>`reserved_mib + ${reservedSql(shape)}`, vm_count: sql<number>`vm_count + 1` })
     .where('id', '=', hostId)
     .where('status', '=', 'active')
-    .where(sql<boolean>`reserved_mib + ${memMib} <= mem_mib`)
+    .where(sql<boolean>`reserved_mib + ${reservedSql(shape)} <= mem_mib`)
     .returningAll()
     .executeTakeFirst()
 }
 
 /** Reverts `reserveOnHost` in the same transaction. */
-export async function unreserveOnHost(tx: Tx, hostId: string, memMib: number): Promise<void> {
+export async function unreserveOnHost(tx: Tx, host: HostRow, shape: ReservedShape): Promise<void> {
   await tx
     .updateTable('hosts')
-    .set({ reserved_mib: sql<number>`reserved_mib - ${memMib}`, vm_count: sql<number>`vm_count - 1` })
-    .where('id', '=', hostId)
+    .set({
+      reserved_mib: sql<number>`reserved_mib - ${reservedMib(host, shape)}::integer`,
+      vm_count: sql<number>`vm_count - 1`,
+    })
+    .where('id', '=', host.id)
     .execute()
 }
 
@@ -103,10 +120,10 @@ export function lockActiveHost(tx: Tx, hostId: string): Promise<HostRow | undefi
     .executeTakeFirst()
 }
 
-async function recordReserved(tx: Tx, row: SandboxRow): Promise<void> {
+async function recordReserved(tx: Tx, row: SandboxRow, host: Pick<HostRow, 'accel'>): Promise<void> {
   const updated = await tx
     .updateTable('sandboxes')
-    .set({ reserved_mib: row.mem_mib })
+    .set({ reserved_mib: reservedMib(host, row) })
     .where('id', '=', row.id)
     .where('reserved_mib', '=', 0)
     .executeTakeFirst()

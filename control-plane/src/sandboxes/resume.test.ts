@@ -8,7 +8,7 @@ import { FakeHostFailure } from '../testing/fake-host.ts'
 import { setBalance } from '../testing/set-balance.ts'
 import { createHostedApp } from '../testing/with-host.ts'
 
-const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp({ host: { memMib: 4096 } })
+const { deps, host, user, create, send, get, assertNothingLeft } = await createHostedApp({ host: { memMib: 5120 } })
 const ada = await user()
 
 test.beforeEach(() => {

@@ -6,6 +6,7 @@ import { watchHosts } from '../hosts/heartbeat.ts'
 import { writeHeartbeat } from '../jobs/processes.ts'
 import { JOBS, SWEEPS } from '../jobs/registry.ts'
 import { startWorker } from '../jobs/worker.ts'
+import { reservedMib } from '../sandboxes/reservations.ts'
 import { createTestApp, type TestApp, type TestResponse, type TestUser } from './app.ts'
 import { type FakeHost, startFakeHost } from './fake-host.ts'
 
@@ -76,16 +77,14 @@ function parse(text: string): unknown {
 async function assertNothingLeft({ deps }: TestApp, host: FakeHost): Promise<void> {
   const living = await deps.db
     .selectFrom('sandboxes')
-    .select(['id', 'mem_mib', 'status'])
+    .select(['id', 'vcpu', 'mem_mib', 'status'])
     .where('status', 'not in', ['destroyed', 'failed'])
     .execute()
   // A paused sandbox reserves no memory.
-  const holders = living.filter((one) => one.status !== 'paused' && one.status !== 'error')
-  const builds = await deps.db
-    .selectFrom('templates')
-    .select('reserved_mib as mem_mib')
-    .where('reserved_mib', '>', 0)
-    .execute()
+  const holders = living
+    .filter((one) => one.status !== 'paused' && one.status !== 'error')
+    .map((one) => ({ reserved_mib: reservedMib(host, one) }))
+  const builds = await deps.db.selectFrom('templates').select('reserved_mib').where('reserved_mib', '>', 0).execute()
   const row = await deps.db.selectFrom('hosts').selectAll().where('id', '=', host.id).executeTakeFirstOrThrow()
   const reserved = await sql<{ mib: number; open: number }>`select coalesce(sum(reserved_mib), 0) as mib,
     (select count(*) from usage_intervals where ended_at is null) as open from sandboxes`.execute(deps.db)
@@ -99,9 +98,9 @@ async function assertNothingLeft({ deps }: TestApp, host: FakeHost): Promise<voi
     },
     {
       vms: living.map((one) => one.id).sort(),
-      reserved: [...holders, ...builds].reduce((sum, one) => sum + one.mem_mib, 0),
+      reserved: [...holders, ...builds].reduce((sum, one) => sum + one.reserved_mib, 0),
       vmCount: holders.length + builds.length,
-      held: holders.reduce((sum, one) => sum + one.mem_mib, 0),
+      held: holders.reduce((sum, one) => sum + one.reserved_mib, 0),
       open: living.length,
     },
   )

@@ -14,8 +14,8 @@ import { diskFile, inWork, STATE_FILE } from '../vmm/args.ts'
 import { createOverlay } from '../vmm/disk/qcow2/overlay.ts'
 import { guestSocketsIn, socketFolderOf } from '../vmm/folders.ts'
 import { launchQemu } from '../vmm/launch.ts'
+import { createVmmCgroup } from '../vmm/memory.ts'
 import type { Qmp } from '../vmm/qmp.ts'
-import { QEMU_OVERHEAD_MIB } from '../vmm/start.ts'
 import type { Base } from './base.ts'
 import type { Build } from './builds.ts'
 
@@ -35,9 +35,7 @@ export async function bootAndSave(deps: Deps, base: Base, build: Build): Promise
   const work = path.join(base.folder, 'work')
   const disk = path.join(work, diskFile(0))
   try {
-    undo.add('cgroup', () => deps.cgroups.remove(id))
-    const memoryBytes = (2 * base.shape.mem_mib + QEMU_OVERHEAD_MIB) * 1024 * 1024
-    const { procs: cgroups } = await deps.cgroups.create(id, { memoryBytes })
+    const cgroups = await createVmmCgroup(deps, id, base.shape, undo)
     if (build.isBackground) await lowerPriority(deps, id, build, undo)
     const qmp = await boot(deps, base, { id, consoleFile, work, disk, cgroups }, undo, signal)
     undo.add('abort listener', qmp.closeOnAbort(deps.stopping))

@@ -1,5 +1,6 @@
 import assert from 'node:assert/strict'
 import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { appendFile, mkdir, mkdtemp, readFile, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -39,6 +40,8 @@ test('version 2: limits are written to the files of the cgroup, and usage is rea
   const cgroups = await openCgroups({ version: 2, root }, INSTANCE)
   const group = join(root, `warren-${INSTANCE}`, 'sb-1')
 
+  await mkdir(group, { recursive: true })
+  await writeFile(join(group, 'memory.swap.max'), 'max')
   const { procs } = await cgroups.create('sb-1', { memoryBytes: 320 * 1024 ** 2 })
   await cgroups.limitCpu('sb-1', 50)
   await writeFile(join(group, 'cpu.stat'), 'usage_usec 1234\nuser_usec 1000\nsystem_usec 234\n')
@@ -47,10 +50,35 @@ test('version 2: limits are written to the files of the cgroup, and usage is rea
   assert.equal(await readFile(join(root, 'cgroup.subtree_control'), 'utf8'), '+cpu +memory')
   assert.equal(await readFile(join(root, `warren-${INSTANCE}`, 'cgroup.subtree_control'), 'utf8'), '+cpu +memory')
   assert.equal(await readFile(join(group, 'memory.max'), 'utf8'), '335544320')
+  assert.equal(await readFile(join(group, 'memory.swap.max'), 'utf8'), '0')
   assert.equal(await readFile(join(group, 'cpu.max'), 'utf8'), '10000 20000')
   assert.equal(cgroups.readCpuNs('sb-1'), 1_234_000)
   assert.deepEqual(await cgroups.list(), ['sb-1'])
   assert.throws(() => parseCpuStat('nr_periods 1\n'), /no usage_usec/)
+})
+
+test('version 2: the parent is limited, but never below what its VMMs use already', async (t) => {
+  const root = await folder(t)
+  const parent = join(root, `warren-${INSTANCE}`)
+  const limit = () => readFile(join(parent, 'memory.max'), 'utf8')
+
+  await openCgroups({ version: 2, root }, INSTANCE, 4_000)
+  assert.equal(await limit(), '4000')
+  await writeFile(join(parent, 'memory.current'), '5000\n')
+  await openCgroups({ version: 2, root }, INSTANCE, 4_000)
+  assert.equal(await limit(), '5000')
+})
+
+test('version 2: kills are counted by the kernel', async (t) => {
+  const root = await folder(t)
+  const cgroups = await openCgroups({ version: 2, root }, INSTANCE)
+  await cgroups.create('sb-1', { memoryBytes: 4096 })
+  const events = join(root, `warren-${INSTANCE}`, 'sb-1', 'memory.events')
+
+  await writeFile(events, 'low 0\noom 1\noom_kill 1\n')
+
+  assert.deepEqual(await cgroups.findMemoryEvents('sb-1'), { killed: 1, limitBytes: 4096 })
+  assert.equal(await cgroups.findMemoryEvents('sb-none'), undefined)
 })
 
 test('an id that would leave the folder is refused', async (t) => {
@@ -81,6 +109,31 @@ test('a process is limited and measured, and its cgroup is removed after it', { 
   await cgroups.remove('sb-2')
   await cgroups.remove('sb-2')
   assert.deepEqual(await cgroups.list(), [])
+})
+
+test('a process that exceeds its memory is killed, which is counted, and its neighbour is not', { skip }, async (t) => {
+  const cgroups = await openCgroups(layout!, INSTANCE)
+  const groups = await Promise.all(['sb-3', 'sb-4'].map((id) => cgroups.create(id, { memoryBytes: 32 * 1024 ** 2 })))
+  // Each waits for its cgroup before it allocates.
+  const children = [256, 4].map((mib) =>
+    spawn('perl', ['-e', `<STDIN>; my $x = "x" x (${mib} << 20); print "done"; sleep 60`]),
+  )
+  t.after(async () => {
+    for (const child of children) child.kill('SIGKILL')
+    for (const id of ['sb-3', 'sb-4']) await cgroups.remove(id)
+    await cgroups.close()
+  })
+  for (const [i, { procs }] of groups.entries()) {
+    for (const path of procs) await appendFile(path, `${children[i]!.pid}`)
+  }
+
+  const exited = once(children[0]!, 'exit')
+  for (const child of children) child.stdin.write('\n')
+
+  assert.deepEqual(await exited, [null, 'SIGKILL'])
+  assert.deepEqual(await cgroups.findMemoryEvents('sb-3'), { killed: 1, limitBytes: 32 * 1024 ** 2 })
+  assert.deepEqual(await cgroups.findMemoryEvents('sb-4'), { killed: 0, limitBytes: 32 * 1024 ** 2 })
+  assert.equal(children[1]!.exitCode, null)
 })
 
 async function folder(t: { after: (fn: () => Promise<void>) => void }): Promise<string> {

@@ -1,11 +1,11 @@
 /**
  * One cgroup per VMM, all below `warren-<instance>`: limits its CPU and memory, measures what it uses, and tells whose
- * processes are whose (vmm/strays.ts).
+ * processes are whose (vmm/strays.ts). The parent limits the memory of all of them together.
  *
  * A cgroup is created before its process starts and removed after the process has exited; `remove` waits for the last
  * process to be gone. Cgroups that a killed host agent left behind are in `list`.
  */
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
@@ -17,7 +17,8 @@ export type Cgroups = {
   create: (id: string, limits: { memoryBytes: number }) => Promise<{ procs: string[] }>
   /** To be called after the guest's first response: a start limited to a quarter of a core takes four times as long. */
   limitCpu: (id: string, cpuPercent: number) => Promise<void>
-  limitMemory: (id: string, memoryBytes: number) => Promise<void>
+  /** How often the kernel killed a process of the cgroup for its memory, and the limit. Undefined if there is no such cgroup. */
+  findMemoryEvents: (id: string) => Promise<MemoryEvents | undefined>
   /** Background work gets only the CPU time that other cgroups leave. */
   setBackground: (id: string, background: boolean) => Promise<void>
   /** Does nothing if the cgroup does not exist. */
@@ -34,34 +35,31 @@ export type Cgroups = {
   close: () => Promise<void>
 }
 
+export type MemoryEvents = { killed: number; limitBytes: number }
+
 /** The kernel takes a while to free a process of many gigabytes. */
 const REMOVE_LIMIT_MS = 5_000
 const REMOVE_POLL_MS = 10
 
-export async function openCgroups(layout: CgroupLayout, instance: string): Promise<Cgroups> {
+/** `totalBytes`: of memory, for all cgroups together. Without it there is no such limit. */
+export async function openCgroups(layout: CgroupLayout, instance: string, totalBytes?: number): Promise<Cgroups> {
   const parent = `warren-${instance}`
   const roots = rootsOf(layout)
   for (const root of roots) await makeFolder(join(root, parent))
   if (layout.version === 2) {
     for (const folder of [layout.root, join(layout.root, parent)]) await enableControllers(folder)
   }
+  if (totalBytes !== undefined) await limitTotal(layout, parent, totalBytes)
   const foldersOf = (id: string) => roots.map((root) => join(root, parent, checkId(id)))
   const write = (root: string, id: string, file: string, value: string) =>
     writeFile(join(root, parent, checkId(id), file), value)
 
-  const limitMemory = async (id: string, memoryBytes: number) => {
-    if (layout.version === 2) await write(layout.root, id, 'memory.max', `${memoryBytes}`)
-    else await write(layout.memory, id, 'memory.limit_in_bytes', `${memoryBytes}`)
-  }
-
   return {
-    limitMemory,
-
     async create(id, { memoryBytes }) {
       const folders = foldersOf(id)
       try {
         for (const folder of folders) await makeFolder(folder)
-        await limitMemory(id, memoryBytes)
+        await limitMemory(join(memoryRootOf(layout), parent, checkId(id)), layout.version, memoryBytes)
       } catch (error) {
         await removeFolders(folders)
         throw new Error(`failed to create the cgroup of ${id}`, { cause: error })
@@ -76,6 +74,19 @@ export async function openCgroups(layout: CgroupLayout, instance: string): Promi
       await write(layout.cpu, id, 'cpu.cfs_quota_us', '-1')
       await write(layout.cpu, id, 'cpu.cfs_period_us', `${periodUs}`)
       await write(layout.cpu, id, 'cpu.cfs_quota_us', `${quotaUs}`)
+    },
+
+    async findMemoryEvents(id) {
+      const folder = join(memoryRootOf(layout), parent, checkId(id))
+      const read = (file: string) => readFile(join(folder, file), 'utf8')
+      const [events, limit] =
+        layout.version === 2 ? ['memory.events', 'memory.max'] : ['memory.oom_control', 'memory.limit_in_bytes']
+      try {
+        return { killed: parseKills(await read(events)), limitBytes: Number(await read(limit)) }
+      } catch (error) {
+        if ((error as NodeJS.ErrnoException).code === 'ENOENT') return undefined
+        throw error
+      }
     },
 
     async setBackground(id, background) {
@@ -110,6 +121,38 @@ export async function openCgroups(layout: CgroupLayout, instance: string): Promi
   }
 }
 
+const memoryRootOf = (layout: CgroupLayout): string => (layout.version === 2 ? layout.root : layout.memory)
+
+/** Nothing of it is swapped out: a VMM gets the memory that was reserved for it, and no more. */
+async function limitMemory(folder: string, version: CgroupLayout['version'], bytes: number): Promise<void> {
+  if (version === 2) {
+    await writeFile(join(folder, 'memory.max'), `${bytes}`)
+    return writeIfPresent(join(folder, 'memory.swap.max'), '0')
+  }
+  // Of memory and swap together. Unlimited first: the kernel refuses a limit of memory that is above it.
+  const both = join(folder, 'memory.memsw.limit_in_bytes')
+  await writeIfPresent(both, '-1')
+  await writeFile(join(folder, 'memory.limit_in_bytes'), `${bytes}`)
+  await writeIfPresent(both, `${bytes}`)
+}
+
+/** A kernel without swap accounting has no such file. The rest of the limit does not depend on it. */
+async function writeIfPresent(file: string, value: string): Promise<void> {
+  if (existsSync(file)) await writeFile(file, value)
+}
+
+/**
+ * VMMs that run already may use more than a limit that was lowered, or that an earlier version did not set. Then it is what
+ * they use: a lower one would kill some of them.
+ */
+async function limitTotal(layout: CgroupLayout, parent: string, totalBytes: number): Promise<void> {
+  const folder = join(memoryRootOf(layout), parent)
+  const [usage, limit] =
+    layout.version === 2 ? ['memory.current', 'memory.max'] : ['memory.usage_in_bytes', 'memory.limit_in_bytes']
+  const usedBytes = Number(await readFile(join(folder, usage), 'utf8').catch(() => '0'))
+  await writeFile(join(folder, limit), `${Math.max(totalBytes, usedBytes)}`)
+}
+
 const rootsOf = (layout: CgroupLayout): string[] =>
   layout.version === 2
     ? [layout.root]
@@ -141,6 +184,9 @@ function ignoreRemoved(error: NodeJS.ErrnoException): string {
   if (error.code !== 'ENOENT' && error.code !== 'ENODEV') throw error
   return ''
 }
+
+/** Kernels before 4.13 do not count kills. There the reason is missing, nothing else. */
+export const parseKills = (text: string): number => Number(/^oom_kill (\d+)$/m.exec(text)?.[1] ?? 0)
 
 async function makeFolder(path: string): Promise<void> {
   try {

@@ -18,6 +18,7 @@ import { INITIAL_GUEST_ADDRESS } from '../net/names.ts'
 import { Undo } from '../undo.ts'
 import { applyIdentity } from '../vmm/apply-identity.ts'
 import { vmmFolderOf } from '../vmm/folders.ts'
+import { setSpare } from '../vmm/memory.ts'
 import { stopVmm } from '../vmm/release.ts'
 import { startVmm, type VmmPlan } from '../vmm/start.ts'
 import { newVmmId, type Vmm } from '../vmm/vmm.ts'
@@ -103,7 +104,10 @@ export function createPool(getDeps: () => Deps, budgetMib: number) {
       for (;;) {
         const vmm = pool.vmms.shift()
         if (vmm?.stopping) continue
-        if (vmm) vmm.pooled = false
+        if (vmm) {
+          vmm.pooled = false
+          setSpare(vmm, false)
+        }
         getDeps().metrics.poolRequests.increase({ result: vmm ? 'hit' : 'miss' })
         return vmm
       }
@@ -193,6 +197,7 @@ async function warmOne(deps: Deps, base: Base, signal: AbortSignal): Promise<Vmm
     await deps.cgroups.setBackground(id, false)
     stopListening()
     vmm.pooled = true
+    setSpare(vmm, true)
     void vmm.qmp.closed.then(() => stopExited(deps, vmm))
     return vmm
   } catch (error) {

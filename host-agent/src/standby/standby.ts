@@ -11,6 +11,7 @@ import { withTimeout } from '@warren/kit/timeout'
 import type { Deps } from '../deps.ts'
 import { isMemoryShort } from '../memory-pressure.ts'
 import { freezeForStandby } from '../vmm/disk/live.ts'
+import { setSpare } from '../vmm/memory.ts'
 import { stopVmm } from '../vmm/release.ts'
 import type { Vmm } from '../vmm/vmm.ts'
 
@@ -71,6 +72,7 @@ export function createStandby(getDeps: () => Deps, budgetMib: number) {
         return stop(vmm)
       }
       getDeps().log.debug({ sandbox: vm.sandbox, vmm: vmm.record.id }, 'on standby')
+      setSpare(vmm, true)
       vmms.set(memory, { vmm, ip: vm.ip, mib, since: Date.now() })
       void vmm.qmp.closed.then(() => drop(memory))
       for (const oldest of [...vmms.keys()]) if (usedMib() > budgetMib) await drop(oldest)
@@ -86,6 +88,7 @@ export function createStandby(getDeps: () => Deps, budgetMib: number) {
       }
       vmms.delete(memory)
       found.vmm.stopping = false
+      setSpare(found.vmm, false)
       return found.vmm
     },
 

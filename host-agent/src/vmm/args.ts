@@ -43,7 +43,7 @@ export type Machine = {
   hardware: number
   accel: 'kvm' | 'tcg'
   cpu: string
-  /** Whether the memory file may be read-only (QEMU 8.2 and later). Otherwise a sealed copy in memory is used. */
+  /** Whether the memory file may be read-only (QEMU 8.2 and later). Otherwise read-only-ram/ opens it. */
   readOnlyRam: boolean
 }
 
@@ -60,6 +60,8 @@ export type QemuOptions = {
   shape: Shape
   socketDir: string
   mtu: number
+  /** Limit of translated code under emulation. It changes nothing that the guest sees, so keys of bases leave it out. */
+  translationMib?: number
   /** Number of disk layers between the base's disk and the VMM's first one. */
   layers: number
 }
@@ -75,7 +77,7 @@ export function renderArgs(options: QemuOptions): string[] {
     ...['-nodefaults', '-no-user-config', '-display', 'none', '-no-reboot'],
     ...['-sandbox', 'on,obsolete=deny,elevateprivileges=deny,spawn=deny,resourcecontrol=deny'],
     ...['-machine', `${machine.type},${renderHardware(machine)},memory-backend=ram0`],
-    ...['-accel', machine.accel === 'tcg' ? 'tcg,thread=multi' : 'kvm'],
+    ...['-accel', accelerator(options)],
     ...['-cpu', machine.cpu, '-m', `${shape.mem_mib}`, '-smp', `${shape.vcpu}`],
     ...['-object', memory(options)],
     ...(options.start === 'state' ? INCOMING : kernel(options)),
@@ -98,6 +100,11 @@ export function renderArgs(options: QemuOptions): string[] {
     ...socket('monitor', `${socketDir}/${SOCKETS.monitor}`),
     ...['-mon', 'chardev=monitor,mode=control'],
   ]
+}
+
+function accelerator({ machine, translationMib }: QemuOptions): string {
+  if (machine.accel === 'kvm') return 'kvm'
+  return translationMib === undefined ? 'tcg,thread=multi' : `tcg,thread=multi,tb-size=${translationMib}`
 }
 
 function memory({ machine, shape, start }: QemuOptions): string {

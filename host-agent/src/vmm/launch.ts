@@ -7,17 +7,19 @@ import { chown, lstat, mkdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { abortable } from '@warren/kit/abortable'
 import { span } from '@warren/kit/span'
+import { translationMib } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import type { Undo } from '../undo.ts'
-import { FDS, renderArgs, type Shape, SOCKETS, type Start } from './args.ts'
+import { FDS, type Machine, renderArgs, type Shape, SOCKETS, type Start } from './args.ts'
 import { socketFolderOf } from './folders.ts'
 import { JAIL_BINARY, renderJailArgs, SOCKETS_IN_JAIL } from './jail/options.ts'
+import { READ_ONLY_RAM_IN_JAIL } from './jail/root.ts'
 import { readLogTail } from './log.ts'
 import { findProcess, killProcess, type ProcessHandle } from './process.ts'
 import { Qmp } from './qmp.ts'
 
-/** A file that QEMU gets as a descriptor. `sealed`: a copy of it in memory that cannot be changed. */
-export type LaunchFile = { path: string; flags: 'r' | 'r+' | 'w' | 'sealed' }
+/** A file that QEMU gets as a descriptor. */
+export type LaunchFile = { path: string; flags: 'r' | 'r+' | 'w' }
 export type LaunchFiles = Partial<Record<Exclude<keyof typeof FDS, 'tap' | 'work' | 'firstLayer'>, LaunchFile>>
 
 export type Launch = {
@@ -57,8 +59,8 @@ export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal:
     if (qemu) undo.add('QEMU', () => killProcess(qemu))
     return qemu
   })
-  // Not by `signal`: the slot is released after QEMU has exited. A stop cannot wait for the launcher, which may be
-  // copying the memory of a base, and removes what is left in the end (remove-leftovers.ts).
+  // Not by `signal`: the slot is released after QEMU has exited. A stop cannot wait for a launcher that is busy, and removes
+  // what is left in the end (remove-leftovers.ts).
   const qemu = await abortable(spawned, deps.stopping)
   if (!qemu) throw new Error(`QEMU exited immediately: ${await readLogTail(launch.logFile)}`)
   const qmp = await span('wait for monitor', () => connectMonitor(socketFolder, qemu, signal)).catch(async (error) => {
@@ -83,6 +85,7 @@ async function spawnQemu(deps: Deps, launch: Launch, socketFolder: string): Prom
     start: launch.start,
     machine: { ...machine, type: launch.machineType, hardware: launch.hardware },
     shape: launch.shape,
+    translationMib: translationMib(launch.shape.vcpu),
     socketDir: SOCKETS_IN_JAIL,
     mtu: network.host.mtu,
     layers: layers.length,
@@ -92,7 +95,7 @@ async function spawnQemu(deps: Deps, launch: Launch, socketFolder: string): Prom
     command: JAIL_BINARY,
     // The name is for operators: `ps` shows whose process it is.
     args: [...jail, jailRoot.qemu, ...args, '-name', `guest=${socketFolder.replaceAll(',', ',,')}`],
-    env: {},
+    env: needsReadOnlyRam(deps.machine, launch.files) ? { LD_PRELOAD: READ_ONLY_RAM_IN_JAIL } : {},
     uid: 0,
     gid: 0,
     files: [
@@ -104,6 +107,9 @@ async function spawnQemu(deps: Deps, launch: Launch, socketFolder: string): Prom
   })
   return pid
 }
+
+/** A QEMU without the option for it opens its memory for writing, and would fail (read-only-ram/src/lib.rs). */
+const needsReadOnlyRam = (machine: Machine, { ram }: LaunchFiles): boolean => ram?.flags === 'r' && !machine.readOnlyRam
 
 /** The sockets exist now. From here on QEMU can no longer replace them with other files or with links. */
 async function lockSockets(socketFolder: string): Promise<void> {

@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, mkdirSync, mkdtempSync, readFileSync, truncateSync, writeFileSync } from 'node:fs'
+import { existsSync, mkdirSync, mkdtempSync, readFileSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
@@ -138,28 +138,6 @@ test('the launcher of a killed host agent exits, and the next one waits for it',
   await launcher.request('ready')
 
   assert.equal(isAlive(orphanPid), false)
-})
-
-test('a sealed copy has the content of the file and cannot be written to', { skip: skipReason }, async (t) => {
-  const { launcher, folder, request } = await setUp(t)
-  const file = join(folder, 'memory')
-  writeFileSync(file, 'saved')
-  truncateSync(file, 1024 * 1024)
-  const exits: ProgramExit[] = []
-  launcher.on('notice', ({ exited }) => exits.push(exited))
-
-  await launcher.request('spawn', {
-    ...request,
-    command: '/bin/sh',
-    args: ['-c', 'head -c 5 /proc/self/fd/4; echo; echo changed 1<>/proc/self/fd/4 || echo refused'],
-    env: { PATH: '/usr/bin:/bin' },
-    stdoutPath: join(folder, 'out'),
-    files: [{ fd: 4, path: file, flags: 'sealed' }],
-  })
-  await until(() => exits.length > 0)
-
-  assert.equal(readFileSync(join(folder, 'out'), 'utf8'), 'saved\nrefused\n')
-  assert.equal(readFileSync(file, 'latin1').slice(0, 5), 'saved')
 })
 
 const PROGRAM_FOLDERS = ['/bin', '/lib', '/lib64', '/usr'].filter((folder) => existsSync(folder))

@@ -3,8 +3,7 @@
 export type LaunchFile = {
   fd: number
   path: string
-  /** `sealed`: a copy in memory that no process can write to. */
-  flags: 'r' | 'r+' | 'w' | 'sealed'
+  flags: 'r' | 'r+' | 'w'
 }
 
 export type LaunchRequest = {

@@ -20,6 +20,7 @@ import { diskFile, FDS, INCOMING_STATE } from './args.ts'
 import { startChain } from './disk/chain.ts'
 import { createOverlay } from './disk/qcow2/overlay.ts'
 import { type LaunchFiles, launchQemu } from './launch.ts'
+import { createVmmCgroup } from './memory.ts'
 import type { VmmRecord } from './record.ts'
 import { SnapshotDamage } from './snapshot-damage.ts'
 import { Vmm } from './vmm.ts'
@@ -40,8 +41,6 @@ export type VmmPlan = {
   outlivesHostAgent: boolean
 }
 
-/** Needed beside the guest's memory: QEMU itself, its device buffers, and under emulation the translated code. */
-export const QEMU_OVERHEAD_MIB = 512
 const MIB = 1024 * 1024
 
 export const startVmm = (deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSignal): Promise<Vmm> =>
@@ -66,7 +65,7 @@ async function runSteps(deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSign
   }
   const [cgroups] = await span('create cgroup and disk', () =>
     waitForAll([
-      createCgroup(deps, id, base.shape.mem_mib, undo),
+      createVmmCgroup(deps, id, base.shape, undo),
       createOverlay(path.join(work, diskFile(0)), { sizeMib: plan.diskMib, backing, owner: uid }),
     ]),
   )
@@ -111,17 +110,6 @@ async function runSteps(deps: Deps, plan: VmmPlan, undo: Undo, signal: AbortSign
   return vmm
 }
 
-/**
- * The memory limit has room for twice the guest's memory where the base's memory is a sealed copy (`flags: 'sealed'`).
- * The kernel fills holes of that copy when they are first read and charges them to the guest that reads them, on top
- * of the guest's own pages. Without the room, a guest that uses all its memory would be killed.
- */
-async function createCgroup(deps: Deps, id: string, memMib: number, undo: Undo): Promise<string[]> {
-  undo.add('cgroup', () => deps.cgroups.remove(id))
-  const guestMib = deps.machine.readOnlyRam ? memMib : 2 * memMib
-  return (await deps.cgroups.create(id, { memoryBytes: (guestMib + QEMU_OVERHEAD_MIB) * MIB })).procs
-}
-
 async function chooseFiles(
   deps: Deps,
   plan: VmmPlan,
@@ -132,7 +120,7 @@ async function chooseFiles(
   const ram =
     memoryOver === 'zeros'
       ? ({ path: await createZeros(plan, uid), flags: 'r+' } as const)
-      : ({ path: base.files.ram, flags: deps.machine.readOnlyRam ? 'r' : 'sealed' } as const)
+      : ({ path: base.files.ram, flags: 'r' } as const)
   const common = {
     image: { path: base.files.image, flags: 'r' },
     baseDisk: { path: base.files.disk, flags: 'r' },

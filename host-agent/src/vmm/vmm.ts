@@ -14,6 +14,7 @@ import { type GuestChannel, openGuestChannel } from '../guest/channel.ts'
 import { inWork, STATE_FILE } from './args.ts'
 import { guestSocketsIn, logFileOf, socketFolderOf } from './folders.ts'
 import { readLogTail } from './log.ts'
+import { explainKill } from './memory.ts'
 import { isAlive } from './process.ts'
 import type { Qmp } from './qmp.ts'
 import type { VmmRecord } from './record.ts'
@@ -136,6 +137,7 @@ export class Vmm {
     for (let waitedMs = 0; isAlive(this.record.qemu) && waitedMs < EXIT_WAIT_MS; waitedMs += EXIT_POLL_MS) {
       await delay(EXIT_POLL_MS)
     }
-    return `its QEMU process exited: ${await readLogTail(logFileOf(deps, this.record.id))}`
+    const killed = await explainKill(deps, this.record.id)
+    return killed ?? `its QEMU process exited: ${await readLogTail(logFileOf(deps, this.record.id))}`
   }
 }

@@ -23,8 +23,10 @@ import type { Deps } from '../deps.ts'
 import { SOCKETS } from '../vmm/args.ts'
 import { refreshActiveDisk } from '../vmm/disk/live.ts'
 import { socketFolderOf, vmmFolderOf, vmmFoldersOf } from '../vmm/folders.ts'
-import { isAlive, type ProcessHandle } from '../vmm/process.ts'
+import { explainKill } from '../vmm/memory.ts'
+import { isAlive } from '../vmm/process.ts'
 import { Qmp } from '../vmm/qmp.ts'
+import type { VmmRecord } from '../vmm/record.ts'
 import { releaseVmm, stopVmm } from '../vmm/release.ts'
 import { findVmmProcesses, removeStrays } from '../vmm/strays.ts'
 import { Vmm } from '../vmm/vmm.ts'
@@ -118,7 +120,7 @@ async function adoptOne(deps: Deps, entry: Entry, record: RunningVm | DeadVm): P
   }
   deps.snapshots.retain(vmm.id, vmm.disk.layers)
   if (record.state === 'dead') throw new Error(record.reason)
-  const qmp = await connectWhileAlive(path.join(socketFolderOf(deps, vmm.id), SOCKETS.monitor), vmm.qemu)
+  const qmp = await connectWhileAlive(deps, vmm)
   const adopted = new Vmm(deps, vmm, qmp)
   // A live fork freezes disks without writing the record.
   await refreshActiveDisk(adopted)
@@ -129,9 +131,12 @@ async function adoptOne(deps: Deps, entry: Entry, record: RunningVm | DeadVm): P
 }
 
 /** A busy QEMU answers late; only one that has exited is lost. */
-async function connectWhileAlive(monitor: string, qemu: ProcessHandle): Promise<Qmp> {
+async function connectWhileAlive(deps: Deps, { id, qemu }: VmmRecord): Promise<Qmp> {
+  const monitor = path.join(socketFolderOf(deps, id), SOCKETS.monitor)
   for (const deadline = Date.now() + MONITOR_LIMIT_MS; ; ) {
-    if (!isAlive(qemu)) throw new Error('its QEMU process exited while no host agent was running')
+    if (!isAlive(qemu)) {
+      throw new Error((await explainKill(deps, id)) ?? 'its QEMU process exited while no host agent was running')
+    }
     try {
       return await Qmp.connect(monitor, AbortSignal.timeout(MONITOR_TRY_MS))
     } catch (error) {

@@ -26,7 +26,7 @@ export async function createBuildBody({ config }: Deps, row: TemplateRow): Promi
     cache_owner: row.user_id,
     no_cache: row.no_cache,
     vcpu: config.buildVcpu,
-    mem_mib: row.reserved_mib,
+    mem_mib: config.buildMemMib,
     cpu_quota_pct: config.buildVcpu * 100,
     disk_mib: BUILD_DISK_MIB,
     ip: row.ip!, // Held while it is building.

@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { passTime } from '@warren/kit/testing/pass-time'
 import { until } from '@warren/kit/testing/until'
-import { newId, templateImageName } from '@warren/protocol'
+import { newId, templateImageName, vmmMemoryMib } from '@warren/protocol'
 import type { TestResponse, TestUser } from '../../testing/app.ts'
 import { templateApi } from '../../testing/templates.ts'
 import { createHostedApp } from '../../testing/with-host.ts'
@@ -18,6 +18,7 @@ test.beforeEach(() => {
   host.hooks = {}
 })
 
+const RESERVED_MIB = vmmMemoryMib({ vcpu: deps.config.buildVcpu, mem_mib: deps.config.buildMemMib }, host.accel)
 const never = () => new Promise<never>(() => {})
 const submitAll = (who: TestUser, text?: string): Promise<TestResponse[]> =>
   Promise.all(Array.from({ length: 50 }, () => submit(who, text)))
@@ -140,8 +141,8 @@ test('a build holds memory and an address until it has ended', async () => {
   const hostRow = () => deps.db.selectFrom('hosts').selectAll().executeTakeFirstOrThrow()
   const before = await hostRow()
   const row = await rowOf(id)
-  assert.deepEqual([row.ip, row.reserved_mib, row.host_id], [ip, 2048, host.id])
-  assert.ok(before.reserved_mib >= 2048)
+  assert.deepEqual([row.ip, row.reserved_mib, row.host_id], [ip, RESERVED_MIB, host.id])
+  assert.ok(before.reserved_mib >= RESERVED_MIB)
   await deps.db.updateTable('hosts').set({ address_cursor: 0 }).execute()
   assert.notEqual((await create(ada)).body.data.ip, ip)
   gate.resolve()
@@ -214,7 +215,7 @@ test('a build that its host does not finish has failed, and is cancelled when th
 
   const failed = await untilStatus(ada, id, 'failed')
   assert.equal(failed.failure_reason, 'the host did not answer in time')
-  assert.equal((await rowOf(id)).reserved_mib, 2048)
+  assert.equal((await rowOf(id)).reserved_mib, RESERVED_MIB)
   await host.start()
 
   await until(async () => (await rowOf(id)).reserved_mib === 0, 'its memory is released')

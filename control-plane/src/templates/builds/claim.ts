@@ -9,7 +9,7 @@ import type { HostRow, TemplateRow } from '../../db/schema.ts'
 import type { Deps } from '../../deps.ts'
 import { allocateAddress } from '../../sandboxes/addresses.ts'
 import { SEPARATES_TENANTS } from '../../sandboxes/emulation.ts'
-import { lockActiveHost } from '../../sandboxes/reservations.ts'
+import { lockActiveHost, reservedMib } from '../../sandboxes/reservations.ts'
 import { emitTemplateEvent } from '../emit.ts'
 import { moveTemplate } from '../move.ts'
 import { reserveForBuild } from './reserve.ts'
@@ -46,7 +46,7 @@ async function claimNext(deps: Deps, tx: Tx, hostId: string): Promise<TemplateRo
     attempt_started_at: deps.now(),
     host_id: hostId,
     ip,
-    reserved_mib: deps.config.buildMemMib,
+    reserved_mib: reservedMib(host, { vcpu: deps.config.buildVcpu, mem_mib: deps.config.buildMemMib }),
   })
   if (!row) return undefined
   await reserveForBuild(tx, hostId, row.reserved_mib)

@@ -17,6 +17,13 @@ const OPEN_FILES_MAX = 1_024
 /** Threads count. QEMU has one per vCPU and up to 64 for disk I/O. */
 const THREADS_MAX = 160
 
+/**
+ * When the machine runs out of memory, the kernel kills VMMs before PostgreSQL and Warren itself, whose score is 0. Those
+ * that only save time, in the pool and on standby, come first.
+ */
+export const OOM_SCORE = 500
+export const OOM_SCORE_SPARE = 1_000
+
 export type JailOptions = {
   /** See root.ts. */
   root: string
@@ -42,6 +49,7 @@ export function renderJailArgs(options: JailOptions): string[] {
     ...['--limit', 'nproc', `${THREADS_MAX}`],
     '--filter',
     ...(options.diesWithHostAgent ? ['--dies-with-parent'] : []),
+    ...['--oom-score', `${OOM_SCORE}`],
     ...options.cgroupProcs.flatMap((file) => ['--cgroup', file]),
     ...['--report', `${options.reportFd}`, '--'],
   ]

@@ -4,7 +4,7 @@
  * of the sixty files would cost every VMM milliseconds.
  */
 import { createHash } from 'node:crypto'
-import { existsSync, globSync, realpathSync, statSync } from 'node:fs'
+import { existsSync, globSync, readFileSync, realpathSync, statSync } from 'node:fs'
 import { chmod, copyFile, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import path from 'node:path'
 import { findTool } from '../../doctor/find-tool.ts'
@@ -16,6 +16,9 @@ import { SOCKETS_IN_JAIL, WORK_IN_JAIL } from './options.ts'
 /** Firmware that the machines of renderArgs load. QEMU looks for it in these folders of Debian and others. */
 const FIRMWARE = ['bios-256k.bin', 'kvmvapic.bin', 'linuxboot_dma.bin']
 const FIRMWARE_FOLDERS = ['/usr/share/qemu', '/usr/share/seabios', '/usr/share/qemu-firmware']
+/** See read-only-ram/src/lib.rs. Built by tools/machine.sh. */
+const READ_ONLY_RAM = path.resolve(import.meta.dirname, '../../../../read-only-ram/target/warren/libread_only_ram.so')
+export const READ_ONLY_RAM_IN_JAIL = '/read-only-ram.so'
 /** Some distributions ship the emulator as a module. */
 const MODULES = '/usr/lib{,64}/{,*/}qemu/accel-tcg-x86_64.so'
 
@@ -32,6 +35,7 @@ export async function ensureJailRoot(cacheDir: string, binary: string): Promise<
     programs: [qemu, ...globSync(MODULES)],
     files: firmware.filter((file) => existsSync(file)),
     folders: [WORK_IN_JAIL, SOCKETS_IN_JAIL],
+    ours: [[READ_ONLY_RAM, READ_ONLY_RAM_IN_JAIL]],
     emptyFiles: [KVM_DEVICE], // The device is mounted on it.
   })
   return { folder, qemu }
@@ -46,18 +50,26 @@ export async function ensureToolsRoot<Name extends string>(
   const folder = await ensureRoot(cacheDir, {
     programs: found.map(([, program]) => program),
     files: [],
+    ours: [],
     folders: [],
     emptyFiles: ['/etc/mtab'], // resize2fs refuses to work without a list of mounts.
   })
   return { folder, programs: Object.fromEntries(found) as Record<Name, string> }
 }
 
-type Content = { programs: string[]; files: string[]; folders: string[]; emptyFiles: string[] }
+type Content = {
+  programs: string[]
+  files: string[]
+  /** Files of this repository, and where they are inside. */
+  ours: (readonly [from: string, to: string])[]
+  folders: string[]
+  emptyFiles: string[]
+}
 
 async function ensureRoot(cacheDir: string, content: Content): Promise<string> {
   const libraries = await Promise.all(content.programs.map(listLibraries))
   const files = [...new Set([...content.programs, ...libraries.flat(), ...content.files])].sort()
-  const folder = path.join(cacheDir, 'jail', keyOf(files))
+  const folder = path.join(cacheDir, 'jail', keyOf(files, content))
   if (!existsSync(folder)) await build(folder, files, content)
   return folder
 }
@@ -75,17 +87,19 @@ async function listLibraries(program: string): Promise<string[]> {
 }
 
 /** A package upgrade changes it. */
-function keyOf(files: readonly string[]): string {
+function keyOf(files: readonly string[], { ours }: Content): string {
   const hash = createHash('sha256')
   for (const file of files) {
     const { size, mtimeMs } = statSync(file)
     hash.update(`${file} ${size} ${mtimeMs}\n`)
   }
+  // By content: their times differ in every clone of the repository.
+  for (const [from] of ours) hash.update(readFileSync(from))
   return hash.digest('hex').slice(0, 32)
 }
 
 /** It appears with one rename, whole and on disk. Another host agent may build it at the same time. */
-async function build(folder: string, files: readonly string[], { folders, emptyFiles }: Content): Promise<void> {
+async function build(folder: string, files: readonly string[], { ours, folders, emptyFiles }: Content): Promise<void> {
   await mkdir(path.dirname(folder), { recursive: true })
   const building = await mkdtemp(`${folder}.`)
   try {
@@ -98,9 +112,9 @@ async function build(folder: string, files: readonly string[], { folders, emptyF
       await writeFile(path.join(building, file), '')
       await chmod(path.join(building, file), 0o444)
     }
-    for (const file of files) {
-      await copyFile(file, path.join(building, file))
-      await chmod(path.join(building, file), 0o555)
+    for (const [from, to] of [...files.map((file) => [file, file] as const), ...ours]) {
+      await copyFile(from, path.join(building, to))
+      await chmod(path.join(building, to), 0o555)
     }
     await moveIntoPlace(building, folder)
   } finally {

@@ -13,7 +13,6 @@ import { attachTap } from '../../ffi/tap.ts'
 import { netnsPath, TAP } from '../../net/names.ts'
 import type { LaunchRequest, ProgramExit } from '../launcher-protocol.ts'
 import { watchProgram } from './jailed-programs.ts'
-import { openSealedCopy } from './sealed-memory.ts'
 
 export type LauncherContext = { instance: string; host: HostNamespace }
 
@@ -72,7 +71,7 @@ function start({ instance, host }: LauncherContext, request: LaunchRequest): Chi
       stdio[fd] = source
     }
     for (const { fd, path, flags } of request.files ?? []) {
-      pass(fd, flags === 'sealed' ? openSealedCopy(path) : track(openSync(path, flags)))
+      pass(fd, track(openSync(path, flags)))
     }
     if (request.reportFd !== undefined) pass(request.reportFd, 'pipe')
     // Node opens its descriptors close-on-exec, but a native library may not.
