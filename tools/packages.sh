@@ -1,4 +1,4 @@
-# Sourced by machine.sh and test-tools.sh: finds out which Debian packages are missing and installs them. A script that
+# Sourced by machine.sh, test-tools.sh and bench-tools.sh: finds out which Debian packages are missing and installs them. A script that
 # sources this has set $quiet. Called with --packages, it prints all packages that it would install on an empty machine,
 # each with the program that it is wanted for: `npm test` hides every other program (tools/test-run/search-path.ts).
 

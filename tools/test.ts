@@ -114,7 +114,8 @@ async function runChecks(): Promise<boolean> {
     (await check('wording and references', process.execPath, ['tools/check-text.ts'])) &&
     (await check('generated docs', process.execPath, ['tools/generate-docs.ts', '--check'])) &&
     (await check('guest agent', 'sh', ['tools/rust-tests.sh', 'guest-agent'])) &&
-    (await check('jail', 'sh', ['tools/rust-tests.sh', 'jail']))
+    (await check('jail', 'sh', ['tools/rust-tests.sh', 'jail'])) &&
+    (await check('native VMM', 'sh', ['tools/rust-tests.sh', 'native-vmm']))
   )
 }
 

@@ -10,6 +10,18 @@ import { getSandboxRow, whoamiRow } from './rows/get-requests.ts'
 import { ingressRateRow, ingressTripRow } from './rows/ingress.ts'
 import { idleMemoryRow, uploadRowOf1G, uploadRowOf10G } from './rows/memory.ts'
 import { metricsSamplingRow } from './rows/metrics-sampling.ts'
+import { nativeCreateRateRow, nativeCreateRow } from './rows/native-create.ts'
+import { nativeExecRateRow, nativeExecRow } from './rows/native-exec.ts'
+import {
+  nativeEchoRow,
+  nativeProcessStartRow,
+  nativePullRow,
+  nativePushRow,
+  nativeTunnelDownRow,
+  nativeTunnelTripRow,
+  nativeTunnelUpRow,
+} from './rows/native-guest.ts'
+import { nativeIngressRateRow, nativeIngressTripRow } from './rows/native-ingress.ts'
 import {
   net1000AskRow,
   net1000ChangeRow,
@@ -45,6 +57,9 @@ export const ROWS: readonly Row[] = [
     ingressTripRow,
     ingressRateRow,
   ],
+  ...[nativeCreateRow, nativeCreateRateRow, nativeExecRow, nativeExecRateRow, nativeProcessStartRow, nativeEchoRow],
+  ...[nativePushRow, nativePullRow, nativeTunnelTripRow, nativeTunnelDownRow, nativeTunnelUpRow],
+  ...[nativeIngressTripRow, nativeIngressRateRow],
   ...[gatewayVerifyRow, gatewayDeployRow, gatewayProxyRow],
   ...[idleMemoryRow, vmmMemoryRow, uploadRowOf1G, uploadRowOf10G, metricsSamplingRow],
   ...[pause13Row, pause115Row, pauseAgainRow, pauseBytesRow, resumeRow, resumeColdRow, forkRow, fork10Row, liveForkRow],

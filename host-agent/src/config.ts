@@ -113,6 +113,11 @@ export const SETTINGS = {
       'Space in MiB for steps of template builds that later builds of the same user can skip. What was not used for ' +
       'longest is removed first.',
   }),
+  vmmProgram: text('WARREN_VMM_PROGRAM', {
+    default: '',
+    description: 'A program that is started instead of the jail, with its arguments, to measure Warren without VMs.',
+    internal: true,
+  }),
   prepareAtOnce: flag('WARREN_PREPARE_AT_ONCE', {
     default: false,
     description: 'Whether bases are booted although the machine is busy.',

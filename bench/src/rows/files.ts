@@ -34,30 +34,41 @@ export const pullRow: Row = {
   comparison: compareFiles('pull'),
 }
 
-type Direction = 'push' | 'pull'
+export type Direction = 'push' | 'pull'
+/** The channel to a guest agent without Warren. */
+type Bare = Pick<BareVm, 'channel'>
 
 async function measureFiles(run: Run, direction: Direction): Promise<Measurement> {
   const { api } = await run.open(instance)
-  const data = randomBytes(FILE_BYTES)
   const { id } = await api.create(LARGE)
   const bare = await bootBareVm(await run.open(bareParts), { vcpu: 1, mem_mib: 1024 })
   try {
     await growDisk(bare)
-    await api.putFile(id, PATH, data)
-    await pushBare(bare, data)
-    const transferBare = {
-      push: () => pushBare(bare, data),
-      pull: async () => checkLength(await pullBare(bare)),
-    }
-    const turns = await interleave(run, {
-      ours: () => rateOf(() => transfer(api, id, direction, data)),
-      baseline: () => rateOf(transferBare[direction]),
-    })
-    return { ...turns, ok: 1 } // A failed transfer ends the row: it has no rate.
+    return await measureTransfers(run, direction, { api, id }, bare)
   } finally {
     await bare.stop()
     await api.delete(id)
   }
+}
+
+export async function measureTransfers(
+  run: Run,
+  direction: Direction,
+  { api, id }: { api: Api; id: string },
+  bare: Bare,
+): Promise<Measurement> {
+  const data = randomBytes(FILE_BYTES)
+  await api.putFile(id, PATH, data)
+  await pushBare(bare, data)
+  const transferBare = {
+    push: () => pushBare(bare, data),
+    pull: async () => checkLength(await pullBare(bare)),
+  }
+  const turns = await interleave(run, {
+    ours: () => rateOf(() => transfer(api, id, direction, data)),
+    baseline: () => rateOf(transferBare[direction]),
+  })
+  return { ...turns, ok: 1 } // A failed transfer ends the row: it has no rate.
 }
 
 function compareFiles(direction: Direction): Comparison {
@@ -95,12 +106,12 @@ function checkLength(bytes: number): void {
 const bareUrl = `/files?path=${encodeURIComponent(PATH)}`
 
 /** The filesystem of an image has no free space. */
-async function growDisk({ channel }: BareVm): Promise<void> {
+async function growDisk({ channel }: Bare): Promise<void> {
   const request = { method: 'POST', path: '/grow', body: {}, response: GuestGrowResponse } as const
   await callGuest(channel.session, request, AbortSignal.timeout(GROW_LIMIT_MS))
 }
 
-async function pushBare({ channel }: BareVm, data: Buffer): Promise<void> {
+async function pushBare({ channel }: Bare, data: Buffer): Promise<void> {
   const stream = channel.session.request({ ':method': 'PUT', ':path': bareUrl })
   stream.end(data)
   const [headers] = await once(stream, 'response')
@@ -109,7 +120,7 @@ async function pushBare({ channel }: BareVm, data: Buffer): Promise<void> {
   if (headers[':status'] !== 200) throw new Error(`the guest agent responded ${headers[':status']}`)
 }
 
-async function pullBare({ channel }: BareVm): Promise<number> {
+async function pullBare({ channel }: Bare): Promise<number> {
   const stream = channel.session.request({ ':method': 'GET', ':path': bareUrl })
   let bytes = 0
   for await (const chunk of stream) bytes += (chunk as Buffer).length

@@ -77,8 +77,15 @@ async function withServer(
 }
 
 /** A sandbox whose server responds through the ingress. */
-async function createServer(run: Run, api: Api): Promise<{ id: string; ingress: Target; direct: Target }> {
+async function createServer(run: Run, api: Api): Promise<Server> {
   const { id } = await api.create(SMALL, { ingress_enabled: true })
+  return startServer(run, api, id)
+}
+
+export type Server = { id: string; ingress: Target; direct: Target }
+
+/** Settles when the server in the sandbox responds through the ingress. */
+export async function startServer(run: Run, api: Api, id: string): Promise<Server> {
   await api.post(`/v1/sandboxes/${id}/processes`, {
     cmd: 'perl',
     args: ['-MIO::Socket::INET', '-MIO::Select', '-e', SERVER],
@@ -110,7 +117,7 @@ async function sendLoad(run: Run, { host, port, name }: Target, ms: number): Pro
 
 const rateOf = ({ ok, elapsedMs }: SliceResult): number => ok / (elapsedMs / 1000)
 
-async function measureTrips(run: Run, ours: Target, baseline: Target): Promise<Measurement> {
+export async function measureTrips(run: Run, ours: Target, baseline: Target): Promise<Measurement> {
   for (const target of [ours, baseline]) await requestMany(run, target)
   return compareTimes(
     run,

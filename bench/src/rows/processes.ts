@@ -65,7 +65,7 @@ export const connectRow: Row = {
   }),
 }
 
-async function measureStart(run: Run, ours: GuestAccess, baseline: GuestAccess): Promise<Measurement> {
+export async function measureStart(run: Run, ours: GuestAccess, baseline: GuestAccess): Promise<Measurement> {
   for (let round = 0; round < WARM_UP_ROUNDS; round++) for (const guest of [ours, baseline]) await startOnce(guest)
   return compareTimes(
     run,
@@ -83,7 +83,7 @@ async function startOnce(guest: GuestAccess): Promise<void> {
 
 type RoundTrip = () => Promise<void>
 
-function measureEcho(run: Run, ours: GuestAccess, baseline: RoundTrip): Promise<Measurement> {
+export function measureEcho(run: Run, ours: GuestAccess, baseline: RoundTrip): Promise<Measurement> {
   return withTerminal(ours, async (pressKey) => {
     for (let round = 0; round < WARM_UP_ROUNDS; round++) for (const trip of [pressKey, baseline]) await trip()
     return compareTimes(
@@ -100,7 +100,7 @@ async function repeat(run: Run, count: number, work: () => Promise<void>): Promi
   return timed
 }
 
-async function withTerminal<T>(guest: GuestAccess, work: (pressKey: RoundTrip) => Promise<T>): Promise<T> {
+export async function withTerminal<T>(guest: GuestAccess, work: (pressKey: RoundTrip) => Promise<T>): Promise<T> {
   const { pressKey, close } = await openTerminal(guest)
   try {
     return await work(pressKey)

@@ -19,9 +19,9 @@ export const tunnelTripRow: Row = {
   what: 'a byte through an open tunnel to an echo server in the guest and back, against the port of a bare VM',
   unit: 'ms',
   baseline: BARE_PORT,
-  measure: (run) => withServers(run, (ours, baseline) => measureTrips(run, ours, baseline)),
+  measure: (run) => withServers(run, (ours, baseline) => measureTunnelTrips(run, ours, baseline)),
   comparison: compareGuests(async (run, guest) => {
-    await startServers(guest)
+    await startTunnelServers(guest)
     // Not closed: its sandbox is deleted.
     const tunnel = await guest.tunnel(PORTS.echo)
     await tripMany(run, tunnel)
@@ -34,8 +34,8 @@ export const tunnelDownRow: Row = {
   what: `${MOVED_BYTES / 1024 / 1024} MiB out of the guest through a tunnel, against the port of a bare VM`,
   unit: 'MB/s',
   baseline: BARE_PORT,
-  measure: (run) => withServers(run, (ours, baseline) => measureRates(run, ours, baseline, pull)),
-  comparison: compareRates(pull),
+  measure: (run) => withServers(run, (ours, baseline) => measureTunnelRates(run, ours, baseline, pullThroughTunnel)),
+  comparison: compareRates(pullThroughTunnel),
 }
 
 export const tunnelUpRow: Row = {
@@ -43,8 +43,8 @@ export const tunnelUpRow: Row = {
   what: `${MOVED_BYTES / 1024 / 1024} MiB into the guest through a tunnel, against the port of a bare VM`,
   unit: 'MB/s',
   baseline: BARE_PORT,
-  measure: (run) => withServers(run, (ours, baseline) => measureRates(run, ours, baseline, push)),
-  comparison: compareRates(push),
+  measure: (run) => withServers(run, (ours, baseline) => measureTunnelRates(run, ours, baseline, pushThroughTunnel)),
+  comparison: compareRates(pushThroughTunnel),
 }
 
 export const tunnels100Row: Row = {
@@ -54,7 +54,7 @@ export const tunnels100Row: Row = {
   baseline: BARE_PORT,
   measure: (run) => withServers(run, (ours, baseline) => measureMany(run, ours, baseline)),
   comparison: compareGuests(async (run, guest) => {
-    await startServers(guest)
+    await startTunnelServers(guest)
     await burst(guest)
     return async () => turnOf(await time(run, () => burst(guest)))
   }),
@@ -65,18 +65,18 @@ function withServers(
   measure: (ours: GuestAccess, baseline: GuestAccess) => Promise<Measurement>,
 ): Promise<Measurement> {
   return withSandboxAndBareVm(run, async (ours, baseline) => {
-    for (const guest of [ours, baseline]) await startServers(guest)
+    for (const guest of [ours, baseline]) await startTunnelServers(guest)
     return measure(ours, baseline)
   })
 }
 
-async function startServers(guest: GuestAccess): Promise<void> {
+export async function startTunnelServers(guest: GuestAccess): Promise<void> {
   const output = guest.connect(await guest.start({ cmd: 'perl', args: ['-MIO::Socket::INET', '-e', SERVERS] }))
   await output.next() // All three listen.
   await output.return()
 }
 
-async function measureTrips(run: Run, ours: GuestAccess, baseline: GuestAccess): Promise<Measurement> {
+export async function measureTunnelTrips(run: Run, ours: GuestAccess, baseline: GuestAccess): Promise<Measurement> {
   const [ourTunnel, baselineTunnel] = [await ours.tunnel(PORTS.echo), await baseline.tunnel(PORTS.echo)]
   for (const tunnel of [ourTunnel, baselineTunnel]) await tripMany(run, tunnel)
   try {
@@ -114,7 +114,12 @@ async function measureMany(run: Run, ours: GuestAccess, baseline: GuestAccess): 
   )
 }
 
-async function measureRates(run: Run, ours: GuestAccess, baseline: GuestAccess, move: Move): Promise<Measurement> {
+export async function measureTunnelRates(
+  run: Run,
+  ours: GuestAccess,
+  baseline: GuestAccess,
+  move: Move,
+): Promise<Measurement> {
   for (const guest of [ours, baseline]) await move(guest)
   const turns = await interleave(run, { ours: () => rateOf(ours, move), baseline: () => rateOf(baseline, move) })
   return { ...turns, ok: 1 } // A failed transfer ends the row: it has no rate.
@@ -122,7 +127,7 @@ async function measureRates(run: Run, ours: GuestAccess, baseline: GuestAccess, 
 
 function compareRates(move: Move): Comparison {
   return compareGuests(async (_run, guest) => {
-    await startServers(guest)
+    await startTunnelServers(guest)
     await move(guest)
     return async () => ({ samples: [await rateOf(guest, move)], failed: 0 })
   })
@@ -136,7 +141,7 @@ async function rateOf(guest: GuestAccess, move: Move): Promise<number> {
   return MOVED_BYTES / 1e6 / ((performance.now() - startedAt) / 1000)
 }
 
-async function pull(guest: GuestAccess): Promise<void> {
+export async function pullThroughTunnel(guest: GuestAccess): Promise<void> {
   const tunnel = await guest.tunnel(PORTS.source)
   let bytes = 0
   for await (const chunk of tunnel) bytes += (chunk as Buffer).length
@@ -144,7 +149,7 @@ async function pull(guest: GuestAccess): Promise<void> {
   if (bytes !== MOVED_BYTES) throw new Error(`received ${bytes} of ${MOVED_BYTES} bytes`)
 }
 
-async function push(guest: GuestAccess): Promise<void> {
+export async function pushThroughTunnel(guest: GuestAccess): Promise<void> {
   const tunnel = await guest.tunnel(PORTS.sink)
   const chunk = Buffer.alloc(CHUNK_BYTES)
   for (let sent = 0; sent < MOVED_BYTES; sent += CHUNK_BYTES) {

@@ -72,7 +72,7 @@ async function openTunnel({ url, headers }: Api, path: string): Promise<Duplex> 
   return socket
 }
 
-export function bareAccess({ channel: { session } }: BareVm): GuestAccess {
+export function bareAccess({ channel: { session } }: Pick<BareVm, 'channel'>): GuestAccess {
   const request = async (method: string, path: string, body?: Buffer): Promise<ClientHttp2Stream> => {
     const stream = session.request({ ':method': method, ':path': path }, { endStream: method === 'GET' })
     if (body) stream.end(body)

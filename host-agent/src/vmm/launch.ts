@@ -92,7 +92,7 @@ async function spawnQemu(deps: Deps, launch: Launch, socketFolder: string): Prom
   })
   const { pid } = await deps.launcher.request('spawn', {
     slot: launch.slot,
-    command: JAIL_BINARY,
+    command: deps.config.vmmProgram || JAIL_BINARY,
     // The name is for operators: `ps` shows whose process it is.
     args: [...jail, jailRoot.qemu, ...args, '-name', `guest=${socketFolder.replaceAll(',', ',,')}`],
     env: needsReadOnlyRam(deps.machine, launch.files) ? { LD_PRELOAD: READ_ONLY_RAM_IN_JAIL } : {},
