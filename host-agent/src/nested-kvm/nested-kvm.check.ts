@@ -8,14 +8,14 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { test } from 'node:test'
 import { type BareVm, bootBareVm } from '../testing/bare-vm.ts'
-import { INSIDE, type InsideResult, makeOuter, NODE } from './outer.ts'
+import { INSIDE, type InsideResult, KVM_GROUP, makeOuter, NODE } from './outer.ts'
 
 const RESULT = '/root/result.json'
 const LIMIT_MS = 10 * 60_000
 const OUTER = { vcpu: 2, mem_mib: 2048 }
 const noRoot = process.getuid?.() === 0 ? false : 'needs root: it unpacks packages with their owners'
 
-test('with KVM QEMU boots a VM, saves it and runs two clones at the same time', {
+test('with a /dev/kvm of mode 0660 a jailed QEMU boots a VM, saves it and runs two clones at the same time', {
   skip: noRoot,
   timeout: LIMIT_MS,
 }, async (t) => {
@@ -34,7 +34,14 @@ test('with KVM QEMU boots a VM, saves it and runs two clones at the same time', 
     result.clones.map(({ kvm }) => kvm),
     [true, true],
   )
-  for (const { clocksource } of result.clones) assert.match(clocksource, /^(tsc|kvm-clock)$/)
+  for (const { clocksource, groups, capabilities, seccomp } of result.clones) {
+    assert.match(clocksource, /^(tsc|kvm-clock)$/)
+    assert.deepEqual(groups, [KVM_GROUP])
+    assert.match(capabilities, /^0+$/)
+    assert.equal(seccomp, '2')
+  }
+  const uids = new Set(result.clones.map(({ uid }) => uid))
+  assert.ok(uids.size === 2 && !uids.has(0), [...uids].join())
 })
 
 async function readFile({ channel }: BareVm, file: string): Promise<string> {

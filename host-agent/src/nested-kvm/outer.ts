@@ -17,9 +17,20 @@ import { openImageStore, readCacheDir } from '../images/store.ts'
 import { runCommandOrThrow } from '../run-command.ts'
 import type { Parts } from '../testing/bare-vm.ts'
 import type { Machine } from '../vmm/args.ts'
+import { JAIL_BINARY } from '../vmm/jail/options.ts'
+import { ensureJailRoot, type JailRoot } from '../vmm/jail/root.ts'
 import { detectMachine } from '../vmm/machine.ts'
 
-export type InsideResult = { machine: Machine; why: string; clones: { kvm: boolean; clocksource: string }[] }
+export type InsideResult = { machine: Machine; why: string; clones: InsideClone[] }
+/** The rest is of its QEMU process. */
+type InsideClone = {
+  kvm: boolean
+  clocksource: string
+  uid: number
+  groups: number[]
+  capabilities: string
+  seccomp: string
+}
 
 const ROOT = path.resolve(import.meta.dirname, '../../..')
 const GUEST_AGENT = path.join(ROOT, 'guest-agent/target/warren/guest-agent')
@@ -34,7 +45,11 @@ const PACKAGES = ['@koromix', 'koffi', 'typebox']
 
 /** Paths in the outer VM of the files from which the inner VM boots. */
 export const INNER = { kernel: '/inner/vmlinuz', initramfs: '/inner/initramfs', image: '/inner/root.ext4' }
+export const JAIL: JailRoot = { folder: '/jail-root', qemu: QEMU }
+/** Of /dev/kvm there; any but that of root. */
+export const KVM_GROUP = 654_321
 export const NODE = '/warren/node'
+const JAIL_INSIDE = '/warren/jail/target/warren/jail'
 export const INSIDE = '/warren/host-agent/src/nested-kvm/inside.ts'
 
 export async function makeOuter(folder: string): Promise<Parts> {
@@ -116,6 +131,12 @@ async function makeRoot(folder: string, inner: typeof INNER): Promise<string> {
   for (const name of ['protocol', 'kit']) {
     await symlink(`../../${name}`, path.join(root, 'warren/node_modules/@warren', name))
   }
+  // Not by `copy`, which leaves out what was built.
+  const { folder: jailRoot, qemu } = await ensureJailRoot(path.join(folder, 'cache'), path.basename(QEMU))
+  if (qemu !== JAIL.qemu) throw new Error(`QEMU is ${qemu}, expected ${JAIL.qemu}`)
+  await cp(jailRoot, path.join(root, JAIL.folder), { recursive: true })
+  await mkdir(path.dirname(path.join(root, JAIL_INSIDE)), { recursive: true })
+  await cp(JAIL_BINARY, path.join(root, JAIL_INSIDE))
   for (const key of ['kernel', 'initramfs'] as const) await copy(inner[key], INNER[key])
   // Keeps the file sparse.
   await runCommandOrThrow('cp', ['--sparse=always', inner.image, path.join(root, INNER.image)])
