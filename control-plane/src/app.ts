@@ -10,6 +10,7 @@ import { bandwidthRoutes } from './bandwidth/routes.ts'
 import { catalogRoutes } from './catalog/routes.ts'
 import { creditRoutes } from './credit/routes.ts'
 import type { Deps } from './deps.ts'
+import { diskAttachmentRoutes } from './disks/attachment-routes.ts'
 import { diskRoutes } from './disks/routes.ts'
 import { describeApi, docsRoutes } from './docs/openapi.ts'
 import { egressRoutes } from './egress/routes.ts'
@@ -66,6 +67,7 @@ export async function buildApp(deps: Deps, tracing?: Tracing): Promise<App> {
   networkRoutes(app, deps)
   bandwidthRoutes(app, deps)
   diskRoutes(app, deps)
+  diskAttachmentRoutes(app, deps)
   templateRoutes(app, deps)
   sandboxMetricsRoutes(app, deps)
   webhookRoutes(app, deps)

@@ -10,6 +10,7 @@ import {
   DiskAttachBody,
   DiskAttachmentView,
   DiskCreateBody,
+  isAddressEndpoint,
   MOUNT_ERROR_MAX_BYTES,
   truncateMountError,
 } from './disk.ts'
@@ -43,20 +44,16 @@ test('an endpoint is a base URL without credentials or query', () => {
   assert.match(checkDiskEndpoint('https://s3.example.com/?x=1') ?? '', /query/)
 })
 
-test('a bucket can be named in a URL, and an endpoint that is an address needs the path style', () => {
+test('a region has letters, digits and dashes; a store at an address has no host names for buckets', () => {
   const faults = (config: object) => checkDiskConfig({ ...body.config, ...config })
 
-  for (const config of [{}, { bucket: 'My_old.Bucket' }, { region: 'us-east-1' }, { use_path_style: false }]) {
-    assert.deepEqual(faults(config), {}, JSON.stringify(config))
-  }
-  for (const bucket of ['b', '.b', 'a..b', 'a/b', 'a?b', 'a b', 'ü-bucket', 'b'.repeat(256)]) {
-    assert.deepEqual(Object.keys(faults({ bucket: bucket })), ['config.bucket'], bucket)
-  }
+  for (const config of [{}, { region: '' }, { region: 'us-east-1' }]) assert.deepEqual(faults(config), {})
   assert.deepEqual(Object.keys(faults({ region: 'eu/west' })), ['config.region'])
+  assert.deepEqual(Object.keys(faults({ endpoint: 'store' })), ['config.endpoint'])
   for (const endpoint of ['http://127.0.0.1:9000', 'http://[::1]', 'http://localhost:9000', 'http://2130706433']) {
-    assert.deepEqual(faults({ endpoint }), {}, endpoint)
-    assert.deepEqual(Object.keys(faults({ endpoint, use_path_style: false })), ['config.use_path_style'], endpoint)
+    assert.ok(isAddressEndpoint(endpoint), endpoint)
   }
+  assert.ok(!isAddressEndpoint('https://s3.eu-west-1.amazonaws.com'))
 })
 
 test('credentials are texts that fit into a header', () => {

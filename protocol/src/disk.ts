@@ -77,28 +77,18 @@ export function checkDiskEndpoint(endpoint: string): string | undefined {
   return /[?#]/.test(endpoint) ? 'must not have a query or a fragment' : undefined
 }
 
-/** Stores that have no names for buckets: without DNS there is nothing in front of which a bucket could be put. */
+/** Such a store is addressed by path unless its owner says otherwise: no name of a bucket can be put in front of it. */
 export function isAddressEndpoint(endpoint: string): boolean {
   const { hostname } = new URL(endpoint)
   return hostname === 'localhost' || hostname.startsWith('[') || /^[\d.]+$/.test(hostname)
 }
 
-/** The errors of a configuration, by field. Empty if it is valid. */
-export function checkDiskConfig({ bucket, endpoint, region, use_path_style }: DiskConfig): Record<string, string> {
+/** The errors of a configuration, by field. Empty if it is valid. Names of buckets: kit/src/s3/endpoint.ts. */
+export function checkDiskConfig({ endpoint, region }: DiskConfig): Record<string, string> {
   const endpointFault = checkDiskEndpoint(endpoint)
   if (endpointFault) return { 'config.endpoint': endpointFault }
-  if (!/^[A-Za-z0-9][A-Za-z0-9._-]{1,254}$/.test(bucket) || bucket.includes('..')) {
-    return {
-      'config.bucket':
-        'must be 2 to 255 letters, digits, dots, dashes and underscores, beginning with a letter or digit',
-    }
-  }
   if (region && !/^[A-Za-z0-9-]{1,64}$/.test(region)) {
     return { 'config.region': 'must be 1 to 64 letters, digits and dashes' }
-  }
-  if (use_path_style !== false) return {}
-  if (isAddressEndpoint(endpoint)) {
-    return { 'config.use_path_style': 'must not be false if the host of the endpoint is an address or localhost' }
   }
   return {}
 }

@@ -60,6 +60,11 @@ const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'POST /v1/networks': 'account',
   'GET /v1/networks/:id': 'account',
   'DELETE /v1/networks/:id': 'account',
+  'GET /v1/disks': 'account',
+  'POST /v1/disks': 'account',
+  'GET /v1/disks/:idOrName': 'account',
+  'PATCH /v1/disks/:idOrName': 'account',
+  'DELETE /v1/disks/:idOrName': 'account',
   'GET /v1/templates': 'account',
   'POST /v1/templates': 'account',
   'GET /v1/templates/:id': 'account',
@@ -68,6 +73,8 @@ const MATRIX: Record<string, keyof typeof EXPECTED> = {
   'POST /v1/sandboxes/:id/networks': 'owner',
   'DELETE /v1/sandboxes/:id/networks/:net': 'owner',
   'GET /v1/sandboxes/:id/disks': 'owner',
+  'POST /v1/sandboxes/:id/disks': 'owner',
+  'DELETE /v1/sandboxes/:id/disks/:disk_id': 'owner',
   'GET /v1/sandboxes/:id/egress': 'owner',
   'PUT /v1/sandboxes/:id/egress': 'owner',
   'GET /v1/sandboxes/:id/egress/decisions': 'owner',
@@ -124,6 +131,14 @@ const EXPECTED = {
 const BODIES: Record<string, object> = {
   'POST /v1/sandboxes': { shape: 's-1vcpu-256mb' },
   'POST /v1/networks': { name: 'backend' },
+  'POST /v1/disks': {
+    name: 'media',
+    kind: 's3',
+    config: { bucket: 'media', endpoint: 'http://127.0.0.1:1' },
+    credentials: { access_key: 'a', secret_key: 's' },
+  },
+  'PATCH /v1/disks/:idOrName': { credentials: { access_key: 'a', secret_key: 's' } },
+  'POST /v1/sandboxes/:id/disks': { disk_id: 'media', mount_path: '/mnt' },
   'POST /v1/templates': { name: 'tools', dockerfile: 'FROM debian:13' },
   'POST /v1/webhook-endpoints': { url: 'https://hooks.invalid/' },
   'POST /v1/sandboxes/:id/networks': { id: 'backend' },
@@ -139,6 +154,7 @@ const BODIES: Record<string, object> = {
 const QUERIES: Record<string, string> = {
   'GET /v1/sandboxes/:id/files': '?path=/absent',
   'PUT /v1/sandboxes/:id/files': '?path=/file',
+  'DELETE /v1/sandboxes/:id/disks/:disk_id': '?mount_path=/mnt',
 }
 
 const { app, user, create, send } = await createHostedApp({ host: { memMib: 10_000_000 } })

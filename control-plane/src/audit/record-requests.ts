@@ -76,8 +76,8 @@ function parseBody(payload: string): Body | undefined {
 type Result = { status: number; code?: string | undefined; createdId?: string | undefined }
 
 function entryOf(deps: Deps, audit: RouteAudit, request: FastifyRequest, result: Result): NewAuditEntry {
-  const { id } = (request.params ?? {}) as { id?: string }
-  const target = audit.created ? result.createdId : id
+  const { id, idOrName } = (request.params ?? {}) as { id?: string; idOrName?: string }
+  const target = audit.created ? result.createdId : (id ?? idOrName)
   return {
     ...actorOf(request.caller),
     id: request.auditId ?? newId('auditEntry'),

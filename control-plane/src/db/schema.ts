@@ -8,6 +8,7 @@ import type {
   EventActor,
   HostImage,
   HostStatus,
+  MountStatus,
   SandboxStatus,
   TemplateStatus,
   WebhookAction,
@@ -85,6 +86,8 @@ export type Tables = {
     images: ColumnType<HostImage[], string | undefined, string>
     draining: Generated<boolean>
     accel: 'kvm' | 'tcg' | null
+    /** Whether disks can be mounted there. */
+    disks: Generated<boolean>
   }
   sandboxes: {
     id: string
@@ -182,6 +185,35 @@ export type Tables = {
     network_id: string
     sandbox_id: string
     joined_at: Generated<Date>
+  }
+  disks: {
+    id: string
+    user_id: string
+    name: string
+    bucket: string
+    endpoint: string
+    region: string
+    use_path_style: boolean
+    /** Encrypted (secrets/places.ts). Null once the disk is deleted. */
+    credentials: string | null
+    created_at: CreatedAt
+    deleted_at: Date | null
+  }
+  disk_attachments: {
+    id: string
+    sandbox_id: string
+    disk_id: string
+    mount_path: string
+    sub_path: string
+    read_only: boolean
+    revision: Generated<number>
+    status: Generated<MountStatus>
+    error: string | null
+    created_at: CreatedAt
+  }
+  mount_revisions: {
+    sandbox_id: string
+    revision: number
   }
   network_revisions: {
     sandbox_id: string
@@ -314,4 +346,6 @@ export type WebhookEndpointRow = Selectable<Tables['webhook_endpoints']>
 export type WebhookDeliveryRow = Selectable<Tables['webhook_deliveries']>
 export type TemplateRow = Selectable<Tables['templates']>
 export type ResizeRow = Selectable<Tables['sandbox_resizes']>
+export type DiskRow = Selectable<Tables['disks']>
+export type DiskAttachmentRow = Selectable<Tables['disk_attachments']>
 export type NetworkRow = Selectable<Tables['networks']>

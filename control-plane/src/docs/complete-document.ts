@@ -29,7 +29,7 @@ const TAGS: Tag[] = [
   { name: 'shell and tunnels', description: 'Login shells, and connections to TCP ports inside a sandbox.' },
   { name: 'access tokens', description: 'Credentials that open one sandbox only.' },
   { name: 'network', description: 'Egress rules, private networks and bandwidth.' },
-  { name: 'disk', description: 'Disks of a sandbox.' },
+  { name: 'disk', description: 'Buckets of S3 stores, mounted in sandboxes without giving them a key.' },
   { name: 'template', description: 'Root file systems that you build from Dockerfiles.' },
   { name: 'catalog', description: 'Shapes and root file systems for new sandboxes.' },
   { name: 'webhook', description: 'Endpoints that are notified of events, and their deliveries.' },

@@ -14,6 +14,16 @@ export const EXAMPLE_BODIES: Record<string, object> = {
   'POST /v1/sandboxes/{id}/processes/{process_id}/signal': { signal: 'SIGTERM' },
   'PUT /v1/sandboxes/{id}/egress': { egress: ['api.github.com:443', '*.debian.org'] },
   'POST /v1/networks': { name: 'backend' },
+  'POST /v1/disks': {
+    name: 'media',
+    kind: 's3',
+    config: { bucket: 'media', endpoint: 'https://s3.eu-west-1.amazonaws.com', region: 'eu-west-1' },
+    credentials: { access_key: 'AKIAIOSFODNN7EXAMPLE', secret_key: 'wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY' },
+  },
+  'PATCH /v1/disks/{idOrName}': {
+    credentials: { access_key: 'AKIAIOSFODNN7EXAMPLE', secret_key: 'wJalrXUtnFEMI/K7MDENG/bPxRfiCYEXAMPLEKEY' },
+  },
+  'POST /v1/sandboxes/{id}/disks': { disk_id: 'media', mount_path: '/mnt/media', read_only: true },
   'POST /v1/templates': { name: 'tools', dockerfile: 'FROM debian:13\nRUN apt-get update && apt-get install -y jq\n' },
   'POST /v1/webhook-endpoints': {
     url: 'https://hooks.example.com/warren',

@@ -9,6 +9,7 @@ import {
   HostFailure,
   type HostGuestRoute,
   HostMetrics,
+  HostMounts,
   HostNetworks,
   HostState,
   type HostVmCreateBody,
@@ -16,6 +17,9 @@ import {
   type HostVmForkBody,
   HostVmForked,
   HostVmMetrics,
+  HostVmMountsApplied,
+  type HostVmMountsBody,
+  HostVmMountsReport,
   HostVmNetworkApplied,
   type HostVmNetworkBody,
   HostVmNetworkReport,
@@ -44,6 +48,10 @@ const GRACE_MS = 1_000
 const FORK_TIMEOUT_MS = 20_000
 /** Time for one kernel transaction; a thousand rules take about 50 ms. */
 const NETWORK_TIMEOUT_MS = 5_000
+/** Mounts that are removed are flushed first, for which the host has 20 s. */
+const MOUNTS_TIMEOUT_MS = 30_000
+/** The host answers without its guests. */
+const MOUNTS_REPORT_TIMEOUT_MS = 2_000
 /** The host answers without its guests. Callers see zeros instead of waiting longer. */
 const METRICS_TIMEOUT_MS = 2_000
 
@@ -119,6 +127,15 @@ export function createHostClient(address: string) {
 
     getNetwork: (id: string, signal?: AbortSignal): Promise<HostVmNetworkReport> =>
       request('GET', `/v1/vms/${id}/network`, HostVmNetworkReport, { ms: NETWORK_TIMEOUT_MS, signal }),
+
+    setMounts: (id: string, body: HostVmMountsBody, signal?: AbortSignal): Promise<HostVmMountsApplied> =>
+      request('PUT', `/v1/vms/${id}/mounts`, HostVmMountsApplied, { ms: MOUNTS_TIMEOUT_MS, signal }, body),
+
+    getMounts: (id: string, signal?: AbortSignal): Promise<HostVmMountsReport> =>
+      request('GET', `/v1/vms/${id}/mounts`, HostVmMountsReport, { ms: MOUNTS_REPORT_TIMEOUT_MS, signal }),
+
+    listMounts: (signal?: AbortSignal): Promise<HostMounts> =>
+      request('GET', '/v1/mounts', HostMounts, { ms: MOUNTS_REPORT_TIMEOUT_MS, signal }),
 
     getVmMetrics: (id: string): Promise<HostVmMetrics> =>
       request('GET', `/v1/vms/${id}/metrics`, HostVmMetrics, { ms: METRICS_TIMEOUT_MS }),

@@ -51,11 +51,11 @@ async function watchHost(deps: Deps, address: string): Promise<void> {
 
 export async function recordHost(db: Db, state: HostState, address: string): Promise<void> {
   const ready = state.images.filter((image) => image.state === 'ready').map((image) => image.name)
-  await sql`insert into hosts (id, region, status, mem_mib, cidr, address, images, rootfses, accel)
+  await sql`insert into hosts (id, region, status, mem_mib, cidr, address, images, rootfses, accel, disks)
     values (${state.id}, ${state.region}, 'active', ${state.mem_mib}, ${state.cidr}, ${address},
-      ${JSON.stringify(state.images)}, ${ready}, ${state.accel})
+      ${JSON.stringify(state.images)}, ${ready}, ${state.accel}, ${state.disks})
     on conflict (id) do update set region = excluded.region, cidr = excluded.cidr, address = excluded.address,
-      images = excluded.images, rootfses = excluded.rootfses, accel = excluded.accel,
+      images = excluded.images, rootfses = excluded.rootfses, accel = excluded.accel, disks = excluded.disks,
       seen_at = now(),
       -- A machine that lost memory is full, not overcommitted.
       mem_mib = greatest(excluded.mem_mib, hosts.reserved_mib),

@@ -2,6 +2,7 @@
 import { deleteOldAuditEntries } from '../audit/delete-old.ts'
 import { deleteOldBandwidthHours } from '../bandwidth/delete-old-hours.ts'
 import { chargeUsage } from '../credit/charge.ts'
+import { reconcileMounts } from '../disks/reconcile.ts'
 import { flushActivity } from '../guest/activity.ts'
 import { pushSshKeysJob } from '../guest/add-ssh-keys.ts'
 import { deleteExpiredShellTickets } from '../guest/shell-tickets.ts'
@@ -34,6 +35,7 @@ export const SWEEPS: readonly Sweep[] = [
   failOrphanedCreates,
   reconcile,
   reconcileNetworks,
+  reconcileMounts,
   flushActivity,
   autoPause,
   chargeUsage,

@@ -14,13 +14,21 @@
  */
 import { badField, Failure, unavailable, upstreamUnavailable } from '@warren/kit/failure'
 import { span } from '@warren/kit/span'
-import { type HostVmCreated, type HostVmNetwork, newId, type SandboxCreateBody } from '@warren/protocol'
+import {
+  type HostVmCreated,
+  type HostVmMounts,
+  type HostVmNetwork,
+  newId,
+  type SandboxCreateBody,
+} from '@warren/protocol'
 import { sql } from 'kysely'
 import { currentAuditId } from '../audit/context.ts'
 import { newQuota } from '../bandwidth/new-quota.ts'
 import type { Tx } from '../db/connect.ts'
 import type { NewSandboxRow, SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
+import { addAttachments, lockDisks } from '../disks/attach-new.ts'
+import { findHostMounts } from '../disks/host-mounts.ts'
 import { HostError, type HostErrorCode, statusReason } from '../hosts/host-error.ts'
 import type { CallerUser } from '../http/caller.ts'
 import { getHostNetwork, pushNetworkIfChanged, pushPeerNetworks } from '../networks/host-network.ts'
@@ -56,8 +64,9 @@ export async function createSandbox(
   try {
     const host = await deps.hosts.get(row.host_id)
     const network = await getHostNetwork(deps, row.id)
+    const mounts = request.disks.length > 0 ? await findHostMounts(deps, row.id) : undefined
     const created = await span('host: create VM', () =>
-      host.createVm(createVmBody(deps, row, request, network), signal),
+      host.createVm(createVmBody(deps, row, request, network, mounts), signal),
     )
     signal.throwIfAborted()
     await pushNetworkIfChanged(deps, row, network.revision)
@@ -91,6 +100,7 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
   return withLockedUser(deps.db, userId, async (tx, user) => {
     await lockTemplate(tx, request)
     const networks = await lockNetworks(tx, userId, request.networks)
+    const disks = await lockDisks(tx, userId, request.disks)
     const name = await chooseName(tx, userId, request.name)
     await checkCaps(tx, user, SANDBOX_CAPS)
     checkCredit(user, 'create')
@@ -102,11 +112,13 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
       region: request.region,
       hostId: request.hostId,
       allowTcgTenants: deps.config.allowTcgTenants,
+      needsDisks: disks.length > 0,
     })
     const row = newRow(deps, user, name, request, placement)
     const inserted = await tx.insertInto('sandboxes').values(row).returningAll().executeTakeFirstOrThrow()
     await saveEnvs(deps, tx, [inserted.id], request.envs)
     await addToNetworks(tx, networks, inserted.id)
+    await addAttachments(tx, inserted.id, disks)
     return inserted
   })
 }
@@ -154,7 +166,13 @@ const newRow = (
   bandwidth_quota_bytes: newQuota(deps, user.plan),
 })
 
-const createVmBody = (deps: Deps, row: SandboxRow, request: CreateRequest, network: HostVmNetwork) => ({
+const createVmBody = (
+  deps: Deps,
+  row: SandboxRow,
+  request: CreateRequest,
+  network: HostVmNetwork,
+  mounts: HostVmMounts | undefined,
+) => ({
   id: row.id,
   fence: row.fence,
   vcpu: row.vcpu,
@@ -167,6 +185,7 @@ const createVmBody = (deps: Deps, row: SandboxRow, request: CreateRequest, netwo
   envs: request.envs,
   ssh_pubkeys: row.ssh_pubkeys,
   network,
+  ...(mounts ? { mounts } : {}),
   limit_ms: deps.config.bootLimitSeconds * 1000,
 })
 

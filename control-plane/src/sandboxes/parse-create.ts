@@ -7,19 +7,18 @@ import { badField, Failure } from '@warren/kit/failure'
 import { spellCommand } from '@warren/kit/warren-command'
 import {
   checkEnvs,
-  checkMountPath,
   checkSandboxName,
   checkSshPublicKeys,
   type Envs,
   findShape,
   mergeSshPublicKeys,
-  normalisePath,
   parseEgressRules,
   type SandboxCreateBody,
   type Shape,
   templateImageName,
 } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
+import { checkAttachment, type NewAttachment, overlap, parseAttachment } from '../disks/parse-attachment.ts'
 import type { CallerUser } from '../http/caller.ts'
 import { findReadyTemplate } from '../templates/queries.ts'
 import { allowsShape } from '../users/plans.ts'
@@ -44,6 +43,7 @@ export type CreateRequest = {
   egress: string[]
   /** Ids or names. They are resolved in the transaction that inserts the sandbox. */
   networks: string[]
+  disks: NewAttachment[]
   autoPauseAfterSeconds: number | null
   autoResume: boolean
   hostId: string | undefined
@@ -80,6 +80,7 @@ export async function parseCreate(deps: Deps, user: CallerUser, body: SandboxCre
     ingressEnabled: body.ingress_enabled ?? false,
     egress,
     networks: (body.networks ?? []).map(({ id }) => id),
+    disks: (body.disks ?? []).map(parseAttachment),
     autoPauseAfterSeconds: body.auto_pause_after_seconds ?? null,
     autoResume: body.auto_resume ?? false,
     hostId: body.host_id || undefined,
@@ -139,16 +140,16 @@ async function findMinDisk(deps: Deps, name: string): Promise<number> {
   return Math.max(1, ...images.map((image) => image.min_disk_mib ?? 1))
 }
 
-/** No disk can be registered, so a disk that a request names does not exist. */
 function checkDisks({ disks }: SandboxCreateBody): string | undefined {
-  const paths = new Set<string>()
-  for (const { mount_path } of disks ?? []) {
-    const error = checkMountPath(mount_path)
-    if (error) return `mount_path ${error}`
-    const path = normalisePath(mount_path)
-    if (paths.has(path)) return `mount_path ${path} is used twice`
-    paths.add(path)
+  const paths: string[] = []
+  for (const disk of disks ?? []) {
+    const fault = checkAttachment(disk)
+    if (fault) return fault.join(' ')
+    const { mountPath } = parseAttachment(disk)
+    const other = paths.find((path) => overlap(path, mountPath))
+    if (other === mountPath) return `mount_path ${mountPath} is used twice`
+    if (other !== undefined) return `mount_path ${mountPath} overlaps ${other}`
+    paths.push(mountPath)
   }
-  const first = disks?.[0]
-  return first && `disk not found: ${first.disk_id.slice(0, 100)}`
+  return undefined
 }

@@ -3,6 +3,7 @@ import { unavailable } from '@warren/kit/failure'
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { HostRow, SandboxRow } from '../db/schema.ts'
+import { disksUnavailable } from '../disks/attach.ts'
 import { allocateAddress } from './addresses.ts'
 import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
 import { emulationRefused, SEPARATES_TENANTS } from './emulation.ts'
@@ -25,6 +26,8 @@ export type PlacementRequest = {
   hostId: string | undefined
   /** Hosts that emulate guests are used although there are several users (emulation.ts). */
   allowTcgTenants: boolean
+  /** Only hosts that can mount disks are used. */
+  needsDisks: boolean
 }
 export type Placement = { hostId: string; ip: string; reservedMib: number }
 
@@ -71,6 +74,7 @@ async function listCandidates(tx: Tx, request: PlacementRequest): Promise<Pick<H
     .where(hasImage(request))
     .where(sql<boolean>`mem_mib - reserved_mib >= ${reservedSql(request.shape)}`)
     .$if(!request.allowTcgTenants, (query) => query.where(SEPARATES_TENANTS))
+    .$if(request.needsDisks, (query) => query.where('disks', '=', true))
     .$if(request.hostId !== undefined, (query) => query.where('id', '=', request.hostId!))
     .orderBy(sql`mem_mib - reserved_mib`, 'desc')
     .orderBy('id')
@@ -85,13 +89,14 @@ const hasImage = ({ image, imageHostId }: PlacementRequest) =>
 async function explainNoPlacement(tx: Tx, request: PlacementRequest): Promise<Error> {
   const hosts = await tx
     .selectFrom('hosts')
-    .select(['rootfses', 'images', SEPARATES_TENANTS.as('separates')])
+    .select(['rootfses', 'images', 'disks', SEPARATES_TENANTS.as('separates')])
     .where('status', '=', 'active')
     .where('region', '=', request.region)
     .$if(request.hostId !== undefined, (query) => query.where('id', '=', request.hostId!))
     .execute()
   if (!request.allowTcgTenants && hosts.length > 0 && hosts.every(({ separates }) => !separates))
     return emulationRefused()
+  if (request.needsDisks && hosts.length > 0 && hosts.every(({ disks }) => !disks)) return disksUnavailable()
   if (
     request.imageHostId !== undefined ||
     hosts.length === 0 ||

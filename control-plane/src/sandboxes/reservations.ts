@@ -6,8 +6,8 @@
  * much it holds (`reserved_mib`). Releasing sets that to 0 in the statement that reads it, so memory is released once
  * however many callers try.
  *
- * Every transaction locks rows in this order: user, sandbox, networks by id, network revisions by sandbox id, the user's
- * row of sandbox_counts, host. Rows are locked with FOR NO KEY UPDATE, never FOR UPDATE: a row that is updated twice in one transaction has its foreign keys checked again, so a fork's child then
+ * Every transaction locks rows in this order: user, sandbox, networks by id, network revisions by sandbox id, disks by id,
+ * attachments by id, mount revisions by sandbox id, the user's row of sandbox_counts, host. Rows are locked with FOR NO KEY UPDATE, never FOR UPDATE: a row that is updated twice in one transaction has its foreign keys checked again, so a fork's child then
  * takes a shared lock on its source, which is outside this order.
  */
 import { vmmMemoryMib } from '@warren/protocol'

@@ -11,9 +11,16 @@
  */
 import { setTimeout as delay } from 'node:timers/promises'
 import { span } from '@warren/kit/span'
-import { findCpuQuotaPct, type HostVm, type HostVmNetwork, type HostVmResumed } from '@warren/protocol'
+import {
+  findCpuQuotaPct,
+  type HostVm,
+  type HostVmMounts,
+  type HostVmNetwork,
+  type HostVmResumed,
+} from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
+import { findHostMounts, rearmMounts } from '../disks/host-mounts.ts'
 import { HostError, type HostErrorCode, statusReason } from '../hosts/host-error.ts'
 import { getHostNetwork, pushNetworkIfChanged } from '../networks/host-network.ts'
 import { getEnvs } from './envs.ts'
@@ -110,7 +117,9 @@ async function resumeWithRetries(deps: Deps, row: SandboxRow, signal: AbortSigna
     try {
       const host = await deps.hosts.get(row.host_id)
       const network = await getHostNetwork(deps, row.id)
-      const resumed = await host.resumeVm(row.id, resumeBodyOf(deps, row, envs, network), signal)
+      const mounts = await findHostMounts(deps, row.id)
+      if (mounts) await rearmMounts(deps, row.id)
+      const resumed = await host.resumeVm(row.id, resumeBodyOf(deps, row, envs, network, mounts), signal)
       await pushNetworkIfChanged(deps, row, network.revision)
       return resumed
     } catch (error) {
@@ -129,7 +138,13 @@ async function resumeWithRetries(deps: Deps, row: SandboxRow, signal: AbortSigna
   }
 }
 
-const resumeBodyOf = (deps: Deps, row: SandboxRow, envs: Record<string, string>, network: HostVmNetwork) => ({
+const resumeBodyOf = (
+  deps: Deps,
+  row: SandboxRow,
+  envs: Record<string, string>,
+  network: HostVmNetwork,
+  mounts: HostVmMounts | undefined,
+) => ({
   fence: row.fence,
   cpu_quota_pct: findCpuQuotaPct(row),
   ip: row.ip!, // Assigned when the sandbox was placed, and kept until it is destroyed.
@@ -137,6 +152,7 @@ const resumeBodyOf = (deps: Deps, row: SandboxRow, envs: Record<string, string>,
   envs,
   ssh_pubkeys: row.ssh_pubkeys,
   network,
+  ...(mounts ? { mounts } : {}),
   limit_ms: deps.config.bootLimitSeconds * 1000,
 })
 

@@ -11,11 +11,15 @@ const RESPONSE: SecretColumn = { table: 'idempotency_keys', column: 'answer', ke
 
 const WEBHOOK: SecretColumn = { table: 'webhook_endpoints', column: 'secret', key: ['id'] }
 
-export const SECRET_COLUMNS: readonly SecretColumn[] = [ENVS, RESPONSE, WEBHOOK]
+const DISK: SecretColumn = { table: 'disks', column: 'credentials', key: ['id'] }
+
+export const SECRET_COLUMNS: readonly SecretColumn[] = [ENVS, RESPONSE, WEBHOOK, DISK]
 
 export const envsPlace = (sandboxId: string): SecretPlace => placeOf(ENVS, [sandboxId])
 
 export const webhookSecretPlace = (endpointId: string): SecretPlace => placeOf(WEBHOOK, [endpointId])
+
+export const diskCredentialsPlace = (diskId: string): SecretPlace => placeOf(DISK, [diskId])
 
 /** Of a request that creates a secret (http/idempotency.ts). */
 export const responsePlace = (caller: string, key: string): SecretPlace => placeOf(RESPONSE, [caller, key])

@@ -10,6 +10,7 @@ import { connectDatabase } from '../db/connect.ts'
 import { JOBS, SWEEPS } from '../jobs/registry.ts'
 import { startWorker } from '../jobs/worker.ts'
 import { createTestDeps, type TestUser } from './app.ts'
+import { STORE_CONFIG } from './disks.ts'
 import { startTestProcess, type TestProcess } from './test-process.ts'
 import type { HostedApp } from './with-host.ts'
 
@@ -49,7 +50,7 @@ export async function startApiProcess(
 if (import.meta.main) {
   const log = createLog({ name: 'api-process', level: process.env.WARREN_LOG_LEVEL ?? 'fatal', format: 'json' })
   const database = connectDatabase(process.env.DATABASE_URL!, log)
-  const deps = createTestDeps(database, { hostSocket: process.env.WARREN_HOST_SOCKET! })
+  const deps = createTestDeps(database, { ...STORE_CONFIG, hostSocket: process.env.WARREN_HOST_SOCKET! })
   const app = await buildApp(deps)
   await startWorker(deps, { jobs: JOBS, sweeps: SWEEPS })
   await app.listen({ host: '127.0.0.1', port: 0 })

@@ -1,6 +1,7 @@
 /** The limits of a user, beside what the user has now. Each value is counted as its own cap check counts it. */
 import { type CapUse, type PlanView, SHAPES } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
+import { DISK_CAPS } from '../disks/caps.ts'
 import { NETWORK_CAPS } from '../networks/caps.ts'
 import { SANDBOX_CAPS } from '../sandboxes/caps.ts'
 import { TEMPLATE_BUILD_CAPS, TEMPLATE_CAPS } from '../templates/caps.ts'
@@ -8,10 +9,10 @@ import { WEBHOOK_CAPS } from '../webhooks/caps.ts'
 import { type CappedKind, type CappedResource, dailyLimit } from './caps.ts'
 import { allowsShape, type Limits, limitsOf } from './plans.ts'
 
-/** A resource that is not listed cannot be created yet, so none of it is used. */
 const CAPPED_RESOURCES: readonly CappedResource[] = [
   SANDBOX_CAPS,
   NETWORK_CAPS,
+  DISK_CAPS,
   WEBHOOK_CAPS,
   TEMPLATE_CAPS,
   TEMPLATE_BUILD_CAPS,
