@@ -93,7 +93,7 @@ function renderCommands(): string {
   ]
   const isProgram = (command: Command) => programs.some((program) => program.name() === fullName(command))
   const own = cli.commands.filter((command) => !isProgram(command))
-  return [cli, ...own, ...programs.flatMap(withSubcommands)]
+  return [cli, ...[...own, ...programs].flatMap(withSubcommands)]
     .map((command) => `## ${fullName(command)}\n\n\`\`\`\n${renderHelp(command)}\`\`\`\n`)
     .join('\n')
 }

@@ -1,5 +1,5 @@
 /**
- * The API client of `warren ssh`, `tunnel`, `sandboxes`, `templates` and `webhooks listen`. It uses the API that WARREN_BASE_URL and WARREN_API_KEY name, or
+ * The API client of `warren ssh`, `tunnel`, `sandboxes`, `disks`, `templates` and `webhooks listen`. It uses the API that WARREN_BASE_URL and WARREN_API_KEY name, or
  * the instance that runs on this data directory.
  */
 

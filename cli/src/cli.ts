@@ -7,6 +7,7 @@ import { VERSION } from '@warren/kit/version'
 import { spellCommand, warrenCommand } from '@warren/kit/warren-command'
 import { Command, Help } from 'commander'
 import { printCaCertificate } from './ca.ts'
+import { addDisk, attachDisk, detachDisk, listDisks, removeDisks, rotateDisk } from './disks/commands.ts'
 import { printEnv } from './env.ts'
 import { installCommand, uninstallCommand } from './install.ts'
 import { resizeSandbox } from './resize.ts'
@@ -25,6 +26,15 @@ Examples:
   ${warrenCommand()} ssh --config >> ~/.ssh/config               then: scp report.pdf web.warren:
 
 Uses WARREN_BASE_URL and WARREN_API_KEY, or without them the Warren that runs on this machine.`
+
+const renderDisksHelp = (): string => `
+Examples:
+  ${warrenCommand()} disks add media --bucket media --endpoint https://s3.eu-west-1.amazonaws.com --region eu-west-1
+  ${warrenCommand()} disks attach web media /mnt/media           waits until it is mounted
+  ${warrenCommand()} disks ls web                                the mounts of a sandbox, with their status
+
+The keys of the store are read from AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, unless options name others. They are
+encrypted in the database of Warren, and no sandbox gets them.`
 
 const PROGRAMS = [
   {
@@ -155,6 +165,8 @@ export function createCli(): Command {
     .argument('<templates...>', 'names or ids')
     .action(removeTemplates)
 
+  addDiskCommands(cli)
+
   cli
     .command('install')
     .description('link this command onto the PATH, so that it can be called as `warren` from every directory')
@@ -179,4 +191,56 @@ export function createCli(): Command {
   }
 
   return cli
+}
+
+function addDiskCommands(cli: Command): void {
+  const disks = cli
+    .command('disks')
+    .description('register buckets of S3 stores and mount them in sandboxes')
+    .addHelpText('after', renderDisksHelp)
+  const addCredentialOptions = (command: Command): Command =>
+    command
+      .option('--access-key <key>', 'access key of the store (default: AWS_ACCESS_KEY_ID)')
+      .option('--secret-key-file <file>', 'file with the secret key, or - for stdin (default: AWS_SECRET_ACCESS_KEY)')
+
+  addCredentialOptions(disks.command('add'))
+    .description('register a bucket, after a check that it can be reached with the keys')
+    .argument('<name>', 'name of the disk: lower case letters, digits and dashes')
+    .requiredOption('--bucket <bucket>', 'name of the bucket')
+    .requiredOption('--endpoint <url>', 'base URL of the store, without the bucket')
+    .option('--region <region>', 'region of the bucket (default: auto)')
+    .option('--path-style', 'address objects as endpoint/bucket/key, for stores without a host name for each bucket')
+    .action(addDisk)
+  disks
+    .command('ls')
+    .description('list your disks, or the mounts of a sandbox with their status')
+    .argument('[sandbox]', 'name or id of the sandbox')
+    .option('--json', 'print JSON')
+    .action(listDisks)
+  addCredentialOptions(disks.command('rotate'))
+    .description('replace the keys of a disk, also in running sandboxes, without unmounting')
+    .argument('<disk>', 'name or id of the disk')
+    .action(rotateDisk)
+  disks
+    .command('attach')
+    .description('mount a disk in a running sandbox; exits with 1 if the mount fails')
+    .argument('<sandbox>', 'name or id of the sandbox')
+    .argument('<disk>', 'name or id of the disk')
+    .argument('<path>', 'absolute path in the sandbox')
+    .option('--sub-path <prefix>', 'mount only this prefix of the bucket')
+    .option('--read-only', 'refuse every change of the bucket')
+    .option('--no-wait', 'do not wait until the disk is mounted')
+    .action(attachDisk)
+  disks
+    .command('detach')
+    .description('save what was written, and remove a mount; the bucket remains')
+    .argument('<sandbox>', 'name or id of the sandbox')
+    .argument('<disk>', 'name or id of the disk')
+    .argument('<path>', 'path of the mount')
+    .action(detachDisk)
+  disks
+    .command('rm')
+    .description('delete disks that are not attached, with their keys; the buckets remain')
+    .argument('<disks...>', 'names or ids')
+    .action(removeDisks)
 }
