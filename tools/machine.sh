@@ -1,31 +1,38 @@
 #!/bin/sh
-# Installs what virtual machines need beyond npm packages: QEMU and other tools from Debian, and programs in Rust, which
-# are built here. Run by setup.sh as root. Without root, Warren serves everything except virtual machines.
+# Installs what Warren needs beyond npm packages when root starts it: QEMU and other tools from Debian, and programs in
+# Rust, which are built here. Run by setup.sh. With --services, only the jail in which the services of root run, for
+# machines without virtual machines. Without root, nothing of it is needed.
 set -eu
 cd "$(dirname "$0")/.."
 
 quiet=no
-case "${1-}" in
-  --quiet) quiet=yes ;;
-  --packages) list_only=yes ;;
-esac
+services_only=no
+for option in "$@"; do
+  case "$option" in
+    --quiet) quiet=yes ;;
+    --packages) list_only=yes ;;
+    --services) services_only=yes ;;
+  esac
+done
 . tools/packages.sh
 . tools/rust-programs.sh
 
 # --- Debian packages --------------------------------------------------------------------------------------------------
 
-want qemu-system-x86 have qemu-system-x86_64
-want qemu-utils have qemu-img
-want mmdebstrap have mmdebstrap
-want e2fsprogs have mke2fs
-want xz-utils have xz
-want zstd have zstd
-want iproute2 have ip
-want nftables have nft
-want libnftables1 have_file /usr/lib/*/libnftables.so.1
-want debian-archive-keyring have_file /usr/share/keyrings/debian-archive-keyring.gpg
-# Makes <ulid>-<port>.localhost resolve for programs that use the C library. Its installation edits /etc/nsswitch.conf.
-want libnss-myhostname have_file /usr/lib/*/libnss_myhostname.so.2
+if [ "$services_only" = no ]; then
+  want qemu-system-x86 have qemu-system-x86_64
+  want qemu-utils have qemu-img
+  want mmdebstrap have mmdebstrap
+  want e2fsprogs have mke2fs
+  want xz-utils have xz
+  want zstd have zstd
+  want iproute2 have ip
+  want nftables have nft
+  want libnftables1 have_file /usr/lib/*/libnftables.so.1
+  want debian-archive-keyring have_file /usr/share/keyrings/debian-archive-keyring.gpg
+  # Makes <ulid>-<port>.localhost resolve for programs that use the C library. Its installation edits /etc/nsswitch.conf.
+  want libnss-myhostname have_file /usr/lib/*/libnss_myhostname.so.2
+fi
 want cargo have_new cargo
 want gcc have cc
 want libc6-dev have_file /usr/lib/*/libc.a
@@ -33,6 +40,8 @@ install_packages
 
 # --- Programs in Rust -------------------------------------------------------------------------------------------------
 
-build guest-agent guest-agent 'guest agent'
 build jail jail jail
-build read-only-ram libread_only_ram.so 'library for older versions of QEMU'
+if [ "$services_only" = no ]; then
+  build guest-agent guest-agent 'guest agent'
+  build read-only-ram libread_only_ram.so 'library for older versions of QEMU'
+fi

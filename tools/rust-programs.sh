@@ -31,7 +31,7 @@ build() {
       if command -v flock >/dev/null 2>&1; then flock 9; fi
       cd "$crate"
       find . -path ./target -prune -o -type f -exec touch {} +
-      CARGO_TARGET_DIR="$cache/target" cargo build --release --locked -j2 "$@" >"$log" 2>&1 || exit 1
+      CARGO_TARGET_DIR="$cache/target" CARGO_BUILD_TARGET="$(uname -m)-unknown-linux-gnu" cargo build --release --locked -j2 "$@" >"$log" 2>&1 || exit 1
       cp "$cache"/target/*/"$built" "$cache/$wanted.new.$$"
     ) 9>"$cache/lock"; then
       tail -20 "$log" >&2

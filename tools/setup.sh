@@ -124,9 +124,13 @@ if ! installed; then
   print "Installed npm packages in $(($(date +%s) - started)) s."
 fi
 
-# --- requirements of virtual machines ---------------------------------------------------------------------------------
+# --- requirements of root -----------------------------------------------------------------------------------------------
 
 case "${WARREN_VMS-}" in 0 | false | no | off) vms=off ;; *) vms=on ;; esac
-if [ "$(id -u)" = 0 ] && [ "$(uname -m)" = x86_64 ] && [ "$vms" = on ]; then
-  if [ "$quiet" = yes ]; then sh tools/machine.sh --quiet; else sh tools/machine.sh; fi
+if [ "$(id -u)" = 0 ]; then
+  set --
+  [ "$quiet" = no ] || set -- "$@" --quiet
+  # Without virtual machines only the jail of the services is needed.
+  if [ "$(uname -m)" != x86_64 ] || [ "$vms" = off ]; then set -- "$@" --services; fi
+  sh tools/machine.sh "$@"
 fi

@@ -1,105 +1,25 @@
 //! Starts a program that can reach nothing on the machine but what its command line names.
 //!
-//! Order of events: the jail joins the cgroups, leaves the machine's namespaces and forks. The child, which is the first
-//! process of a new pid namespace, builds its file system, gives up all privileges and executes the program. The jail
-//! itself writes the child's pid to the report and exits: the child is a child of the jail's own caller.
+//! `jail …` starts QEMU and becomes it (vmm.rs). `jail service …` starts one of Warren's own services and stays as its
+//! parent (service.rs). `jail hand-over …` gives folders to the user of a service (hand_over.rs).
 //!
-//! What must stay true: everything that can fail happens before the program runs, and a failure ends the child. There is
+//! What must stay true: everything that can fail happens before the program runs, and a failure ends the start. There is
 //! no "less confined" way to start. Namespaces of users are not needed, so it works where they are switched off.
-//!
-//! The report is a descriptor of the caller. It receives `pid N`, or a message that begins with `error`, and is closed
-//! when the program has been executed.
 
-mod file_system;
-mod options;
+mod bpf;
+mod hand_over;
 mod privileges;
-mod seccomp;
+mod service;
 mod sys;
+mod vmm;
 
-use std::fs::{File, OpenOptions};
-use std::io::Write;
-use std::os::fd::FromRawFd;
-use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
-
-use options::Options;
-use sys::{Failure, Step, check};
+use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    let options = match Options::parse(std::env::args().skip(1)) {
-        Ok(options) => options,
-        Err(message) => {
-            eprintln!("jail: {message}");
-            return ExitCode::from(2);
-        }
-    };
-    // SAFETY: the caller passes this descriptor for the jail to own.
-    let mut report = unsafe { File::from_raw_fd(options.report) };
-    match start(&options, &mut report) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(failure) => {
-            tell(&mut report, &format!("error {failure}\n"));
-            ExitCode::FAILURE
-        }
+    let mut args = std::env::args().skip(1).peekable();
+    match args.peek().map(String::as_str) {
+        Some("service") => service::main(args.skip(1)),
+        Some("hand-over") => hand_over::main(args.skip(1)),
+        _ => vmm::main(args),
     }
-}
-
-fn start(options: &Options, report: &mut File) -> Result<(), Failure> {
-    sys::close_on_exec(options.report).step("keep the report from the program")?;
-    for cgroup in &options.cgroups {
-        // `0` is the writer.
-        let joined = OpenOptions::new().write(true).open(cgroup).and_then(|mut file| file.write_all(b"0"));
-        joined.step(&format!("join the cgroup {cgroup}"))?;
-    }
-    if let Some(score) = options.oom_score {
-        std::fs::write("/proc/self/oom_score_adj", score.to_string()).step("set the score for the lack of memory")?;
-    }
-    let namespaces = libc::CLONE_NEWNS
-        | libc::CLONE_NEWPID
-        | libc::CLONE_NEWNET
-        | libc::CLONE_NEWIPC
-        | libc::CLONE_NEWUTS
-        | libc::CLONE_NEWCGROUP;
-    // SAFETY: this process has one thread and shares nothing with another one.
-    check(unsafe { libc::unshare(namespaces) }).step("leave the namespaces of the machine")?;
-    match sys::fork_sibling().step("fork")? {
-        0 => {
-            let failure = become_program(options);
-            tell(report, &format!("error {failure}\n"));
-            std::process::exit(1)
-        }
-        pid => {
-            tell(report, &format!("pid {pid}\n"));
-            Ok(())
-        }
-    }
-}
-
-/// One write, because the jail and the child both write. It fails only if the caller has ended.
-fn tell(report: &mut File, line: &str) {
-    let _ = report.write_all(line.as_bytes());
-}
-
-/// Returns only if it failed.
-fn become_program(options: &Options) -> Failure {
-    if let Err(failure) = confine(options) {
-        return failure;
-    }
-    let mut program = Command::new(&options.program);
-    let error = program.args(&options.args).exec();
-    Failure::new(&format!("execute {}", options.program), error)
-}
-
-fn confine(options: &Options) -> Result<(), Failure> {
-    // SAFETY: no pointers, or pointers to constants.
-    check(unsafe { libc::setsid() }).step("start a session")?;
-    check(unsafe { libc::sethostname(c"jail".as_ptr(), 4) }).step("set the host name")?;
-    file_system::enter(options)?;
-    privileges::limit(options)?;
-    privileges::drop(options)?;
-    // Last: the filter allows what QEMU needs, which is not what the steps above need.
-    if options.filter_system_calls {
-        seccomp::install().step("filter system calls")?;
-    }
-    Ok(())
 }

@@ -33,6 +33,11 @@ impl<T> Step<T> for Result<T> {
     }
 }
 
+/// A number on a command line.
+pub fn number<T: std::str::FromStr>(text: &str) -> std::result::Result<T, String> {
+    text.parse().map_err(|_| format!("{text} is not a number that can be used here"))
+}
+
 /// Turns -1 into the error in errno.
 pub fn check(result: libc::c_int) -> Result<libc::c_int> {
     if result < 0 { Err(Error::last_os_error()) } else { Ok(result) }
@@ -50,6 +55,13 @@ pub fn close_on_exec(fd: libc::c_int) -> Result<()> {
     // SAFETY: no pointers.
     check(unsafe { libc::fcntl(fd, libc::F_SETFD, libc::FD_CLOEXEC) })?;
     Ok(())
+}
+
+pub fn close_range(first: libc::c_int, last: libc::c_int) {
+    if first <= last {
+        // SAFETY: no pointers; nothing uses these descriptors any more.
+        unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
+    }
 }
 
 /// Whether the other end of a pipe or socket has been closed, as the kernel does when its process ends.

@@ -22,6 +22,15 @@ export const DATABASE_URL = text('DATABASE_URL', {
   description: 'URL of another PostgreSQL server, version 16 or newer.',
 })
 
+export const SERVICE_UID = integer('WARREN_SERVICE_UID', {
+  default: 1_879_048_192,
+  min: 1_000,
+  max: 4_294_967_278,
+  description:
+    'First of the user ids that Warren, started by root, gives to its own services: 16 for each data directory. No account may ' +
+    'have them. In a container whose range of ids is smaller, one in that range.',
+})
+
 /** Host agents set it up on the loopback interface; with virtual machines the API listens there too. */
 export const GUEST_HOST = linkLocalAddress('WARREN_GUEST_HOST', {
   default: '169.254.1.1',

@@ -1,4 +1,4 @@
-//! What is needed of the command line of the jail (jail/src/options.rs) and of QEMU after it.
+//! What is needed of the command line of the jail (jail/src/vmm/options.rs) and of QEMU after it.
 
 use std::io::{Error, Result};
 

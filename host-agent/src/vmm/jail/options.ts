@@ -1,4 +1,4 @@
-/** The command line of the jail that QEMU runs in (jail/src/options.rs). */
+/** The command line of the jail that QEMU runs in (jail/src/vmm/options.rs). */
 import path from 'node:path'
 import { FDS, type Machine } from '../args.ts'
 import { findKvmGroups, KVM_DEVICE } from '../kvm-access.ts'

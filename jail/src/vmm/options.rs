@@ -1,4 +1,7 @@
-//! The command line: what the program may see and use. Everything that is not named is out of reach.
+//! The command line of QEMU's jail: what it may see and use. Everything that is not named is out of reach.
+
+use crate::privileges::Resource;
+use crate::sys::number;
 
 pub struct Options {
     /// A folder that becomes the read-only root directory.
@@ -39,13 +42,6 @@ pub enum Access {
     Device,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Resource {
-    FileBytes,
-    OpenFiles,
-    Processes,
-}
-
 const USAGE: &str =
     "usage: jail --root DIR --uid N --gid N --report FD [--groups N,N] [--read FROM TO] [--write FROM TO]
             [--device FROM TO] [--folder PATH FD] [--filter] [--dies-with-parent] [--cgroup FILE]
@@ -83,7 +79,7 @@ impl Options {
                 "--groups" => options.groups = value()?.split(',').map(number).collect::<Result<_, _>>()?,
                 "--filter" => options.filter_system_calls = true,
                 "--dies-with-parent" => options.dies_with_parent = true,
-                "--limit" => options.limits.push((resource(&value()?)?, number(&value()?)?)),
+                "--limit" => options.limits.push((Resource::parse(&value()?)?, number(&value()?)?)),
                 "--cgroup" => options.cgroups.push(value()?),
                 "--oom-score" => options.oom_score = Some(number(&value()?)?),
                 "--report" => options.report = number(&value()?)?,
@@ -111,19 +107,6 @@ impl Options {
             None if self.groups.contains(&0) => Err("the group 0 cannot be given".to_owned()),
             None => Ok(self),
         }
-    }
-}
-
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("{text} is not a number that can be used here"))
-}
-
-fn resource(name: &str) -> Result<Resource, String> {
-    match name {
-        "fsize" => Ok(Resource::FileBytes),
-        "nofile" => Ok(Resource::OpenFiles),
-        "nproc" => Ok(Resource::Processes),
-        _ => Err(format!("unknown limit {name}")),
     }
 }
 

@@ -6,7 +6,7 @@ use std::ffi::CStr;
 use std::io::Result;
 use std::ptr::null;
 
-use crate::options::{Access, Options};
+use super::options::{Access, Options};
 use crate::sys::{Failure, Step, c_string, check, check_long};
 
 pub fn enter(options: &Options) -> std::result::Result<(), Failure> {

@@ -6,52 +6,20 @@
 //! filter (`-sandbox on,spawn=deny`) removes it again before the guest runs.
 
 use std::io::Result;
-use std::mem::offset_of;
 
-use crate::sys::check_long;
+use crate::bpf::{self, ALLOW, DENY, FIRST_ARGUMENT, NAMESPACES, PROLOGUE, give, load, skip_if};
 
 pub fn install() -> Result<()> {
-    let mut program = assemble();
-    let filter = libc::sock_fprog { len: program.len() as libc::c_ushort, filter: program.as_mut_ptr() };
-    // SAFETY: `filter` points to `program`, and both live until the call returns.
-    check_long(unsafe { libc::syscall(libc::SYS_seccomp, libc::SECCOMP_SET_MODE_FILTER, 0, &filter) })?;
-    Ok(())
+    bpf::install(assemble())
 }
 
 /// A thread of the same process in the same namespaces: what pthread_create asks for. `clone3` is not allowed, because
 /// its flags are in memory, where a filter cannot see them.
 const THREAD: u32 = libc::CLONE_THREAD as u32;
-const NAMESPACES: u32 = (libc::CLONE_NEWNS
-    | libc::CLONE_NEWCGROUP
-    | libc::CLONE_NEWUTS
-    | libc::CLONE_NEWIPC
-    | libc::CLONE_NEWUSER
-    | libc::CLONE_NEWPID
-    | libc::CLONE_NEWNET) as u32;
-
-#[cfg(target_arch = "x86_64")]
-const ARCHITECTURE: u32 = 0xc000_003e;
-#[cfg(target_arch = "aarch64")]
-const ARCHITECTURE: u32 = 0xc000_00b7;
-/// Numbers from here on are calls of the x32 ABI.
-const X32: u32 = 0x4000_0000;
-
-const ALLOW: u32 = libc::SECCOMP_RET_ALLOW;
-const DENY: u32 = libc::SECCOMP_RET_ERRNO | libc::ENOSYS as u32;
-
-const NUMBER: u32 = offset_of!(libc::seccomp_data, nr) as u32;
-const ARCH: u32 = offset_of!(libc::seccomp_data, arch) as u32;
-/// The low half; the high half of these arguments has no meaning.
-const FIRST_ARGUMENT: u32 = offset_of!(libc::seccomp_data, args) as u32;
 
 fn assemble() -> Vec<libc::sock_filter> {
-    let mut program = vec![
-        load(ARCH),
-        skip_if(libc::BPF_JEQ, ARCHITECTURE, 1, 0),
-        give(DENY),
-        load(NUMBER),
-        skip_if(libc::BPF_JGE, X32, 0, 1),
-        give(DENY),
+    let mut program = PROLOGUE.to_vec();
+    program.extend([
         // clone: only for threads.
         skip_if(libc::BPF_JEQ, libc::SYS_clone as u32, 0, 5),
         load(FIRST_ARGUMENT),
@@ -65,30 +33,13 @@ fn assemble() -> Vec<libc::sock_filter> {
         skip_if(libc::BPF_JEQ, libc::AF_UNIX as u32, 0, 1),
         give(ALLOW),
         give(DENY),
-    ];
+    ]);
     for number in ALLOWED.iter().chain(ALLOWED_HERE) {
         program.push(skip_if(libc::BPF_JEQ, *number as u32, 0, 1));
         program.push(give(ALLOW));
     }
     program.push(give(DENY));
     program
-}
-
-const fn load(offset: u32) -> libc::sock_filter {
-    instruction(libc::BPF_LD | libc::BPF_W | libc::BPF_ABS, offset, 0, 0)
-}
-
-const fn give(action: u32) -> libc::sock_filter {
-    instruction(libc::BPF_RET | libc::BPF_K, action, 0, 0)
-}
-
-/// Skips so many instructions, depending on the comparison of what was loaded with `value`.
-const fn skip_if(comparison: u32, value: u32, if_true: u8, if_false: u8) -> libc::sock_filter {
-    instruction(libc::BPF_JMP | comparison | libc::BPF_K, value, if_true, if_false)
-}
-
-const fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
-    libc::sock_filter { code: code as u16, jt, jf, k }
 }
 
 #[rustfmt::skip]
@@ -140,37 +91,14 @@ const ALLOWED_HERE: &[libc::c_long] = &[];
 mod tests {
     use super::*;
 
-    /// Runs the filter as the kernel does.
+    use crate::bpf::{ARCHITECTURE, X32};
+
     fn decide(number: libc::c_long, first_argument: u64) -> u32 {
         decide_for(ARCHITECTURE, number as u32, first_argument)
     }
 
     fn decide_for(arch: u32, number: u32, first_argument: u64) -> u32 {
-        let program = assemble();
-        let (mut at, mut loaded) = (0, 0);
-        loop {
-            let libc::sock_filter { code, jt, jf, k } = program[at];
-            at += 1;
-            match code as u32 & 0x07 {
-                libc::BPF_RET => return k,
-                libc::BPF_LD => {
-                    loaded = match k {
-                        NUMBER => number,
-                        ARCH => arch,
-                        FIRST_ARGUMENT => first_argument as u32,
-                        other => panic!("nothing is at {other}"),
-                    }
-                }
-                _ => {
-                    let is_true = match code as u32 & 0xf0 {
-                        libc::BPF_JEQ => loaded == k,
-                        libc::BPF_JGE => loaded >= k,
-                        _ => loaded & k != 0,
-                    };
-                    at += if is_true { jt } else { jf } as usize;
-                }
-            }
-        }
+        bpf::decide(&assemble(), arch, number, first_argument)
     }
 
     #[test]

@@ -1,0 +1,20 @@
+/**
+ * Reads a file in a folder that belongs to a service. The service could have put anything there: a link to another file,
+ * which is not followed, or a pipe, which would never end.
+ */
+import { constants } from 'node:fs'
+import { open } from 'node:fs/promises'
+
+/** More than any key or certificate. */
+const FILE_MAX_BYTES = 2 ** 20
+
+export async function readServiceFile(file: string): Promise<string> {
+  const handle = await open(file, constants.O_RDONLY | constants.O_NOFOLLOW | constants.O_NONBLOCK)
+  try {
+    const found = await handle.stat()
+    if (!found.isFile() || found.size > FILE_MAX_BYTES) throw new Error(`${file} is not a file of the expected kind`)
+    return await handle.readFile('utf8')
+  } finally {
+    await handle.close()
+  }
+}
