@@ -6,6 +6,7 @@ import { spawn } from 'node:child_process'
 import { once } from 'node:events'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { withCapabilities } from '@warren/kit/capabilities'
 import { type Child, type ChildSettings, startChild } from './child.ts'
 import { areVmsEnabled, CACHE_DIR, type InstanceConfig, ROOT } from './config.ts'
 
@@ -53,11 +54,12 @@ export function startHostAgent(
   callbacks: Required<Pick<ChildSettings, 'onSpawn' | 'onProgress' | 'onExit'>>,
   signal: AbortSignal,
 ): Promise<HostAgent> {
+  const [command, args] = asHostAgent('main.ts')
   return startChild<HostAgentReady>(
     {
       name: 'the host agent',
-      command: process.execPath,
-      args: [path.join(ROOT, 'host-agent/src/main.ts')],
+      command,
+      args,
       env: { ...renderEnv(config), WARREN_PORT: String(apiPort) },
       startLimitMs: START_LIMIT_MS,
       stopLimitMs: STOP_LIMIT_MS,
@@ -72,7 +74,7 @@ export function startHostAgent(
  * start would do the same, but there may be none.
  */
 export async function cleanUpAfterHostAgent(config: InstanceConfig): Promise<void> {
-  const child = spawn(process.execPath, [path.join(ROOT, 'host-agent/src/clean-up/main.ts')], {
+  const child = spawn(...asHostAgent('clean-up/main.ts'), {
     stdio: ['ignore', 'inherit', 'inherit'],
     detached: true, // Ctrl-C is meant for this process, which waits.
     env: renderEnv(config),
@@ -84,6 +86,12 @@ export async function cleanUpAfterHostAgent(config: InstanceConfig): Promise<voi
   throw new Error(
     `failed to clean up after the host agent (${name ?? `exit status ${code}`}); the next start on ${config.dataDir} does`,
   )
+}
+
+/** The command line of a program of the host agent, without the capabilities that it does not need. */
+function asHostAgent(name: string): [string, string[]] {
+  const program = path.join(ROOT, 'host-agent/src', name)
+  return withCapabilities('hostAgent', program, process.execPath, [program])
 }
 
 const renderEnv = (config: InstanceConfig): NodeJS.ProcessEnv => ({

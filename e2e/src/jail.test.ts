@@ -1,10 +1,17 @@
-/** The QEMU process of a sandbox runs in a jail. What the jail withstands is tested in host-agent/src/vmm/jail. */
+/**
+ * The QEMU process of a sandbox runs in a jail, and the processes around it have the privileges that they need. What the jail
+ * withstands is tested in host-agent/src/vmm/jail.
+ */
 import assert from 'node:assert/strict'
 import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import path from 'node:path'
 import { describe, test } from 'node:test'
-import { listVmms } from './support/instance.ts'
+import { type CapableProcess, capabilityMask, listCapabilities } from '@warren/kit/capabilities'
+import { getHostAgentPid, listVmms } from './support/instance.ts'
 import { createSandbox } from './support/sandboxes.ts'
 import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+
+const ROOT = path.resolve(import.meta.dirname, '../..')
 
 const warren = await startUnlessSkipped(cannotRunVms, () => startVmInstance())
 
@@ -40,4 +47,58 @@ describe('the QEMU process of a sandbox', { skip: cannotRunVms, timeout: VM_STOR
     assert.equal(new Set(uids).size, vmms.length)
     assert.ok(!uids.includes('0'))
   })
+
+  test('the host agent and the processes below it have the capabilities of their table', async () => {
+    const hostAgent = await getHostAgentPid(warren.instance.dataDir)
+    const descendants = listDescendants(hostAgent)
+    const find = (program: string) => descendants.find(({ command }) => command.includes(program))
+    const processes: [CapableProcess, string, Status | undefined][] = [
+      ['hostAgent', 'main.ts', readProcess(hostAgent)],
+      ['netd', 'net/netd/main.ts', find('net/netd/main.ts')],
+      ['launcher', 'vmm/launcher/main.ts', find('vmm/launcher/main.ts')],
+    ]
+
+    // A container may have fewer.
+    const own = readSet(readFileSync('/proc/self/status', 'utf8'), 'CapBnd')
+    const granted = (name: CapableProcess, program: string) =>
+      capabilityMask(listCapabilities(name, path.join(ROOT, 'host-agent/src', program))) & own
+    for (const [name, program, found] of processes) {
+      const { status } = found!
+      for (const set of ['CapBnd', 'CapPrm', 'CapEff']) {
+        assert.equal(readSet(status, set), granted(name, program), `${name} ${set}`)
+      }
+      for (const set of ['CapInh', 'CapAmb']) assert.equal(readSet(status, set), 0n, `${name} ${set}`)
+    }
+    for (const { status, command } of descendants) {
+      assert.equal(readSet(status, 'CapBnd') & ~granted('hostAgent', 'main.ts'), 0n, command)
+    }
+  })
 })
+
+type Status = { pid: number; parent: number; command: string; status: string }
+
+/** Its children and theirs. */
+function listDescendants(pid: number): Status[] {
+  const all = readdirSync('/proc')
+    .filter((name) => /^\d+$/.test(name))
+    .flatMap((name) => readProcess(Number(name)) ?? [])
+  const below = (parent: number): Status[] =>
+    all.filter((one) => one.parent === parent).flatMap((one) => [one, ...below(one.pid)])
+  return below(pid)
+}
+
+/** Undefined when it has just ended. */
+function readProcess(pid: number): Status | undefined {
+  try {
+    const [status, command] = ['status', 'cmdline'].map((file) => readFileSync(`/proc/${pid}/${file}`, 'utf8')) as [
+      string,
+      string,
+    ]
+    return { pid, status, command, parent: Number(/^PPid:\t(\d+)/m.exec(status)![1]) }
+  } catch {
+    return undefined
+  }
+}
+
+const readSet = (status: string, name: string): bigint =>
+  BigInt(`0x${new RegExp(`^${name}:\t(\\w+)$`, 'm').exec(status)![1]}`)

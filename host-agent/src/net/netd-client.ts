@@ -16,6 +16,7 @@ export class Netd extends OnDemandProcess<NetdCalls> {
   constructor(instance: string) {
     super({
       name: 'netd',
+      capabilities: 'netd',
       program: join(import.meta.dirname, 'netd/main.ts'),
       args: [checkInstance(instance)],
       repeatable: [

@@ -1,11 +1,14 @@
 /** Starting and closing a process that ends when its channel to the host agent closes (child-channel.ts). */
 import { type ChildProcess, fork, spawn } from 'node:child_process'
+import { type CapableProcess, withCapabilities } from '@warren/kit/capabilities'
 
 const CLOSE_LIMIT_MS = 2_000
 
 /** In its own session, so that signals from the terminal do not reach it. */
-export const forkChild = (program: string, args: string[]): ChildProcess =>
-  fork(program, args, { detached: true, stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
+export function forkChild(name: CapableProcess, program: string, args: string[]): ChildProcess {
+  const [execPath, execArgv] = withCapabilities(name, program, process.execPath, process.execArgv)
+  return fork(program, args, { execPath, execArgv, detached: true, stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
+}
 
 /**
  * A process that is not trusted. It has a socket to this one (json-lines.ts) as the descriptor after stderr, which is a pipe, and

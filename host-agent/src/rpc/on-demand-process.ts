@@ -7,6 +7,7 @@
  */
 import type { ChildProcess } from 'node:child_process'
 import { EventEmitter } from 'node:events'
+import type { CapableProcess } from '@warren/kit/capabilities'
 import { closeChild, describeExit, forkChild } from './child-process.ts'
 import { PendingCalls } from './pending-calls.ts'
 import type { Method, Params, Result, RpcReply, RpcRequest } from './protocol.ts'
@@ -14,6 +15,7 @@ import type { Method, Params, Result, RpcReply, RpcRequest } from './protocol.ts
 export type OnDemandProcessSettings<C> = {
   /** For messages. */
   name: string
+  capabilities: CapableProcess
   program: string
   args: string[]
   /** Safe to do twice, so the caller need not know that the process died. */
@@ -99,8 +101,8 @@ export class OnDemandProcess<C, Notice extends object = never> extends EventEmit
   }
 
   #start(): ChildProcess {
-    const { name, program, args } = this.#settings
-    const child = forkChild(program, args)
+    const { name, capabilities, program, args } = this.#settings
+    const child = forkChild(capabilities, program, args)
     child.on('message', (message: RpcReply | Notice) => {
       if ('id' in message) this.#pending.settle(message as RpcReply)
       else (this as EventEmitter).emit('notice', message)

@@ -14,6 +14,7 @@ export class VmmLauncher extends OnDemandProcess<LauncherCalls, LauncherNotice> 
   constructor(instance: string) {
     super({
       name: 'the VMM launcher',
+      capabilities: 'launcher',
       program: join(import.meta.dirname, 'launcher/main.ts'),
       args: [checkInstance(instance)],
       repeatable: ['ready'],
