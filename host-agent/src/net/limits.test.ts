@@ -10,7 +10,7 @@ import { ether, ipv4, PROTOCOL, renderQuery, udp } from './testing/frames.ts'
 import { PUBLIC_HOST, skipReason, UPLINK, WEB_PORT } from './testing/host.ts'
 import { SHOP } from './testing/internet-names.ts'
 import { listFlows } from './testing/kernel-state.ts'
-import { API, CIDR, type Sandbox, TestNetwork } from './testing/test-network.ts'
+import { API, CIDR, PROXY_ACCESS, type Sandbox, TestNetwork } from './testing/test-network.ts'
 
 const HOST = '169.254.1.1'
 const LIMITS = { flows: 60, newFlowsPerSecond: 1_000, packetsPerSecond: 100_000, dnsPerSecond: 5 }
@@ -72,7 +72,13 @@ test('new connections of a sandbox are limited per second', { skip: skipReason }
   // It would apply the settings of this network again.
   await testNet.network.guard.close()
   const limits = { flows: 10_000, newFlowsPerSecond: 20, packetsPerSecond: 100_000, dnsPerSecond: 5 }
-  const settings = { cidr: CIDR, egressProxy: testNet.network.egressProxyPorts, api: API, limits }
+  const settings = {
+    cidr: CIDR,
+    egressProxy: testNet.network.egressProxyPorts,
+    proxyAccess: PROXY_ACCESS,
+    api: API,
+    limits,
+  }
   await testNet.network.netd.request('setUpHost', settings)
   const clara = await testNet.addSandbox('100.64.0.12')
 

@@ -54,6 +54,8 @@ export const isOuterVeth = (name: string): boolean => /^w[0-9a-f]{8}\d{1,6}$/.te
 
 export const hostTable = (instance: string): string => `warren_${instance}`
 export const HOST_TABLE_PREFIX = 'warren_'
+/** Of the family inet. */
+export const proxyTable = (instance: string): string => `warren_proxy_${instance}`
 
 export const slotOfNetns = (instance: string, name: string): number | undefined =>
   slotAfter(`warren-${instance}-`, name)

@@ -1,5 +1,5 @@
 /** The requests of the host agent to netd and their results, as JSON over Node's channel. */
-import type { EgressProxyPorts } from './egress-proxy-protocol.ts'
+import type { EgressProxyPorts, Upstream } from './egress-proxy-protocol.ts'
 import type { MachineNetwork } from './machine.ts'
 import type { Policy } from './policy.ts'
 
@@ -24,12 +24,22 @@ export type SandboxLimits = {
   dnsPerSecond: number
 }
 
+/** What the egress proxy may send (netd/nft/proxy-table.ts). */
+export type ProxyAccess = {
+  uid: number
+  /** Used instead of the host's name servers, for tests. */
+  upstreams?: Upstream[]
+  /** Blocks inside closed ranges that a sandbox's rules may open. */
+  privateCidrs: readonly string[]
+}
+
 export type HostSettings = {
   /** The block that the addresses of sandboxes are taken from. */
   cidr: string
   /** The interface to the internet. By default the interfaces of all default routes. */
   uplink?: string
   egressProxy: EgressProxyPorts
+  proxyAccess: ProxyAccess
   api: ApiListener
   limits: SandboxLimits
 }

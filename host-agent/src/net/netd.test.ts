@@ -17,7 +17,7 @@ import { isAlive } from './testing/guest.ts'
 import { moveToFreshHost, randomInstance, runLine, skipReason } from './testing/host.ts'
 import { listRuleset } from './testing/kernel-state.ts'
 import { MACHINE } from './testing/machine.ts'
-import { LIMITS } from './testing/test-network.ts'
+import { LIMITS, PROXY_ACCESS } from './testing/test-network.ts'
 
 const SLOT = { mtu: 1400, tapOwnerUid: 1000, packetsPerSecond: 100_000 }
 const NO_API = { port: 0, beyondLoopback: false }
@@ -118,6 +118,7 @@ test('two Warrens on one machine do not affect each other', { skip: skipReason }
   const overlapping = other.netd.request('setUpHost', {
     cidr: '100.65.0.0/16',
     egressProxy: EGRESS_PROXY_PORTS,
+    proxyAccess: PROXY_ACCESS,
     api: NO_API,
     limits: LIMITS,
   })
@@ -184,7 +185,7 @@ test('the first `ip netns add` of another program on the machine does not hide o
 })
 
 async function host(t: TestContext, cidr: string): Promise<{ netd: Netd; instance: string; settings: HostSettings }> {
-  const settings = { cidr, egressProxy: EGRESS_PROXY_PORTS, api: NO_API, limits: LIMITS }
+  const settings = { cidr, egressProxy: EGRESS_PROXY_PORTS, proxyAccess: PROXY_ACCESS, api: NO_API, limits: LIMITS }
   const instance = randomInstance()
   const netd = new Netd(instance)
   t.after(async () => {

@@ -24,7 +24,7 @@ import {
   WEB_PORT,
 } from './testing/host.ts'
 import { listFlows, listRules } from './testing/kernel-state.ts'
-import { LIMITS, withRules } from './testing/test-network.ts'
+import { LIMITS, PROXY_ACCESS, withRules } from './testing/test-network.ts'
 
 const API_PORT = 8080
 const API = { port: API_PORT, beyondLoopback: true }
@@ -113,7 +113,12 @@ test('an API that listens for this machine and its sandboxes only is reached at 
 }, async () => {
   // It would apply the settings of this network again.
   await network.guard.close()
-  const settings = { cidr: '100.64.0.0/16', egressProxy: network.egressProxyPorts, limits: LIMITS }
+  const settings = {
+    cidr: '100.64.0.0/16',
+    egressProxy: network.egressProxyPorts,
+    proxyAccess: PROXY_ACCESS,
+    limits: LIMITS,
+  }
   await network.netd.request('setUpHost', { ...settings, api: { port: API_PORT, beyondLoopback: false } })
 
   const outcomes = await anna.probe(
@@ -223,7 +228,13 @@ test('a packet with a spoofed source address is dropped', { skip: skipReason }, 
 
 test('setting up the host again has no effect on sandboxes', { skip: skipReason }, async () => {
   const before = listRules()
-  const settings = { cidr: '100.64.0.0/16', egressProxy: network.egressProxyPorts, api: API, limits: LIMITS }
+  const settings = {
+    cidr: '100.64.0.0/16',
+    egressProxy: network.egressProxyPorts,
+    proxyAccess: PROXY_ACCESS,
+    api: API,
+    limits: LIMITS,
+  }
   const again = await network.netd.request('setUpHost', settings)
 
   assert.deepEqual(again, network.host)

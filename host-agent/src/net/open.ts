@@ -17,7 +17,7 @@ import { SlotPool } from './slot-pool.ts'
 import { SlotStore } from './slot-store.ts'
 import { Slots } from './slots.ts'
 
-export type NetworkSettings = Omit<HostSettings, 'egressProxy'> & {
+export type NetworkSettings = Omit<HostSettings, 'egressProxy' | 'proxyAccess'> & {
   instance: string
   /** The number of slots to keep ready. */
   poolSize: number
@@ -56,13 +56,15 @@ const PORT_ATTEMPTS_MAX = 20
 const EGRESS_PROXY_UID = 1_610_612_735
 
 export async function openNetwork(log: Log, settings: NetworkSettings): Promise<Network> {
-  const { instance, poolSize, tapOwnerUid, stateDir, privateCidrs = [], upstreams, ...hostSettings } = settings
+  const { instance, poolSize, tapOwnerUid, stateDir, privateCidrs = [], upstreams, ...others } = settings
   for (const block of privateCidrs) parseCidr(block)
+  const proxyAccess = { uid: EGRESS_PROXY_UID, privateCidrs, ...(upstreams && { upstreams }) }
+  const hostSettings = { ...others, proxyAccess }
   const netd = new Netd(instance)
   netd.on('died', (exit) => log.warn(exit, 'netd died; the next request starts another one'))
   let openedProxy: EgressProxy | undefined
   try {
-    const { egressProxy, host, egressProxyPorts } = await openEgressProxy(log, netd, instance, hostSettings, upstreams)
+    const { egressProxy, host, egressProxyPorts } = await openEgressProxy(log, netd, instance, hostSettings)
     openedProxy = egressProxy
     for (const warning of host.warnings) log.warn(warning)
     const { packetsPerSecond } = settings.limits
@@ -123,8 +125,8 @@ async function openEgressProxy(
   netd: Netd,
   instance: string,
   hostSettings: Omit<HostSettings, 'egressProxy'>,
-  upstreams: Upstream[] | undefined,
 ): Promise<Pick<Network, 'egressProxy' | 'host' | 'egressProxyPorts'>> {
+  const { uid, upstreams } = hostSettings.proxyAccess
   for (let attempt = 0; ; attempt++) {
     const first = PORT_FIRST + 3 * ((Number.parseInt(instance, 16) + attempt) % PORT_TRIPLES)
     const ports = { dns: first, http: first + 1, tls: first + 2 }
@@ -133,9 +135,9 @@ async function openEgressProxy(
       const egressProxy = await EgressProxy.open(log, {
         address: HOST_ADDRESS,
         ports,
-        uid: EGRESS_PROXY_UID,
+        uid,
         dnsPerSecond: hostSettings.limits.dnsPerSecond,
-        ...(upstreams === undefined ? {} : { upstreams }),
+        ...(upstreams && { upstreams }),
       })
       return { egressProxy, host, egressProxyPorts: ports }
     } catch (error) {

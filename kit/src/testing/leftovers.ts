@@ -77,7 +77,7 @@ const listLoopDevices = ({ folder }: Owner): Leftover[] =>
     .map((line) => ({ kind: 'loop device', name: line, remove: () => run('losetup', '--detach', line.split(' ')[0]!) }))
 
 function listTables({ instances }: Owner): Leftover[] {
-  const wanted = new Set(instances.map((instance) => `warren_${instance}`))
+  const wanted = new Set(instances.flatMap((instance) => [`warren_${instance}`, `warren_proxy_${instance}`]))
   return run('nft', 'list', 'tables')
     .split('\n')
     .map((line) => line.trim().split(' '))

@@ -1,14 +1,15 @@
 /**
- * The host's table as this netd applied it last, and whether it still is that way. Any other program with the right can
- * change or flush it: `nft flush ruleset` at the start of a firewall's configuration removes the tables of everyone.
+ * The host's tables as this netd applied them last, and whether they still are that way. Any other program with the right can
+ * change or flush them: `nft flush ruleset` at the start of a firewall's configuration removes the tables of everyone.
  *
  * A check costs a few microseconds while no program changes rules on the machine: the kernel counts transactions. After one,
- * the table is compared with what it was, by its rules and their handles. A rule that was replaced has another handle.
+ * the tables are compared with what they were, by its rules and their handles. A rule that was replaced has another handle.
  */
-import { hostTable } from '../names.ts'
-import { hasHostTable, type Kernel } from './kernel.ts'
+import { hostTable, proxyTable } from '../names.ts'
+import { hasHostTable, hasProxyTable, type Kernel } from './kernel.ts'
 import { readGeneration } from './netlink/nft-generation.ts'
 import { type HostTable, renderHostTable } from './nft/host-table.ts'
+import { type ProxyTable, renderProxyTable } from './nft/proxy-table.ts'
 
 /** `listing` is undefined when another program made a change at the same moment: the next check applies the table again. */
 type Applied = { text: string; listing: string | undefined; generation: number; forwardingWasOff: boolean }
@@ -16,14 +17,21 @@ type Applied = { text: string; listing: string | undefined; generation: number; 
 /** `removed`: this netd has torn the host down. A check that comes late must not create the table again. */
 let applied: Applied | 'removed' | undefined
 
-export function applyHostTable(kernel: Kernel, table: HostTable): void {
-  const text = renderHostTable(table)
+export type HostTables = { host: HostTable; proxy: ProxyTable }
+
+export function applyHostTables(kernel: Kernel, tables: HostTables): void {
+  const text = renderTables(tables)
   const before = readGeneration()
   kernel.nft.run(text)
-  const listing = listTable(kernel)
+  const listing = listTables(kernel)
   const generation = readGeneration()
   const isOnlyChange = generation === before + 1
-  applied = { text, listing: isOnlyChange ? listing : undefined, generation, forwardingWasOff: table.forwardingWasOff }
+  applied = {
+    text,
+    listing: isOnlyChange ? listing : undefined,
+    generation,
+    forwardingWasOff: tables.host.forwardingWasOff,
+  }
 }
 
 /** `unknown` when another netd applied it. */
@@ -33,13 +41,13 @@ export function findHostTableState(kernel: Kernel): 'intact' | 'changed' | 'unkn
   if (applied.listing === undefined) return 'changed'
   const generation = readGeneration()
   if (generation === applied.generation) return 'intact'
-  if (listTable(kernel) !== applied.listing) return 'changed'
+  if (listTables(kernel) !== applied.listing) return 'changed'
   applied.generation = generation
   return 'intact'
 }
 
-/** Whether the table is the one that would be applied now. */
-export const isHostTableCurrent = (table: HostTable): boolean => findApplied()?.text === renderHostTable(table)
+/** Whether the tables are those that would be applied now. */
+export const areHostTablesCurrent = (tables: HostTables): boolean => findApplied()?.text === renderTables(tables)
 
 /** The table records it, so it is lost when another program flushes the table. */
 export const rememberedForwardingWasOff = (): boolean => findApplied()?.forwardingWasOff ?? false
@@ -51,5 +59,12 @@ export function forgetHostTable(): void {
 
 const findApplied = (): Applied | undefined => (applied === 'removed' ? undefined : applied)
 
-const listTable = (kernel: Kernel): string =>
-  hasHostTable(kernel) ? kernel.nft.listRules(`table ip ${hostTable(kernel.instance)}`, { handles: true }) : ''
+const renderTables = ({ host, proxy }: HostTables): string => renderHostTable(host) + renderProxyTable(proxy)
+
+const listTables = (kernel: Kernel): string =>
+  [
+    ...(hasHostTable(kernel) ? [`table ip ${hostTable(kernel.instance)}`] : []),
+    ...(hasProxyTable(kernel) ? [`table inet ${proxyTable(kernel.instance)}`] : []),
+  ]
+    .map((table) => kernel.nft.listRules(table, { handles: true }))
+    .join('\n')

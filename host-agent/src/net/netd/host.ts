@@ -9,14 +9,17 @@ import { networkInterfaces } from 'node:os'
 import { interfaceIndex } from '../../ffi/socket.ts'
 import { hasCode } from '../../ffi/system-call.ts'
 import { type Cidr, contains, overlaps, parseCidr, renderCidr } from '../cidr.ts'
+import type { Upstream } from '../egress-proxy-protocol.ts'
 import { type MachineNetwork, toMachineNetwork } from '../machine.ts'
 import { HOST_ADDRESS, HOST_TABLE_PREFIX, hostTable, isOuterVeth, outerVethPrefix } from '../names.ts'
 import type { HostCheck, HostNetwork, HostSettings } from '../netd-protocol.ts'
+import { parseResolvConf, RESOLV_CONF } from '../resolv-conf.ts'
 import {
-  applyHostTable,
+  applyHostTables,
+  areHostTablesCurrent,
   findHostTableState,
   forgetHostTable,
-  isHostTableCurrent,
+  type HostTables,
   rememberedForwardingWasOff,
 } from './host-table.ts'
 import { hasHostTable, type Kernel, readLinks, readRoutes, tableNames } from './kernel.ts'
@@ -29,7 +32,8 @@ import {
   ROUTE_PROTOCOL,
   type Route,
 } from './netlink/route.ts'
-import { FORWARDING_WAS_OFF, type HostTable, renderDeleteHostTable } from './nft/host-table.ts'
+import { FORWARDING_WAS_OFF, renderDeleteHostTable } from './nft/host-table.ts'
+import { renderDeleteProxyTable } from './nft/proxy-table.ts'
 
 const IP_FORWARD = '/proc/sys/net/ipv4/ip_forward'
 /** That of Ethernet, for a machine without an uplink. */
@@ -51,7 +55,7 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
   routes.change(`add ${HOST_ADDRESS} to lo`, addAddress(interfaceIndex('lo'), HOST_ADDRESS, 32))
   const forwarding = isForwarding()
   const forwardingWasOff = !forwarding || wasForwardingOff(kernel)
-  applyHostTable(kernel, describeTable(kernel, settings, uplinks, machine.subnets, forwardingWasOff))
+  applyHostTables(kernel, describeTables(kernel, settings, uplinks, machine, forwardingWasOff))
   if (!forwarding) writeFileSync(IP_FORWARD, '1')
   const mtu = Math.min(...uplinks.map((link) => link.mtu))
   return {
@@ -69,14 +73,14 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
 export function checkHost(kernel: Kernel, settings: HostSettings): HostCheck {
   const state = findHostTableState(kernel)
   const restored = state === 'removed' ? [] : restoreAddressAndForwarding(kernel)
-  if (state === 'changed') restored.push('the nftables table')
+  if (state === 'changed') restored.push('the nftables tables')
   const links = readLinks(kernel)
   const existing = readRoutes(kernel)
   const uplinks =
     settings.uplink === undefined ? findUplinks(existing, links) : links.filter((link) => link.name === settings.uplink)
   const machine = readMachineNetwork(existing, links)
-  const table = describeTable(kernel, settings, uplinks, machine.subnets, wasForwardingOff(kernel))
-  if (state !== 'removed' && (state !== 'intact' || !isHostTableCurrent(table))) applyHostTable(kernel, table)
+  const tables = describeTables(kernel, settings, uplinks, machine, wasForwardingOff(kernel))
+  if (state !== 'removed' && (state !== 'intact' || !areHostTablesCurrent(tables))) applyHostTables(kernel, tables)
   return { restored, machine }
 }
 
@@ -96,22 +100,35 @@ function restoreAddressAndForwarding({ routes }: Kernel): string[] {
 
 const isForwarding = (): boolean => readFileSync(IP_FORWARD, 'utf8').trim() === '1'
 
-const describeTable = (
+const describeTables = (
   { instance }: Kernel,
-  { cidr, egressProxy, api, limits }: HostSettings,
+  { cidr, egressProxy, proxyAccess, api, limits }: HostSettings,
   uplinks: readonly Link[],
-  subnets: readonly string[],
+  machine: MachineNetwork,
   forwardingWasOff: boolean,
-): HostTable => ({
-  instance,
-  cidr,
-  uplinks: uplinks.map((link) => link.name),
-  subnets,
-  egressProxy,
-  api,
-  limits,
-  forwardingWasOff,
+): HostTables => ({
+  host: {
+    ...{ instance, cidr, egressProxy, api, limits, forwardingWasOff },
+    uplinks: uplinks.map((link) => link.name),
+    subnets: machine.subnets,
+  },
+  proxy: {
+    ...{ instance, machine, uid: proxyAccess.uid, privateCidrs: proxyAccess.privateCidrs },
+    upstreams: proxyAccess.upstreams ?? readUpstreams(),
+  },
 })
+
+/** While the file cannot be read, the last list stays in use: the network is probably being reconfigured. */
+let lastUpstreams: Upstream[] = []
+
+function readUpstreams(): Upstream[] {
+  try {
+    lastUpstreams = parseResolvConf(readFileSync(RESOLV_CONF, 'utf8'))
+  } catch (error) {
+    if (!hasCode(error, 'ENOENT', 'EACCES')) throw error
+  }
+  return lastUpstreams
+}
 
 /** Without the links to sandboxes, of this Warren and of others. */
 function readMachineNetwork(routes: readonly Route[], links: readonly Link[]): MachineNetwork {
@@ -144,7 +161,7 @@ export function removeHost(kernel: Kernel): void {
     if (wasForwardingOff(kernel)) writeFileSync(IP_FORWARD, '0')
   }
   if (!others.some((name) => usesHostAddress(kernel, name))) removeHostAddress(kernel)
-  nft.run(renderDeleteHostTable(instance))
+  nft.run(`${renderDeleteHostTable(instance)}\n${renderDeleteProxyTable(instance)}`)
   forgetHostTable()
   for (const route of readRoutes(kernel).filter((one) => isOwnBlackhole(one, instance))) {
     routes.change('delete blackhole', deleteBlackhole(route.address, route.prefix, route.metric))

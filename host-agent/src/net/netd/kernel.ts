@@ -3,7 +3,7 @@ import { writeFileSync } from 'node:fs'
 import { HostNamespace } from '../../ffi/network-namespace.ts'
 import { Nft } from '../../ffi/nftables.ts'
 import { hasCode } from '../../ffi/system-call.ts'
-import { hostTable } from '../names.ts'
+import { hostTable, proxyTable } from '../names.ts'
 import { type Link, listLinks, listRoutes, parseLink, parseRoute, type Route } from './netlink/route.ts'
 import { NetlinkSocket } from './netlink/socket.ts'
 
@@ -25,6 +25,9 @@ export const tableNames = (kernel: Kernel): string[] =>
   kernel.nft.list('tables ip').map((one) => (one.table as { name: string }).name)
 
 export const hasHostTable = (kernel: Kernel): boolean => tableNames(kernel).includes(hostTable(kernel.instance))
+
+export const hasProxyTable = ({ nft, instance }: Kernel): boolean =>
+  nft.list('tables inet').some((one) => (one.table as { name: string }).name === proxyTable(instance))
 
 /** In the namespace of this thread. Does nothing on a kernel without IPv6. */
 export function disableIpv6(interfaceName: string): void {

@@ -1,4 +1,7 @@
-/** Runs inside a guest (nsenter): tries all targets of argv[2] (JSON) in parallel and prints the outcomes as JSON. */
+/**
+ * Runs inside a guest (nsenter), or on the host as the user argv[3]: tries all targets of argv[2] (JSON) in parallel and prints the
+ * outcomes as JSON.
+ */
 import { createSocket } from 'node:dgram'
 import { Resolver } from 'node:dns/promises'
 import { connect } from 'node:net'
@@ -16,6 +19,7 @@ const RCODES = ['NOERROR', 'FORMERR', 'SERVFAIL', 'NXDOMAIN', 'NOTIMP', 'REFUSED
 const A_RECORD_BYTES = 16
 
 const targets = JSON.parse(process.argv[2]!) as Target[]
+if (process.argv[3] !== undefined) process.setuid!(Number(process.argv[3]))
 const outcomes = await Promise.all(
   targets.map((target) => within(outcome(target), 'bulk' in target ? BULK_LIMIT_MS : LIMIT_MS)),
 )

@@ -16,6 +16,9 @@ export const API = { port: 8080, beyondLoopback: true }
 /** So high that tests about other things do not notice them. */
 export const LIMITS = { flows: 65_536, newFlowsPerSecond: 10_000, packetsPerSecond: 1_000_000, dnsPerSecond: 10_000 }
 
+/** For requests to netd that a test makes itself. */
+export const PROXY_ACCESS = { uid: 1_610_612_735, upstreams: [NAME_SERVER], privateCidrs: [] }
+
 export type Sandbox = { slot: number; ip: string; guest: Guest; gatewayMac: string }
 
 export const withRules = (egress: string[], rest: Partial<HostVmNetwork> = {}): HostVmNetwork => ({

@@ -4,12 +4,12 @@ import { once } from 'node:events'
 import { connect, createServer } from 'node:net'
 import { type TestContext, test } from 'node:test'
 import type { Upstream } from '../../egress-proxy-protocol.ts'
+import { parseResolvConf } from '../../resolv-conf.ts'
 import { SourceLimiter } from '../source-limiter.ts'
 import { SourceRate } from '../source-rate.ts'
 import { isResponseTo, parseQuery, RCODE, renderEmptyResponse, withId } from './message.ts'
 import { type DnsServer, startDns } from './server.ts'
 import { readFrames, renderFrame } from './tcp-frames.ts'
-import { parseResolvConf } from './upstreams.ts'
 
 const QUERY = Buffer.from('123401000001000000000000076578616d706c6503434f4d0000010001', 'hex')
 const log = { warn: () => {} }
