@@ -1,0 +1,123 @@
+/** The process of the S3 proxy: what it may do, what it knows, how it is replaced, and how it reaches servers by https. */
+import assert from 'node:assert/strict'
+import { createHash } from 'node:crypto'
+import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, test } from 'node:test'
+import { issueAuthority, issueServer, newKeys } from '@warren/kit/http-proxy/issue-certificate'
+import { startS3Server } from '@warren/kit/testing/s3-server'
+import { until } from '@warren/kit/testing/until'
+import { addGuest, describeMount, openTestProxy, TEST_UID } from './testing.ts'
+
+const DOMAIN = 's3.localhost'
+const folder = mkdtempSync(path.join(tmpdir(), 's3-proxy-'))
+after(() => rmSync(folder, { recursive: true }))
+const [authorityKeys, serverKeys] = [newKeys(), newKeys()]
+const authority = { name: 'S3 test', key: authorityKeys.privateKey, publicKey: authorityKeys.publicKey }
+const [caFile, certFile, keyFile] = ['ca.pem', 'cert.pem', 'key.pem'].map((name) => path.join(folder, name)) as [
+  string,
+  string,
+  string,
+]
+writeFileSync(caFile, issueAuthority(authority, DOMAIN, 2))
+writeFileSync(certFile, issueServer(authority, serverKeys.publicKey, [DOMAIN, `*.${DOMAIN}`], 2))
+writeFileSync(keyFile, serverKeys.privateKey.export({ type: 'pkcs8', format: 'pem' }))
+
+const { proxy, warnings } = await openTestProxy({ after })
+const server = await startS3Server({ after }, 'versitygw')
+await server.createBucket('media')
+const guest = await addGuest(proxy, server)
+const put = { headers: { 'content-md5': createHash('md5').update('x').digest('base64') }, body: 'x' }
+
+test('the process has no root privileges', { skip: process.getuid?.() !== 0 && 'needs root' }, () => {
+  const status = readFileSync(`/proc/${proxy.pid}/status`, 'utf8')
+
+  assert.match(status, new RegExp(`^Uid:\\t${TEST_UID}\\t${TEST_UID}\\t${TEST_UID}\\t${TEST_UID}$`, 'm'))
+  assert.match(status, new RegExp(`^Gid:\\t${TEST_UID}\\t${TEST_UID}\\t`, 'm'))
+  assert.match(status, /^Groups:\s*$/m)
+  assert.match(status, /^CapEff:\t0+$/m)
+  assert.match(status, /^CapPrm:\t0+$/m)
+})
+
+test('credentials are not in its arguments or its environment', () => {
+  const visible = ['cmdline', 'environ'].map((name) => readFileSync(`/proc/${proxy.pid}/${name}`, 'utf8')).join('')
+
+  assert.ok(!visible.includes(server.credentials.secretKey) && !visible.includes(server.credentials.accessKey))
+})
+
+test('a proxy that is killed is replaced by one with the same mounts at the same port', async () => {
+  await guest.request('PUT', '/key', put)
+  const [oldPid, oldPort] = [proxy.pid!, proxy.port]
+
+  process.kill(oldPid, 'SIGKILL')
+  await until(() => proxy.pid !== undefined && proxy.pid !== oldPid)
+
+  assert.equal(proxy.port, oldPort)
+  assert.equal((await guest.request('GET', '/key')).text, 'x')
+  assert.equal((await proxy.counts()).mounts, 1)
+  assert.match(JSON.stringify(warnings), /died and is restarted/)
+  assert.ok(!JSON.stringify(warnings).includes(server.credentials.secretKey))
+})
+
+test('a request that is sent while the proxy is dead reaches the next one', async () => {
+  process.kill(proxy.pid!, 'SIGKILL')
+
+  await proxy.setMounts([{ ...guest.mount, readOnly: true }])
+
+  assert.equal((await guest.request('PUT', '/key', put)).code, 'ReadOnly')
+  await proxy.setMounts([guest.mount])
+  assert.equal((await guest.request('PUT', '/key', put)).status, 200)
+})
+
+test('a mount that is not valid is refused without its secret, and changes nothing', async () => {
+  const secretKey = 'a-secret-that-must-not-be-quoted'
+  const { mount } = describeMount(server, { credentials: { accessKey: 'a', secretKey } })
+  const invalid = [
+    { ...mount, bucket: 'a/b' },
+    { ...mount, endpoint: 'ftp://x' },
+    { ...mount, subPath: 'a/../b' },
+    { ...mount, subPath: '/a' },
+    { ...mount, tokenHash: 'x' },
+    { ...mount, credentials: { accessKey: '', secretKey } },
+  ]
+
+  for (const one of invalid) {
+    const changed = { ...guest.mount, readOnly: true }
+    await assert.rejects(proxy.setMounts([changed, one]), (error: Error) => !error.message.includes(secretKey))
+  }
+  assert.equal((await guest.request('PUT', '/key', put)).status, 200)
+  assert.equal((await proxy.counts()).mounts, 1)
+})
+
+test('an address that is taken is an error with its code', async () => {
+  await assert.rejects(openTestProxy({ after }, { port: proxy.port }), { code: 'EADDRINUSE' })
+})
+
+for (const usePathStyle of [false, true]) {
+  test(`a bucket is reached by https with ${usePathStyle ? 'path-style' : 'virtual-host'} addressing`, async (t) => {
+    const secure = await startS3Server(t, 'versitygw', {
+      tls: { certFile, keyFile },
+      ...(usePathStyle ? {} : { domain: DOMAIN }),
+    })
+    await secure.createBucket('media')
+    process.env.NODE_EXTRA_CA_CERTS = caFile
+    const { proxy: trusting } = await openTestProxy(t)
+    delete process.env.NODE_EXTRA_CA_CERTS
+    const endpoint = `https://${DOMAIN}:${secure.port}`
+    const { credentials } = secure
+    const [trusted, untrusted] = [
+      await addGuest(trusting, { endpoint, credentials }, { usePathStyle }),
+      await addGuest(proxy, { endpoint, credentials }, { usePathStyle }),
+    ]
+
+    const written = await trusted.request('PUT', '/key', put)
+    const refused = await untrusted.request('GET', '/key')
+
+    assert.equal(written.status, 200, written.text)
+    assert.deepEqual(await secure.listKeys('media'), ['key'])
+    assert.deepEqual([refused.status, refused.code], [502, 'UpstreamUnreachable'])
+    assert.match(refused.text, /certificate/)
+    await proxy.removeMounts([untrusted.mount.id])
+  })
+}
