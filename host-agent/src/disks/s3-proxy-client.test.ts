@@ -8,7 +8,7 @@ import { after, test } from 'node:test'
 import { issueAuthority, issueServer, newKeys } from '@warren/kit/http-proxy/issue-certificate'
 import { startS3Server } from '@warren/kit/testing/s3-server'
 import { until } from '@warren/kit/testing/until'
-import { addGuest, describeMount, openTestProxy, TEST_UID } from './testing.ts'
+import { addGuest, describeMount, openTestProxy, TEST_UID } from './testing/proxy.ts'
 
 const DOMAIN = 's3.localhost'
 const folder = mkdtempSync(path.join(tmpdir(), 's3-proxy-'))

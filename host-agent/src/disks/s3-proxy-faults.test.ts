@@ -6,7 +6,7 @@ import http, { type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, beforeEach, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { addGuest, openTestProxy, type Reply } from './testing.ts'
+import { addGuest, openTestProxy, type Reply } from './testing/proxy.ts'
 
 const SHORT_MS = 700
 const CREDENTIALS = { accessKey: 'AKIAVISIBLE', secretKey: 'never-to-be-seen' }

@@ -8,7 +8,7 @@ import { type AddressInfo, connect, type Socket } from 'node:net'
 import { pipeline, Readable } from 'node:stream'
 import { after, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { addGuest, OTHER_SANDBOX, openTestProxy, requestProxy, SANDBOX } from './testing.ts'
+import { addGuest, OTHER_SANDBOX, openTestProxy, requestProxy, SANDBOX } from './testing/proxy.ts'
 
 const MIB = 1024 ** 2
 const OBJECT_BYTES = 256 * MIB

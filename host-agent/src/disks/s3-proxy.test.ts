@@ -3,7 +3,7 @@ import assert from 'node:assert/strict'
 import { createHash, randomBytes } from 'node:crypto'
 import { after, test } from 'node:test'
 import { S3_SERVERS, startS3Server } from '@warren/kit/testing/s3-server'
-import { addGuest, openTestProxy } from './testing.ts'
+import { addGuest, openTestProxy } from './testing/proxy.ts'
 
 const md5 = (data: string | Buffer): string => createHash('md5').update(data).digest('base64')
 const digest = (data: string | Buffer) => ({ 'content-md5': md5(data) })

@@ -31,7 +31,8 @@ export function findKeyFault(key: string): string | undefined {
   const segments = key.split('/')
   if (segments.at(-1) === '') segments.pop() // A marker of a directory.
   if (segments.includes('')) return 'has an empty segment'
-  if (segments.some((segment) => segment === '.' || segment === '..')) return 'has a segment . or ..'
+  // Some servers take backslashes for slashes.
+  if (key.split(/[/\\]/).some((segment) => segment === '.' || segment === '..')) return 'has a segment . or ..'
   return undefined
 }
 

@@ -32,7 +32,7 @@ test('each operation of the protocol is recognised by method, path, query and co
 })
 
 test('keys, sources and parameters are decoded once', () => {
-  assert.equal(parse('GET', '/a%20b/%C3%A9%252F%2Bc').key, 'a b/é%2F+c')
+  assert.equal(parse('GET', '/a%20b/%C3%A9%252F%2Bc%5C..d').key, 'a b/é%2F+c\\..d')
   assert.equal(parse('PUT', '/a', { 'x-amz-copy-source': '/b%20c' }).source, 'b c')
   assert.deepEqual(parse('GET', '/?list-type=2&prefix=a%2Fb%2520').query, { 'list-type': '2', prefix: 'a/b%20' })
 })
@@ -70,6 +70,7 @@ const REFUSED: [string, string, Record<string, string>, number][] = [
   ['GET', '/a/%2e%2E/b', {}, 400],
   ['GET', '/a/.%2e', {}, 400],
   ['GET', '/./a', {}, 400],
+  ['GET', '/a/b%5C..%5Cc', {}, 400],
   ['GET', '/a%2fb', {}, 400],
   ['GET', '//a', {}, 400],
   ['GET', '/a//b', {}, 400],
