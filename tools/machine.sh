@@ -44,4 +44,5 @@ build jail jail jail
 if [ "$services_only" = no ]; then
   build guest-agent guest-agent 'guest agent'
   build read-only-ram libread_only_ram.so 'library for older versions of QEMU'
+  build bucket-mount bucket-mount 'mount program of disks'
 fi

@@ -115,6 +115,7 @@ async function runChecks(): Promise<boolean> {
     (await check('generated docs', process.execPath, ['tools/generate-docs.ts', '--check'])) &&
     (await check('guest agent', 'sh', ['tools/rust-tests.sh', 'guest-agent'])) &&
     (await check('jail', 'sh', ['tools/rust-tests.sh', 'jail'])) &&
+    (await check('bucket mount', 'sh', ['tools/rust-tests.sh', 'bucket-mount'])) &&
     (await check('native VMM', 'sh', ['tools/rust-tests.sh', 'native-vmm']))
   )
 }

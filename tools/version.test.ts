@@ -37,12 +37,14 @@ test('no source file repeats the version', () => {
   assert.deepEqual(copies, [])
 })
 
-test('the guest agent has this version', () => {
-  for (const file of ['Cargo.toml', 'Cargo.lock']) {
-    const text = readFileSync(path.join(ROOT, 'guest-agent', file), 'utf8')
-    assert.equal(/name = "guest-agent"\nversion = "(.+)"/.exec(text)?.[1], version, file)
-  }
-})
+for (const program of ['guest-agent', 'bucket-mount']) {
+  test(`${program} has this version`, () => {
+    for (const file of ['Cargo.toml', 'Cargo.lock']) {
+      const text = readFileSync(path.join(ROOT, program, file), 'utf8')
+      assert.equal(new RegExp(`name = "${program}"\nversion = "(.+)"`).exec(text)?.[1], version, file)
+    }
+  })
+}
 
 test('the lock file and the newest release of the changelog have this version', () => {
   const changelog = readFileSync(path.join(ROOT, 'CHANGELOG.md'), 'utf8')

@@ -1,0 +1,201 @@
+//! The changes of one file on the guest's own disk, until they are in the bucket.
+//!
+//! A stage consists of two files. NUMBER.data is sparse and has the changed bytes at their own offsets. NUMBER.log says
+//! which file it is and has a record for every change, so that a program that is started again after a crash knows what
+//! is changed (`journal.rs`). They are not synced: they outlive the program, not the machine.
+
+use std::cell::{Cell, RefCell};
+use std::fs::File;
+use std::io::Write;
+use std::ops::Range;
+use std::os::unix::fs::FileExt;
+use std::path::PathBuf;
+use std::rc::Rc;
+
+use super::content::{Base, Content, Source};
+use super::folder::StageFolder;
+use super::journal::{Record, StageInfo, render_info};
+use crate::md5::Md5;
+use crate::s3::failure::{Failure, Result};
+
+pub struct Stage {
+    folder: Rc<StageFolder>,
+    pub number: u64,
+    write_id: String,
+    data: File,
+    log: RefCell<File>,
+    content: RefCell<Content>,
+    /// Rises with each change of the data.
+    version: Cell<u64>,
+    /// What `folder` counts for this stage.
+    counted: Cell<u64>,
+    is_discarded: Cell<bool>,
+}
+
+impl Stage {
+    pub(super) fn new(
+        folder: Rc<StageFolder>,
+        (number, write_id): (u64, String),
+        (data, log): (File, File),
+        content: Content,
+    ) -> Rc<Self> {
+        let stage = Self {
+            folder,
+            number,
+            write_id,
+            data,
+            log: RefCell::new(log),
+            content: RefCell::new(content),
+            version: Cell::new(0),
+            counted: Cell::new(0),
+            is_discarded: Cell::new(false),
+        };
+        stage.count();
+        Rc::new(stage)
+    }
+
+    /// Where each part of a range comes from (`Content::pieces`).
+    pub fn pieces(&self, range: Range<u64>) -> Vec<(Range<u64>, Source)> {
+        self.content.borrow().pieces(range)
+    }
+
+    pub fn missing(&self, range: Range<u64>) -> Vec<Range<u64>> {
+        self.content.borrow().missing(range)
+    }
+
+    pub fn base(&self) -> Option<Base> {
+        self.content.borrow().base.clone()
+    }
+
+    pub fn size(&self) -> u64 {
+        self.content.borrow().size
+    }
+
+    pub fn base_size(&self) -> u64 {
+        self.content.borrow().base.as_ref().map_or(0, |base| base.size)
+    }
+
+    /// The object in the bucket is an earlier state of this stage.
+    pub fn rebase(&self, base: Base) {
+        self.content.borrow_mut().base = Some(base);
+    }
+
+    /// Random, and different for every stage.
+    pub fn write_id(&self) -> &str {
+        &self.write_id
+    }
+
+    pub fn local_bytes(&self) -> u64 {
+        self.counted.get()
+    }
+
+    pub fn version(&self) -> u64 {
+        self.version.get()
+    }
+
+    pub fn data(&self) -> &File {
+        &self.data
+    }
+
+    pub fn data_path(&self) -> PathBuf {
+        self.folder.path(self.number, "data")
+    }
+
+    /// Whether this write exceeds what may be staged.
+    pub fn needs_room(&self, range: Range<u64>) -> bool {
+        let added: u64 = self.content.borrow().local.gaps(range).iter().map(|gap| gap.end - gap.start).sum();
+        added > 0 && !self.folder.has_room(added)
+    }
+
+    pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
+        let end = offset + data.len() as u64;
+        self.store(offset, data)?;
+        self.append(Record::Write { offset, length: data.len() as u64 })?;
+        self.content.borrow_mut().write(offset..end);
+        self.changed();
+        Ok(())
+    }
+
+    /// Adds bytes of the base, which is not a change.
+    pub fn fill(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.store(offset, data)?;
+        let length = data.len() as u64;
+        self.append(Record::Write { offset, length })?;
+        self.content.borrow_mut().local.add(offset..offset + length);
+        self.count();
+        Ok(())
+    }
+
+    pub fn truncate(&self, size: u64) -> Result<()> {
+        self.data.set_len(size)?;
+        self.append(Record::Truncate { size })?;
+        self.content.borrow_mut().truncate(size);
+        self.changed();
+        Ok(())
+    }
+
+    /// Fills `buffer` with local bytes and zeros.
+    pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
+        let mut read = 0;
+        while read < buffer.len() {
+            match self.data.read_at(&mut buffer[read..], offset + read as u64)? {
+                // The data ends with a hole.
+                0 => break,
+                count => read += count,
+            }
+        }
+        buffer[read..].fill(0);
+        Ok(())
+    }
+
+    /// Other tasks run in between: a long range takes a while.
+    pub async fn digest(&self, range: Range<u64>) -> Result<[u8; 16]> {
+        let mut md5 = Md5::default();
+        let mut buffer = vec![0; DIGEST_STEP_BYTES.min(range.end - range.start) as usize];
+        let mut position = range.start;
+        while position < range.end {
+            let count = (range.end - position).min(DIGEST_STEP_BYTES) as usize;
+            self.read(position, &mut buffer[..count])?;
+            md5.update(&buffer[..count]);
+            position += count as u64;
+            if position < range.end {
+                tokio::task::yield_now().await;
+            }
+        }
+        Ok(md5.finish())
+    }
+
+    /// Records which file this is. Must be called again when its name or attributes change.
+    pub fn describe(&self, info: &StageInfo) -> Result<()> {
+        self.log.borrow_mut().write_all(&render_info(info)).map_err(Failure::from)
+    }
+
+    /// The data is in the bucket, or no longer needed.
+    pub fn discard(&self) {
+        if !self.is_discarded.replace(true) {
+            self.folder.uncount(self.counted.replace(0));
+            self.folder.remove(self.number);
+        }
+    }
+
+    fn store(&self, offset: u64, data: &[u8]) -> Result<()> {
+        self.data.write_all_at(data, offset).map_err(Failure::from)
+    }
+
+    fn append(&self, record: Record) -> Result<()> {
+        self.log.borrow_mut().write_all(&record.render()).map_err(Failure::from)
+    }
+
+    fn changed(&self) {
+        self.version.set(self.version.get() + 1);
+        self.count();
+    }
+
+    fn count(&self) {
+        let total = self.content.borrow().local.total();
+        self.folder.uncount(self.counted.replace(total));
+        self.folder.count(total);
+    }
+}
+
+const DIGEST_STEP_BYTES: u64 = 256 * 1024;

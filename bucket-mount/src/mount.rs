@@ -1,0 +1,184 @@
+//! Everything that belongs to the mount. One thread runs all of it, so its parts need no locks, but nothing may be
+//! borrowed while a request waits.
+
+use std::cell::{Cell, RefCell};
+use std::path::PathBuf;
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use serde::Serialize;
+use tokio::sync::Notify;
+
+use crate::config::{Config, Defaults};
+use crate::file::folder::StageFolder;
+use crate::fuse::abi::{EntryTimes, ROOT};
+use crate::fuse::device::Device;
+use crate::handles::Handles;
+use crate::s3::client::Client;
+use crate::s3::failure::{Failure, Result};
+use crate::s3::metadata::Kind;
+use crate::s3::transport::Transport;
+use crate::tree::Tree;
+use crate::tree::node::{Attrs, Node};
+
+/// How long an answer of the bucket is used, here and again in the kernel. Changes that others make in the bucket are
+/// seen after at most twice this time.
+pub const FRESH_FOR: Duration = Duration::from_secs(1);
+
+pub struct Mount {
+    pub config: Config,
+    pub defaults: Defaults,
+    pub client: Client,
+    pub stages: Rc<StageFolder>,
+    pub tree: RefCell<Tree>,
+    pub handles: RefCell<Handles>,
+    /// For notifications; None in tests without a kernel.
+    pub device: RefCell<Option<Rc<Device>>>,
+    pub conditions: Cell<Conditions>,
+    pub conditions_known: Notify,
+    /// Directories that are being renamed. Nothing below them is saved meanwhile.
+    pub renaming: RefCell<Vec<u64>>,
+    pub renamed: Notify,
+    problems: RefCell<Vec<Problem>>,
+    /// Bytes of objects in memory, read ahead of programs.
+    pub read_ahead_bytes: Cell<usize>,
+}
+
+/// Whether the server refuses a conditional write whose condition does not hold.
+#[derive(Clone, Copy, Debug, PartialEq, Serialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Conditions {
+    Unknown,
+    /// The mount is read-only.
+    Unused,
+    Honoured,
+    Ignored,
+    /// The server answers such requests with an error, so they are not used.
+    Refused,
+}
+
+/// A file that could not be saved.
+#[derive(Clone, Debug, Serialize)]
+pub struct Problem {
+    pub path: String,
+    pub message: String,
+    /// Where its data is, if the file in the bucket was changed by someone else meanwhile.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub kept: Option<PathBuf>,
+}
+
+const PROBLEMS_MAX: usize = 100;
+
+impl Mount {
+    pub fn new(config: Config) -> Result<Rc<Self>> {
+        let defaults = config.defaults();
+        let transport = Transport::new(config.address, config.token.clone(), config.limits());
+        let stages = StageFolder::open(&config.stage_folder, config.stage_max_mib << 20)?;
+        let root = Attrs::of_new(Kind::Directory, defaults.mode(Kind::Directory), defaults.uid, defaults.gid);
+        Ok(Rc::new(Self {
+            conditions: Cell::new(if config.read_only { Conditions::Unused } else { Conditions::Unknown }),
+            config,
+            defaults,
+            client: Client { transport },
+            stages,
+            tree: RefCell::new(Tree::new(root)),
+            handles: RefCell::default(),
+            device: RefCell::default(),
+            conditions_known: Notify::new(),
+            renaming: RefCell::default(),
+            renamed: Notify::new(),
+            problems: RefCell::default(),
+            read_ahead_bytes: Cell::new(0),
+        }))
+    }
+
+    pub fn node(&self, id: u64) -> Result<Rc<Node>> {
+        self.tree.borrow().get(id).ok_or_else(|| Failure::errno(libc::ESTALE))
+    }
+
+    pub fn parent_of(&self, node: &Node) -> Result<Rc<Node>> {
+        self.node(node.parent())
+    }
+
+    /// The key of a file or link.
+    pub fn key(&self, node: &Node) -> Result<String> {
+        self.tree.borrow().key(node).ok_or_else(|| Failure::errno(libc::ENOENT))
+    }
+
+    /// What the keys of a directory's entries start with.
+    pub fn prefix(&self, directory: &Node) -> Result<String> {
+        if directory.id == ROOT {
+            return Ok(String::new());
+        }
+        Ok(format!("{}/", self.key(directory)?))
+    }
+
+    /// The key of the object that has the attributes of a directory. For the root it is a hidden one.
+    pub fn marker_key(&self, directory: &Node) -> Result<String> {
+        if directory.id == ROOT { Ok(ROOT_MARKER.to_owned()) } else { self.prefix(directory) }
+    }
+
+    pub fn check_writable(&self) -> Result<()> {
+        if self.config.read_only { Err(Failure::errno(libc::EROFS)) } else { Ok(()) }
+    }
+
+    pub fn report(&self, path: &str, failure: &Failure, kept: Option<PathBuf>) {
+        eprintln!("failed to save {path}: {failure}");
+        let mut problems = self.problems.borrow_mut();
+        problems.retain(|problem| problem.kept.is_some() || problem.path != path);
+        if problems.len() >= PROBLEMS_MAX {
+            problems.remove(0);
+        }
+        problems.push(Problem { path: path.to_owned(), message: failure.to_string(), kept });
+    }
+
+    /// The file is saved now.
+    pub fn clear_problem(&self, path: &str) {
+        self.problems.borrow_mut().retain(|problem| problem.kept.is_some() || problem.path != path);
+    }
+
+    pub fn problems(&self) -> Vec<Problem> {
+        self.problems.borrow().clone()
+    }
+
+    /// What the kernel has cached of a node is no longer right.
+    pub fn invalidate(&self, node: &Node) {
+        node.fresh_until.set(None);
+        node.cached_etag.borrow_mut().clear();
+        if let Some(device) = self.device.borrow().as_ref() {
+            device.invalidate_node(node.id);
+        }
+    }
+
+    pub fn dirty_nodes(&self) -> Vec<Rc<Node>> {
+        let mut nodes = self.tree.borrow().all();
+        nodes.retain(|node| node.is_dirty() && !node.is_unlinked.get());
+        nodes.sort_by_key(|node| node.id);
+        nodes
+    }
+
+    /// What the bucket says about a node is known as of now.
+    pub fn refreshed(&self, node: &Node) {
+        node.fresh_until.set(Some(Instant::now() + FRESH_FOR));
+    }
+
+    /// Waits until no directory above the node is being renamed.
+    pub async fn wait_for_renames(&self, node: &Node) {
+        loop {
+            let renamed = self.renamed.notified();
+            let is_moving = {
+                let tree = self.tree.borrow();
+                self.renaming.borrow().iter().any(|above| tree.is_within(node, *above))
+            };
+            if !is_moving {
+                return;
+            }
+            renamed.await;
+        }
+    }
+}
+
+/// A hidden object with the attributes of the root.
+pub const ROOT_MARKER: &str = ".bucket-mount";
+
+pub const TIMES: EntryTimes = EntryTimes { entry: FRESH_FOR, attributes: FRESH_FOR };
