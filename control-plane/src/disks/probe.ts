@@ -75,7 +75,7 @@ async function findFaults(ask: Ask, config: DiskView['config'], { endpoint }: S3
   const region = chooseRegion(config.region, endpoint)
   const first = await ask('HEAD', region)
   if (isSuccess(first)) return {}
-  const refused = first.status === 404 ? first : await ask('GET', region)
+  const refused = await ask('GET', region)
   const expected = findExpectedRegion(first.headers, undefined) ?? findExpectedRegion(refused.headers, refused.error)
   if (expected === undefined || expected === region) return explainRefusal(first.status, refused, config)
   if (config.region !== DISK_REGION_DEFAULT) return wrongRegion(expected)
@@ -92,15 +92,18 @@ const wrongRegion = (region: string): Faults => ({
   'config.region': `the bucket is in region ${region}; give that region, and the endpoint of that region`,
 })
 
-/** `status` is that of the HEAD request, `answer` that of the GET, if there was one. */
+/** `status` is that of the HEAD request, `answer` that of the GET. */
 function explainRefusal(status: number, answer: Answer, { bucket }: DiskView['config']): Faults {
   const code = answer.error?.code ?? ''
+  // First: not every store answers 403.
+  const credentialFault = CREDENTIAL_FAULTS.get(code)
+  if (credentialFault !== undefined) return { credentials: credentialFault }
   if (status === 404 || code === 'NoSuchBucket') return { 'config.bucket': `bucket ${bucket} was not found` }
   if (code === 'InvalidBucketName') return { 'config.bucket': `${bucket} is not the name of a bucket at this store` }
   if (code === 'RequestTimeTooSkewed') {
     return { 'config.endpoint': 'its clock and that of this machine differ too much; ask the operator' }
   }
-  if (status === 401 || status === 403) return { credentials: CREDENTIAL_FAULTS[code] ?? describeRefusal(bucket, code) }
+  if (status === 401 || status === 403) return { credentials: describeRefusal(bucket, code) }
   if (isRedirect({ ...answer, status })) {
     return {
       'config.endpoint': `redirects to another address (HTTP ${status}); give the endpoint of the bucket's region`,
@@ -109,12 +112,17 @@ function explainRefusal(status: number, answer: Answer, { bucket }: DiskView['co
   return { 'config.endpoint': `answered HTTP ${status}${code === '' ? '' : ` (${code})`} to a request for the bucket` }
 }
 
-const CREDENTIAL_FAULTS: Record<string, string> = {
-  InvalidAccessKeyId: 'the store does not know this access key',
-  SignatureDoesNotMatch: 'the store refuses the signature: the secret key does not belong to this access key',
-  ExpiredToken: 'the store says that these credentials have expired',
-  InvalidToken: 'the store needs a session token with this access key; use a long-term key',
-}
+const UNKNOWN_KEY = 'the store does not know this access key'
+
+/** By the code of the store, which may be any word. */
+const CREDENTIAL_FAULTS: ReadonlyMap<string, string> = new Map([
+  ['InvalidAccessKeyId', UNKNOWN_KEY],
+  // Of versitygw, with status 404.
+  ['XAdminUserNotFound', UNKNOWN_KEY],
+  ['SignatureDoesNotMatch', 'the store refuses the signature: the secret key does not belong to this access key'],
+  ['ExpiredToken', 'the store says that these credentials have expired'],
+  ['InvalidToken', 'the store needs a session token with this access key; use a long-term key'],
+])
 
 const describeRefusal = (bucket: string, code: string): string =>
   `the store refuses access to bucket ${bucket} with these credentials${code === '' ? '' : ` (${code})`}`

@@ -22,6 +22,7 @@ export function explainConnectionError(error: CodedError, server: string): strin
   const code = connectionErrorCode(error)
   const text = TEXTS[code]?.(server)
   if (text !== undefined) return text
+  if (code === 'EPROTO' || code.startsWith('ERR_SSL_')) return 'the TLS handshake failed'
   return code.startsWith('HPE_') ? 'the response is not HTTP' : `the request failed (${code || error.name})`
 }
 
