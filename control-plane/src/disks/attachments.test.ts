@@ -319,6 +319,20 @@ test('pause and resume keep attachments; what is detached meanwhile does not com
   )
 })
 
+test('a VM that is lost has nothing mounted, and a resume mounts it again', async () => {
+  const disk = await register(owner)
+  const id = await newSandbox()
+  await attach(owner, id, disk.id)
+  await waitForMount(owner, id, 'mounted')
+
+  host.killVm(id, 'the QEMU process exited')
+  await waitForStatus(id, 'error')
+
+  assert.equal((await list(owner, id))[0]!.mount_status, 'pending')
+  await resume(id)
+  await waitForMount(owner, id, 'mounted')
+})
+
 test('a fork carries no disks', async () => {
   const disk = await register(owner)
   const id = await newSandbox()

@@ -1,5 +1,5 @@
 /** Lists the disks of a sandbox, with the status that its host reports at this moment, or reported last. */
-import type { DiskAttachmentView, Page, PageQuery } from '@warren/protocol'
+import type { DiskAttachmentView, Page, PageQuery, SandboxStatus } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/host-error.ts'
@@ -36,12 +36,15 @@ export async function listAttachments(
       mount_path,
       ...(sub_path === '' ? {} : { sub_path }),
       read_only,
-      mount_status: status,
+      mount_status: status === 'mounted' && !STATUSES_WITH_MOUNTS.has(sandbox.status) ? 'pending' : status,
       ...(error === null ? {} : { mount_error: error }),
     }
   })
   return paged(views, { total, limit, offset })
 }
+
+/** In all others the VM is gone or being started: what was mounted will be mounted again. */
+const STATUSES_WITH_MOUNTS: ReadonlySet<SandboxStatus> = new Set(['running', 'pausing', 'paused'])
 
 async function refresh(deps: Deps, { id, host_id }: SandboxRow): Promise<void> {
   try {

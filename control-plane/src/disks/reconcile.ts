@@ -44,6 +44,7 @@ const underWay = new Set<string>()
 function pushInBackground(deps: Deps, id: string): void {
   if (underWay.has(id)) return
   underWay.add(id)
-  // It reports its errors itself.
-  void pushMounts(deps, [id]).finally(() => underWay.delete(id))
+  void pushMounts(deps, [id])
+    .catch((error) => deps.log.warn({ err: error, sandbox: id }, 'failed to store the status of mounts, will retry'))
+    .finally(() => underWay.delete(id))
 }

@@ -23,7 +23,7 @@ import { insertSandbox } from '../testing/sandboxes.ts'
 import { createUser } from '../users/create.ts'
 import { newSecretKey, renderKey } from './cipher.ts'
 import { readKeys } from './key-source.ts'
-import { envsPlace } from './places.ts'
+import { diskCredentialsPlace, envsPlace, SECRET_COLUMNS } from './places.ts'
 import { rotateSecrets } from './rotate.ts'
 import { createSecrets } from './secrets.ts'
 import { findKeys, registerKeys } from './start.ts'
@@ -204,7 +204,14 @@ async function rotationSubject() {
     await deps.db.transaction().execute((tx) => saveEnvs(deps, tx, [id], { TOKEN: `value-${id}` }))
     ids.push(id)
   }
+  const disk = newId('disk')
+  const sealed = deps.secrets.seal(diskCredentialsPlace(disk), 'credentials')
+  const config = { bucket: 'b', endpoint: 'https://s3.example.com', region: 'auto', use_path_style: false }
+  const values = { id: disk, user_id: user.id, name: 'disk', ...config, credentials: sealed, deleted_at: null }
+  await deps.db.insertInto('disks').values(values).execute()
   const assertReadable = async () => {
+    const { credentials } = await deps.db.selectFrom('disks').selectAll().executeTakeFirstOrThrow()
+    assert.equal(await deps.secrets.open(diskCredentialsPlace(disk), credentials!), 'credentials')
     for (const id of ids) assert.deepEqual(await getEnvs(deps, deps.db, id), { TOKEN: `value-${id}` })
   }
   await writeHeartbeat(deps, [])
@@ -212,6 +219,21 @@ async function rotationSubject() {
   after(() => clearInterval(beating))
   return { database, source, deps, ids, user, assertReadable }
 }
+
+test('every table with secrets is part of a rotation', async () => {
+  const database = await newDatabase()
+  await start(database, { value: '', file: newFile() })
+
+  const { rows } = await database.pool.query<{
+    name: string
+  }>(`select table_name as name from information_schema.columns
+    where table_schema = current_schema() and column_name = 'key_id' and is_generated = 'ALWAYS' order by 1`)
+
+  assert.deepEqual(
+    rows.map(({ name }) => name),
+    SECRET_COLUMNS.map(({ table }) => table).sort(),
+  )
+})
 
 test('a rotation encrypts every secret again while a process runs, and removes the old key', async () => {
   const { database, source, deps, user, assertReadable } = await rotationSubject()
@@ -225,7 +247,7 @@ test('a rotation encrypts every secret again while a process runs, and removes t
     [result.key_id],
   )
   assert.notEqual(result.key_id, oldId)
-  assert.deepEqual({ secrets: result.secrets, removed: result.removed_keys }, { secrets: 3, removed: 1 })
+  assert.deepEqual({ secrets: result.secrets, removed: result.removed_keys }, { secrets: 4, removed: 1 })
   assert.equal(deps.secrets.keyIds()[0], result.key_id)
   await assertReadable()
   // Only the new key is needed now, also for what the process stores.
