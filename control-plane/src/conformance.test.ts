@@ -12,6 +12,7 @@ import { guestExecFrame, SHAPES } from '@warren/protocol'
 import { Ajv2020 } from 'ajv/dist/2020.js'
 import fc from 'fast-check'
 import { listenOn } from './testing/app.ts'
+import { diskApi, STORE_CONFIG, startStore } from './testing/disks.ts'
 import { serveGuest } from './testing/fake-guest.ts'
 import { insertSandbox } from './testing/sandboxes.ts'
 import { createHostedApp } from './testing/with-host.ts'
@@ -37,7 +38,10 @@ type Operation = {
   responses: Record<string, { content?: { 'application/json'?: { schema: object } } }>
 }
 
-const { app, deps, user, create, send, host } = await createHostedApp({ host: { memMib: 10_000_000 } })
+const { app, deps, user, create, send, get, host } = await createHostedApp({
+  host: { memMib: 10_000_000 },
+  config: STORE_CONFIG,
+})
 const { port } = await listenOn(app)
 const ada = await user({ plan: 'local' })
 const operator = await user({ operator: true })
@@ -61,6 +65,10 @@ for (const [who, id] of [
 ] as const) {
   await until(async () => (await send('GET', `/v1/templates/${id}`, who)).body.data.status === 'ready')
 }
+const { register, attach } = diskApi({ send, get }, await startStore())
+const { id: disk } = await register(ada, { name: 'own' })
+const { id: foreignDisk } = await register(operator, { name: 'foreign' })
+assert.equal((await attach(ada, live, disk)).status, 200)
 const url = 'https://hooks.invalid/'
 const { id: webhook } = (await send('POST', '/v1/webhook-endpoints', ada, { url })).body.data
 const { id: foreignWebhook } = (await send('POST', '/v1/webhook-endpoints', operator, { url })).body.data
@@ -104,6 +112,8 @@ const EXISTING: Record<string, string[]> = {
   'templates id': [template, 'own', foreignTemplate],
   'webhook-endpoints id': [webhook, foreignWebhook],
   delivery: ['01234567-89ab-4def-8123-456789abcdef'],
+  idOrName: [disk, 'own', foreignDisk, 'foreign'],
+  disk_id: [disk, 'own', foreignDisk, 'foreign'],
   net: [network, 'own', foreignNetwork, 'foreign'],
   process_id: [ended],
   port: ['1', '22', '65535', '0', '65536', '-1', '1e3', '080'],
