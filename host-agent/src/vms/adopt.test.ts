@@ -61,6 +61,7 @@ async function start(t: TestContext, records: StoredVm[], generations: number[] 
       list: async () => [...processes.keys()],
       listProcesses: async (id: string) => processes.get(id) ?? [],
       remove: async (id: string) => void processes.delete(id),
+      findMemoryEvents: async () => undefined,
     },
     log: { error: (details: object) => errors.push(details), warn: assert.fail },
     registry,
