@@ -73,7 +73,7 @@ async function connectOnce(paths: { agent: string; hello: string }, signal: Abor
     // Not earlier: until the guest has ended the previous session, it would read these bytes as part of that session.
     agent.write(guestHello(nonce))
     await skipPast(agent, guestHelloReply(nonce), signal)
-    return openSession(agent, hello)
+    return await openSession(agent, hello)
   } catch (error) {
     for (const socket of sockets) socket.destroy()
     throw error
@@ -117,7 +117,7 @@ function skipPast(socket: net.Socket, line: string, signal: AbortSignal): Promis
   })
 }
 
-function openSession(agent: net.Socket, hello: net.Socket): GuestChannel {
+async function openSession(agent: net.Socket, hello: net.Socket): Promise<GuestChannel> {
   const session = http2.connect('http://guest', {
     createConnection: () => agent,
     settings: { initialWindowSize: STREAM_WINDOW_BYTES, enablePush: false },
@@ -125,14 +125,18 @@ function openSession(agent: net.Socket, hello: net.Socket): GuestChannel {
   })
   session.on('error', () => {}) // `close` follows.
   for (const event of ['goaway', 'altsvc', 'origin']) session.once(event, () => endSession(session, event))
-  session.once('connect', () => session.setLocalWindowSize(SESSION_WINDOW_BYTES))
-  hello.resume()
   const closed = new Promise<void>((resolve) => session.once('close', () => resolve()))
+  // Node takes over what the socket has received one turn later, and throws where no one can catch it if the session is
+  // destroyed before. So nothing here does until it is connected.
+  await Promise.race([new Promise((resolve) => session.once('connect', resolve)), closed])
+  if (!session.destroyed) session.setLocalWindowSize(SESSION_WINDOW_BYTES)
+  hello.resume()
   const close = () => {
     session.destroy()
     hello.destroy()
   }
   hello.once('close', close)
+  if (hello.destroyed) close()
   void closed.then(() => hello.destroy())
   return { session, closed, close }
 }

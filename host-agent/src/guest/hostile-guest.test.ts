@@ -9,6 +9,7 @@ import net from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { after, test } from 'node:test'
+import { setImmediate as nextTurn } from 'node:timers/promises'
 import { guestHelloReply } from '@warren/protocol'
 import { callGuest } from './call-guest.ts'
 import { type GuestChannel, openGuestChannel } from './channel.ts'
@@ -174,3 +175,14 @@ for (const [name, attack] of Object.entries(ATTACKS)) {
     await channel.closed
   })
 }
+
+test('a channel that is closed as soon as it is open does not end the process', async () => {
+  const { paths } = await startGuest('closed-at-once')
+
+  const channel = await openGuestChannel(paths, AbortSignal.timeout(10_000))
+  channel.close()
+  await channel.closed
+  await nextTurn() // The event that the session is connected may come only now.
+
+  assert.ok(channel.session.destroyed)
+})
