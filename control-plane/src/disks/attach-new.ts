@@ -33,7 +33,7 @@ export async function lockDisks(tx: Tx, userId: string, wanted: readonly NewAtta
 
 const diskNotFound = ({ disk }: NewAttachment) => badField({ disks: `disk not found: ${disk.slice(0, 100)}` })
 
-/** The events are emitted when the sandbox runs (migration 0018). */
+/** The events are emitted when the sandbox runs (migration 0017). */
 export async function addAttachments(
   tx: Tx,
   sandboxId: string,

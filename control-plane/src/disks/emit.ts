@@ -1,4 +1,4 @@
-/** Webhook events of disks, as expressions for the statements that cause them. Those of created and destroyed sandboxes: migration 0018. */
+/** Webhook events of disks, as expressions for the statements that cause them. Those of created and destroyed sandboxes: migration 0017. */
 import type { RawBuilder } from 'kysely'
 import type { DiskRow } from '../db/schema.ts'
 import { emitting } from '../webhooks/emit.ts'
