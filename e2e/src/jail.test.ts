@@ -32,7 +32,7 @@ describe('the QEMU process of a sandbox', { skip: cannotRunVms, timeout: VM_STOR
       assert.equal(status.get('Seccomp'), '2')
       assert.match(status.get('NSpid')!, /^\d+\t1$/)
       const root = readdirSync(`/proc/${pid}/root`).sort()
-      assert.deepEqual(root, ['dev', 'lib', 'lib64', 'proc', 'sockets', 'usr', 'work'])
+      assert.deepEqual(root, ['dev', 'lib', 'lib64', 'proc', 'read-only-ram.so', 'sockets', 'usr', 'work'])
       for (const name of ['net', 'mnt', 'pid', 'ipc', 'uts', 'cgroup']) {
         assert.notEqual(readlinkSync(`/proc/${pid}/ns/${name}`), readlinkSync(`/proc/self/ns/${name}`), name)
       }
