@@ -133,7 +133,7 @@ test('a detach says what could not be saved', async () => {
   const id = await newSandbox()
   await attach(owner, id, disk.id)
   await waitForMount(owner, id, 'mounted')
-  host.hooks.beforeUnmount = (vm) => (vm === id ? '2 files are not saved: a, b' : undefined)
+  host.hooks.beforeUnmount = (vm) => (vm === id ? '2 files are not saved:\na, b' : undefined)
 
   const { body } = await detach(owner, id, disk.id)
   host.hooks = {}
@@ -396,6 +396,51 @@ test('a mount error of any length is shown with one kibibyte', async () => {
   host.hooks = {}
 
   assert.equal(mount_error, '€'.repeat(341))
+})
+
+test('a mount error that the database cannot store does not keep other statuses from being stored', async () => {
+  const disk = await register(owner)
+  const [hostile, other] = [await newSandbox(), await newSandbox()]
+  host.hooks.beforeMount = (vm) => {
+    if (vm === hostile) throw new Error('\0a\r\n\ud800b\x1b')
+  }
+  await attach(owner, hostile, disk.id)
+  await attach(owner, other, disk.id)
+
+  // Not by reading the lists, which ask the host about one sandbox.
+  const statusOf = async (id: string) => {
+    const rows = await deps.db.selectFrom('disk_attachments').selectAll().where('sandbox_id', '=', id).execute()
+    return rows.map(({ status, error }) => [status, error])
+  }
+  await until(async () => (await statusOf(other)).join() === 'mounted,', 'the sweep has stored the other status')
+  await until(async () => (await statusOf(hostile)).join().startsWith('failed'), 'and that of the hostile one')
+  host.hooks = {}
+
+  assert.deepEqual(await statusOf(hostile), [['failed', 'a \ufffdb']])
+})
+
+test('a host that can no longer mount disks makes the mounts fail, and they stay failed', async () => {
+  const disk = await register(owner)
+  const id = await newSandbox()
+  await attach(owner, id, disk.id)
+  await waitForMount(owner, id, 'mounted')
+  await pause(id)
+  host.disks = false
+  await resume(id)
+
+  const { mount_error } = await waitForMount(owner, id, 'failed')
+  const reports = () => host.calls.filter((call) => call === 'GET /v1/mounts').length
+  const before = reports()
+  await until(async () => {
+    assert.equal((await list(owner, id))[0]!.mount_status, 'failed')
+    return reports() > before + 2
+  }, 'more sweeps')
+  host.disks = true
+  await pause(id)
+  await resume(id)
+
+  assert.equal(mount_error, 'disks cannot be mounted on this host; ask the operator')
+  await waitForMount(owner, id, 'mounted')
 })
 
 test('for other users the disks of a sandbox are not found', async () => {

@@ -9,6 +9,7 @@ import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { emittingMount } from './emit.ts'
+import { cleanGuestText } from './guest-text.ts'
 import { pushMounts, raiseMountRevisions } from './host-mounts.ts'
 import { findDisk } from './queries.ts'
 
@@ -36,5 +37,5 @@ export async function detachDisk(
   const removed = await pushMounts(deps, [sandbox.id])
   await crashPoint('disk-detach.pushed')
   const warning = removed.find(({ id }) => id === mountId)?.warning
-  return { detached: true, ...(warning === undefined ? {} : { warning }) }
+  return { detached: true, ...(warning === undefined ? {} : { warning: cleanGuestText(warning) }) }
 }
