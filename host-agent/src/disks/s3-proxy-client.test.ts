@@ -8,7 +8,8 @@ import { after, test } from 'node:test'
 import { issueAuthority, issueServer, newKeys } from '@warren/kit/http-proxy/issue-certificate'
 import { startS3Server } from '@warren/kit/testing/s3-server'
 import { until } from '@warren/kit/testing/until'
-import { addGuest, describeMount, openTestProxy, TEST_UID } from './testing/proxy.ts'
+import { S3_PROXY_UID } from './s3-proxy-client.ts'
+import { addGuest, describeMount, openTestProxy } from './testing/proxy.ts'
 
 const DOMAIN = 's3.localhost'
 const folder = mkdtempSync(path.join(tmpdir(), 's3-proxy-'))
@@ -33,8 +34,8 @@ const put = { headers: { 'content-md5': createHash('md5').update('x').digest('ba
 test('the process has no root privileges', { skip: process.getuid?.() !== 0 && 'needs root' }, () => {
   const status = readFileSync(`/proc/${proxy.pid}/status`, 'utf8')
 
-  assert.match(status, new RegExp(`^Uid:\\t${TEST_UID}\\t${TEST_UID}\\t${TEST_UID}\\t${TEST_UID}$`, 'm'))
-  assert.match(status, new RegExp(`^Gid:\\t${TEST_UID}\\t${TEST_UID}\\t`, 'm'))
+  assert.match(status, new RegExp(`^Uid:(\\t${S3_PROXY_UID}){4}$`, 'm'))
+  assert.match(status, new RegExp(`^Gid:(\\t${S3_PROXY_UID}){4}$`, 'm'))
   assert.match(status, /^Groups:\s*$/m)
   assert.match(status, /^CapEff:\t0+$/m)
   assert.match(status, /^CapPrm:\t0+$/m)

@@ -19,6 +19,9 @@ import {
   type S3ProxySettings,
 } from './s3-proxy-protocol.ts'
 
+/** Directly below that of the egress proxy (net/open.ts), above every real account. */
+export const S3_PROXY_UID = 1_610_612_734
+
 const PROGRAM = join(import.meta.dirname, 's3-proxy/main.ts')
 const START_LIMIT_MS = 20_000
 /** A process that does not answer in this time hangs. It is killed and replaced. */

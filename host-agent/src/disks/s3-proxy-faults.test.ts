@@ -327,6 +327,16 @@ test('the region auto follows the server, and a fixed one does not', async () =>
   assert.equal(seen.length, 4, 'the region is remembered')
 })
 
+test('a server that names another region each time is not followed for long', async () => {
+  handle = (request, response, attempt) =>
+    answer(400, errorXml('AuthorizationHeaderMalformed', `<Region>r-${attempt}</Region>`))(request, response, attempt)
+  const auto = await addGuest(proxy, target)
+
+  const reply = await auto.request('GET', '/key')
+
+  assert.deepEqual([reply.status, reply.code, seen.length], [400, 'AuthorizationHeaderMalformed', 2])
+})
+
 test('a server that cannot be reached', async () => {
   const closed = await addGuest(proxy, { ...target, endpoint: 'http://127.0.0.1:1' })
   const unknown = await addGuest(proxy, { ...target, endpoint: 'http://no-such-host.localdomain.invalid' })

@@ -14,6 +14,9 @@ const MIB = 1024 ** 2
 const OBJECT_BYTES = 256 * MIB
 const CREDENTIALS = { accessKey: 'AKIA', secretKey: 'secret' }
 
+const ENTRY = `<Contents><Key>${'k'.repeat(1_000)}</Key><LastModified>x</LastModified><ETag>"1"</ETag><Size>1</Size></Contents>`
+const LISTING = `<ListBucketResult>${ENTRY.repeat(2_500)}</ListBucketResult>`
+
 /** Sends objects as long as they are read; answers to keys that begin with `wait` are sent when `waiting` is emptied. */
 const waiting: ServerResponse[] = []
 const uploads: { bytes: number; isComplete: boolean; isClosed: boolean }[] = []
@@ -21,6 +24,7 @@ let sentBytes = 0
 const server = http.createServer((request, response) => {
   if (request.url?.includes('/wait')) return void waiting.push(response)
   if (request.method === 'PUT') return receive(request, response)
+  if (request.url?.includes('list-type')) return void response.end(LISTING)
   if (!request.url?.includes('/endless')) return void response.end('object')
   response.writeHead(200, { 'content-length': String(OBJECT_BYTES) })
   pipeline(Readable.from(objectChunks()), response, () => {})
@@ -76,6 +80,24 @@ test('a guest that does not read its object holds it up at the server, not in th
   assert.ok(sentBytes < OBJECT_BYTES / 4, `${sentBytes / MIB} MiB were sent`)
   await isServed()
   socket.destroy()
+})
+
+test('a guest that does not read its listings gets no more than its share of memory, and is cut off', async () => {
+  const sockets = Array.from({ length: 16 }, () => open())
+  for (const socket of sockets) {
+    socket.pause()
+    socket.write(head('GET', '/?list-type=2').repeat(4))
+  }
+  const refused = await until(async () => {
+    const reply = await guest.request('GET', '/?list-type=2')
+    return reply.code === 'SlowDown' && reply
+  })
+
+  assert.equal((await other.request('GET', '/?list-type=2')).status, 200)
+  assert.equal(refused.status, 503)
+  await until(isIdle)
+  for (const socket of sockets) socket.destroy()
+  assert.equal((await guest.request('GET', '/?list-type=2')).status, 200)
 })
 
 test('a guest that stops in the middle of an upload, or cuts it, leaves no object', async () => {
@@ -201,7 +223,7 @@ test('the proxy needs no more memory than at the beginning of a flood, within it
     socket.pause()
     socket.write(head('GET', '/endless'))
   }
-  for (let i = 0; i < 2_000; i++) await guest.sendRaw(head('PUT', '/x', 'Content-Length: 100\r\n'))
+  for (let i = 0; i < 500; i++) await guest.sendRaw(head('PUT', '/x', 'Content-Length: 100\r\n'))
 
   assert.ok(rssMib() - before < 150, `${before} MiB, then ${rssMib()} MiB`)
   for (const socket of sockets) socket.destroy()

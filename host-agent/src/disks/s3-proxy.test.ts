@@ -1,9 +1,11 @@
 /** The S3 proxy between a guest and real S3 servers. */
 import assert from 'node:assert/strict'
 import { createHash, randomBytes } from 'node:crypto'
+import { once } from 'node:events'
+import http from 'node:http'
 import { after, test } from 'node:test'
 import { S3_SERVERS, startS3Server } from '@warren/kit/testing/s3-server'
-import { addGuest, openTestProxy } from './testing/proxy.ts'
+import { addGuest, openTestProxy, SANDBOX } from './testing/proxy.ts'
 
 const md5 = (data: string | Buffer): string => createHash('md5').update(data).digest('base64')
 const digest = (data: string | Buffer) => ({ 'content-md5': md5(data) })
@@ -162,6 +164,28 @@ for (const name of S3_SERVERS) {
         assert.equal((await guest.request('HEAD', '/damaged')).status, 404)
       }
     }
+  })
+
+  test(`${name}: a guest that waits before it sends a body is asked for it only if the request is valid`, async () => {
+    const send = async (target: string) => {
+      const authorization = `Bearer ${guest.token}`
+      const request = http.request({
+        ...{ host: '127.0.0.1', port: proxy.port, localAddress: SANDBOX, method: 'PUT', path: target, agent: false },
+        headers: { ...digest('x'), authorization, 'content-length': '1', expect: '100-continue' },
+      })
+      let isAsked = false
+      request.on('continue', () => {
+        isAsked = true
+        request.end('x')
+      })
+      request.flushHeaders()
+      const [response] = (await once(request, 'response')) as [http.IncomingMessage]
+      request.destroy()
+      return [isAsked, response.statusCode]
+    }
+
+    assert.deepEqual(await send('/waited'), [true, 200])
+    assert.deepEqual(await send('/../waited'), [false, 400])
   })
 
   test(`${name}: a read-only mount reads and refuses every write`, async () => {

@@ -9,8 +9,9 @@ export const LIMITS = {
   requestsPerSandbox: 64,
   requests: 512,
   connections: 4_096,
-  /** Bodies of small uploads and answers that are parsed; everything else is streamed. */
-  bufferedBytes: 64 * 1024 ** 2,
+  /** Bodies of small uploads and answers that are parsed, until the answer is sent. Everything else is streamed. */
+  bufferedBytes: 128 * 1024 ** 2,
+  bufferedBytesPerSandbox: 16 * 1024 ** 2,
   /** Uploads up to this length are received before they are sent, so that they can be sent again. */
   smallUploadBytes: 128 * 1024,
   /** A listing of 1000 keys of 1024 bytes, percent-encoded. */
@@ -43,17 +44,17 @@ class Counters {
     this.#max = max
   }
 
-  tryAdd(name: string): boolean {
-    const count = this.#counts.get(name) ?? 0
-    if (count >= this.#max) return false
-    this.#counts.set(name, count + 1)
+  tryAdd(name: string, amount = 1): boolean {
+    const count = (this.#counts.get(name) ?? 0) + amount
+    if (count > this.#max) return false
+    this.#counts.set(name, count)
     return true
   }
 
-  remove(name: string): void {
-    const count = this.#counts.get(name) ?? 0
-    if (count <= 1) this.#counts.delete(name)
-    else this.#counts.set(name, count - 1)
+  remove(name: string, amount = 1): void {
+    const count = (this.#counts.get(name) ?? 0) - amount
+    if (count <= 0) this.#counts.delete(name)
+    else this.#counts.set(name, count)
   }
 }
 
@@ -61,6 +62,7 @@ export class Occupancy {
   readonly #mounts = new Counters(LIMITS.requestsPerMount)
   readonly #sandboxes = new Counters(LIMITS.requestsPerSandbox)
   readonly #connections = new Counters(LIMITS.connectionsPerSandbox)
+  readonly #sandboxBytes = new Counters(LIMITS.bufferedBytesPerSandbox)
   #bufferedBytes = 0
   requests = 0
   connections = 0
@@ -92,11 +94,14 @@ export class Occupancy {
   }
 
   /** Returns the function that frees them. */
-  reserveBytes(bytes: number): () => void {
-    if (this.#bufferedBytes + bytes > LIMITS.bufferedBytes) throw slowDown('the memory of the proxy is in use')
+  reserveBytes({ sandboxIp }: Mount, bytes: number): () => void {
+    const isFull = this.#bufferedBytes + bytes > LIMITS.bufferedBytes
+    if (isFull || !this.#sandboxBytes.tryAdd(sandboxIp, bytes))
+      throw slowDown('too many requests need memory of the proxy')
     this.#bufferedBytes += bytes
     return once(() => {
       this.#bufferedBytes -= bytes
+      this.#sandboxBytes.remove(sandboxIp, bytes)
     })
   }
 }

@@ -50,22 +50,25 @@ export async function serve(
   request.on('error', () => {}) // Followed by `close`.
   let operation: Operation | undefined
   let mount: Mount | undefined
-  let leave = () => {}
+  const releases: (() => void)[] = []
   try {
     const headers = readHeaders(request.rawHeaders)
     mount = deps.mounts.authenticate(guestAddress(request), headers.get('authorization'))
-    leave = deps.occupancy.enterRequest(mount)
+    releases.push(deps.occupancy.enterRequest(mount))
     mount.open.add(controller)
     operation = parseOperation(request.method ?? '', request.url ?? '', headers)
     if (operation.isWrite && mount.readOnly) throw new S3ProxyError(403, 'ReadOnly', 'the mount is read-only')
-    await perform(deps, mount, operation, { request, response, expectsContinue, signal: controller.signal })
-    await closed
+    const exchange = { request, response, expectsContinue, closed, signal: controller.signal, releases }
+    await perform(deps, mount, operation, exchange)
   } catch (error) {
     refuse(deps, request, response, error, mount)
-    await closed
   } finally {
+    // The answer is complete here. A guest that does not read it must not occupy its place for longer.
+    const timer = setTimeout(() => response.destroy(), deps.deadlines.stallMs)
+    await closed
+    clearTimeout(timer)
     mount?.open.delete(controller)
-    leave()
+    for (const release of releases) release()
     deps.count(operation?.name ?? '', response.writableFinished ? response.statusCode : GUEST_GONE)
   }
 }
@@ -77,48 +80,47 @@ type Exchange = {
   request: IncomingMessage
   response: ServerResponse
   expectsContinue: boolean
+  /** When the answer is sent or the guest is gone. */
+  closed: Promise<void>
   signal: AbortSignal
+  /** Called at the end of the request. */
+  releases: (() => void)[]
 }
 
 async function perform(deps: ServeDeps, mount: Mount, operation: Operation, exchange: Exchange): Promise<void> {
   const outgoing = buildOutgoing(mount, operation)
   if (exchange.expectsContinue) exchange.response.writeContinue()
-  const { body, release } = await receiveBody(deps, operation, exchange.request)
-  try {
-    const answer = await deps.upstream.send({
-      mount,
-      outgoing,
-      body,
-      isRepeatable: operation.isRepeatable,
-      answerMs: SLOW.has(operation.name) ? deps.deadlines.slowAnswerMs : deps.deadlines.answerMs,
-      signal: exchange.signal,
-    })
-    await relayAnswer(deps, mount, operation, answer, exchange)
-  } finally {
-    release()
-  }
+  const body = await receiveBody(deps, mount, operation, exchange)
+  const answer = await deps.upstream.send({
+    mount,
+    outgoing,
+    body,
+    isRepeatable: operation.isRepeatable,
+    answerMs: SLOW.has(operation.name) ? deps.deadlines.slowAnswerMs : deps.deadlines.answerMs,
+    signal: exchange.signal,
+  })
+  await relayAnswer(deps, mount, operation, answer, exchange)
 }
 
 const SLOW: ReadonlySet<Operation['name']> = new Set(['copyObject', 'copyPart', 'completeUpload'])
 
-type ReceivedBody = { body: Body; release: () => void }
-
-async function receiveBody(deps: ServeDeps, operation: Operation, request: IncomingMessage): Promise<ReceivedBody> {
-  const { name, length } = operation
-  if (name !== 'completeUpload' && length > LIMITS.smallUploadBytes) {
-    return { body: { stream: request, length }, release: () => {} }
-  }
-  if (length === 0) return { body: Buffer.alloc(0), release: () => {} }
-  const release = deps.occupancy.reserveBytes(length)
-  try {
-    const tooSlow = new S3ProxyError(408, 'RequestTimeout', 'the body of the request did not arrive in time')
-    const limits = { maxBytes: length, limitMs: deps.deadlines.stallMs, tooLong: tooSlow, tooSlow }
-    const received = await readAll(request, limits)
-    return { body: name === 'completeUpload' ? Buffer.from(rewriteParts(received.toString())) : received, release }
-  } catch (error) {
-    release()
-    throw error
-  }
+async function receiveBody(
+  deps: ServeDeps,
+  mount: Mount,
+  { name, length }: Operation,
+  { request, releases }: Exchange,
+): Promise<Body> {
+  if (length === 0) return Buffer.alloc(0)
+  if (name !== 'completeUpload' && length > LIMITS.smallUploadBytes) return { stream: request, length }
+  releases.push(deps.occupancy.reserveBytes(mount, length))
+  const tooSlow = new S3ProxyError(408, 'RequestTimeout', 'the body of the request did not arrive in time')
+  const received = await readAll(request, {
+    maxBytes: length,
+    limitMs: deps.deadlines.stallMs,
+    tooLong: tooSlow,
+    tooSlow,
+  })
+  return name === 'completeUpload' ? Buffer.from(rewriteParts(received.toString())) : received
 }
 
 async function relayAnswer(
@@ -133,11 +135,14 @@ async function relayAnswer(
   const headers = selectAnswerHeaders(answer.headers)
   if (operation.name === 'getObject' && status !== 304) return streamObject(deps, answer, exchange, headers)
   if (operation.name === 'listObjects') {
-    const text = await readAnswer(deps, answer, LIMITS.listingBytes)
+    const limits = { maxBytes: LIMITS.listingBytes, limitMs: deps.deadlines.answerMs }
+    const text = await readAnswer(deps, mount, answer, exchange, limits)
     return sendXml(response, renderListing(mount, operation, text))
   }
   if (hasResult(operation)) {
-    const text = await readAnswer(deps, answer, LIMITS.answerBytes, deps.deadlines.slowAnswerMs)
+    // Servers send spaces, for minutes, until they know the result of a copy or completion.
+    const limits = { maxBytes: LIMITS.answerBytes, limitMs: deps.deadlines.slowAnswerMs }
+    const text = await readAnswer(deps, mount, answer, exchange, limits)
     return sendXml(response, renderResult(operation, text))
   }
   discard(answer)
@@ -147,22 +152,22 @@ async function relayAnswer(
   response.end()
 }
 
-/** The memory is reserved for the whole time in which the text is parsed, which is before this process does anything else. */
+/** The memory stays reserved until the answer is sent, which is about as long as this text. */
 async function readAnswer(
-  deps: ServeDeps,
+  { occupancy }: ServeDeps,
+  mount: Mount,
   answer: IncomingMessage,
-  maxBytes: number,
-  limitMs = deps.deadlines.answerMs,
+  { releases }: Exchange,
+  { maxBytes, limitMs }: { maxBytes: number; limitMs: number },
 ): Promise<string> {
-  const release = deps.occupancy.reserveBytes(Math.min(parseAnswerLength(answer.headers) ?? maxBytes, maxBytes))
   try {
+    const bytes = Math.min(parseAnswerLength(answer.headers) ?? maxBytes, maxBytes)
+    releases.push(occupancy.reserveBytes(mount, bytes))
     const limits = { maxBytes, limitMs, tooLong: upstreamInvalid(), tooSlow: upstreamTimeout() }
     return (await readAll(answer, limits)).toString()
   } catch (error) {
     answer.destroy()
     throw error
-  } finally {
-    release()
   }
 }
 
@@ -176,7 +181,7 @@ function sendXml(response: ServerResponse, xml: string): void {
 async function streamObject(
   deps: ServeDeps,
   answer: IncomingMessage,
-  { response, signal }: Exchange,
+  { response, signal, closed }: Exchange,
   headers: Record<string, string>,
 ): Promise<void> {
   const length = parseAnswerLength(answer.headers)
@@ -197,6 +202,7 @@ async function streamObject(
   })
   response.writeHead(answer.statusCode ?? 502, headers)
   answer.pipe(response)
+  await closed
 }
 
 function refuse(

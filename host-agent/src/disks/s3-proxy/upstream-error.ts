@@ -57,13 +57,14 @@ export function explainRefusal(status: number, error: S3Error | undefined): S3Pr
   return new S3ProxyError(forwarded, code ?? 'UpstreamRefused', `the S3 server refused the request (${code ?? status})`)
 }
 
-/** Of a connection that was not established, or ended before an answer. */
+/** Of a connection that was not established, or ended before an answer. Throws what is neither, which is a fault of this process. */
 export function explainFailure(error: Error): S3ProxyError {
   if (error instanceof S3ProxyError) return error
   if (error instanceof HostNotAllowed) {
     return new S3ProxyError(403, 'EndpointRefused', 'the endpoint of the disk is at an address that is not allowed')
   }
   const code = connectionErrorCode(error)
+  if (code === '') throw error
   if (code.startsWith('HPE_')) return upstreamInvalid(error)
   if (CLOSED_CODES.has(code)) return upstreamFailed(error)
   const reason = explainConnectionError(error, 'S3 server')

@@ -14,7 +14,7 @@ import { HostNotAllowed, type OutboundGuard } from '@warren/kit/outbound/guard'
 import { findExpectedRegion, parseS3Error, S3_ERROR_MAX_BYTES, type S3Error } from '@warren/kit/s3/error'
 import { EMPTY_PAYLOAD_SHA256, sha256Hex, signS3Request, UNSIGNED_PAYLOAD } from '@warren/kit/s3/sign'
 import { S3ProxyError } from './error.ts'
-import type { Deadlines } from './limits.ts'
+import { type Deadlines, LIMITS } from './limits.ts'
 import type { Mount } from './mounts.ts'
 import type { Outgoing } from './outgoing.ts'
 import { ProgressTimer, readAll } from './progress.ts'
@@ -35,7 +35,7 @@ const REPEATED_STATUSES: ReadonlySet<number> = new Set([500, 502, 503, 504])
 const REPEATED_CODES: ReadonlySet<string> = new Set(['UpstreamUnreachable', 'UpstreamError'])
 /** Shorter than the time after which servers close idle connections. */
 const IDLE_MS = 4_000
-const CONNECTIONS_PER_HOST = 128
+const DISCARD_LIMIT_MS = 5_000
 
 /** A stream has a length, because S3 servers need it. */
 export type Body = Buffer | { stream: Readable; length: number }
@@ -70,6 +70,7 @@ export class Upstream {
     const canSendAgain = Buffer.isBuffer(body)
     let repeats = canSendAgain && sending.isRepeatable ? REPEATS : 0
     let redirects = canSendAgain ? REDIRECTS : 0
+    let canChangeRegion = canSendAgain && !mount.isRegionFixed
     let { outgoing } = sending
     for (;;) {
       const region = mount.region
@@ -90,7 +91,12 @@ export class Upstream {
           continue
         }
         const error = await this.#readError(outcome, outgoing.method)
-        if (canSendAgain && changeRegion(mount, region, outcome.headers, error)) continue
+        const expected = findExpectedRegion(outcome.headers, error)
+        if (canChangeRegion && expected !== undefined && expected !== region) {
+          mount.region = expected
+          canChangeRegion = false
+          continue
+        }
         if (repeats === 0 || !REPEATED_STATUSES.has(status)) throw explainRefusal(status, error)
       }
       const pauseMs = PAUSE_MS * 4 ** (REPEATS - repeats) * (0.5 + Math.random())
@@ -209,8 +215,7 @@ function createAgents(guard: OutboundGuard, allowLoopback: boolean): { http: htt
   const options = {
     keepAlive: true,
     timeout: IDLE_MS,
-    maxSockets: CONNECTIONS_PER_HOST,
-    maxFreeSockets: CONNECTIONS_PER_HOST,
+    maxFreeSockets: LIMITS.requests,
     scheduling: 'lifo',
     lookup: guard.lookup(allowLoopback),
   } as const
@@ -223,25 +228,13 @@ function hashOf(body: Body): string {
   return body.length === 0 ? EMPTY_PAYLOAD_SHA256 : sha256Hex(body)
 }
 
-/** Whether the request is worth sending again because the server has named another region. */
-function changeRegion(
-  mount: Mount,
-  used: string,
-  headers: http.IncomingHttpHeaders,
-  error: S3Error | undefined,
-): boolean {
-  if (mount.isRegionFixed) return false
-  const expected = findExpectedRegion(headers, error)
-  if (expected === undefined || expected === used) return false
-  mount.region = expected
-  return true
-}
-
 /** Reads the rest of a short answer, so that its connection can be used again. */
 export function discard(response: http.IncomingMessage): void {
   let bytes = 0
+  const timer = setTimeout(() => response.destroy(), DISCARD_LIMIT_MS)
   response.on('data', (chunk: Buffer) => {
     bytes += chunk.length
     if (bytes > S3_ERROR_MAX_BYTES) response.destroy()
   })
+  response.once('close', () => clearTimeout(timer))
 }

@@ -4,13 +4,11 @@ import { connect } from 'node:net'
 import { addCleanUp, type Scope } from '@warren/kit/testing/clean-up'
 import type { TestS3Server } from '@warren/kit/testing/s3-server'
 import { createMountToken } from '../mount-token.ts'
-import { S3Proxy } from '../s3-proxy-client.ts'
+import { S3_PROXY_UID, S3Proxy } from '../s3-proxy-client.ts'
 import type { S3ProxyMount, S3ProxySettings } from '../s3-proxy-protocol.ts'
 
 export const SANDBOX = '127.0.0.2'
 export const OTHER_SANDBOX = '127.0.0.3'
-/** Above every real account; not that of the egress proxy. */
-export const TEST_UID = 1_610_612_734
 
 export type Reply = { status: number; headers: http.IncomingHttpHeaders; body: Buffer; text: string; code: string }
 export type Call = {
@@ -25,7 +23,7 @@ export type Guest = {
   token: string
   mount: S3ProxyMount
   request(method: string, target: string, call?: Call): Promise<Reply>
-  /** Sends bytes as they are, and returns all that is received until the connection closes. */
+  /** Sends bytes as they are, and returns what is received for them. */
   sendRaw(text: string | Buffer): Promise<string>
 }
 
@@ -35,7 +33,7 @@ export async function openTestProxy(
 ): Promise<{ proxy: S3Proxy; warnings: unknown[] }> {
   const warnings: unknown[] = []
   const log = { warn: (...parts: unknown[]) => void warnings.push(parts) }
-  const uid = process.getuid?.() === 0 ? { uid: TEST_UID } : {}
+  const uid = process.getuid?.() === 0 ? { uid: S3_PROXY_UID } : {}
   const proxy = await S3Proxy.open(log, { address: '127.0.0.1', port: 0, privateCidrs: [], ...uid, ...settings })
   addCleanUp(scope, () => proxy.close())
   return { proxy, warnings }
@@ -127,6 +125,8 @@ export function sendRaw(port: number, from: string, text: string | Buffer): Prom
   socket.on('data', (chunk: Buffer) => chunks.push(chunk))
   socket.on('error', () => {})
   socket.on('close', () => resolve(Buffer.concat(chunks).toString('latin1')))
-  socket.end(text)
+  // A guest that closes its side before it is answered would be taken for gone.
+  socket.once('data', () => socket.end())
+  socket.write(text)
   return promise
 }
