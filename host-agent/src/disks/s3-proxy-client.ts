@@ -23,9 +23,9 @@ import {
 export const S3_PROXY_UID = 1_610_612_734
 
 const PROGRAM = join(import.meta.dirname, 's3-proxy/main.ts')
-const START_LIMIT_MS = 20_000
+const START_LIMIT_MS = 60_000
 /** A process that does not answer in this time hangs. It is killed and replaced. */
-const REPLY_LIMIT_MS = 20_000
+const REPLY_LIMIT_MS = 60_000
 /** Before a request is sent to the next process. */
 const RESEND_DELAY_MS = 5
 /** After a start that failed. */

@@ -5,10 +5,13 @@ import { once } from 'node:events'
 import http, { type IncomingMessage, type ServerResponse } from 'node:http'
 import type { AddressInfo } from 'node:net'
 import { after, beforeEach, test } from 'node:test'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { addGuest, openTestProxy, type Reply } from './testing/proxy.ts'
 
-const SHORT_MS = 700
+/** Longer than the pauses between three attempts. */
+const ANSWER_MS = scaleLimit(2_000)
+const SHORT_MS = scaleLimit(500)
 const CREDENTIALS = { accessKey: 'AKIAVISIBLE', secretKey: 'never-to-be-seen' }
 
 type Handler = (request: IncomingMessage, response: ServerResponse, attempt: number) => void
@@ -40,7 +43,7 @@ beforeEach(() => {
 
 const { proxy, warnings } = await openTestProxy(
   { after },
-  { deadlines: { connectMs: SHORT_MS / 2, answerMs: SHORT_MS, slowAnswerMs: 2 * SHORT_MS, stallMs: SHORT_MS } },
+  { deadlines: { connectMs: SHORT_MS, answerMs: ANSWER_MS, slowAnswerMs: ANSWER_MS, stallMs: SHORT_MS } },
 )
 const target = { endpoint: `http://127.0.0.1:${port}`, credentials: CREDENTIALS }
 const guest = await addGuest(proxy, target, { subPath: 'sub' })
@@ -239,8 +242,9 @@ test('a 503 says when to try again', async () => {
 
 test('an upload that the server accepts before it has the body is not acknowledged', async () => {
   handle = (_request, response) => response.end()
+  const body = Buffer.alloc(48 * 1024 ** 2) // More than the kernel buffers for a server that does not read.
 
-  const reply = await putLong()
+  const reply = await guest.request('PUT', '/key', { headers: digest(body), body })
 
   assert.deepEqual([reply.status, reply.code], [502, 'UpstreamInvalid'])
 })

@@ -7,9 +7,11 @@ import http, { type IncomingMessage, type ServerResponse } from 'node:http'
 import { type AddressInfo, connect, type Socket } from 'node:net'
 import { pipeline, Readable } from 'node:stream'
 import { after, test } from 'node:test'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
 import { addGuest, OTHER_SANDBOX, openTestProxy, requestProxy, SANDBOX } from './testing/proxy.ts'
 
+const SHORT_MS = scaleLimit(1_000)
 const MIB = 1024 ** 2
 const OBJECT_BYTES = 256 * MIB
 const CREDENTIALS = { accessKey: 'AKIA', secretKey: 'secret' }
@@ -17,13 +19,17 @@ const CREDENTIALS = { accessKey: 'AKIA', secretKey: 'secret' }
 const ENTRY = `<Contents><Key>${'k'.repeat(1_000)}</Key><LastModified>x</LastModified><ETag>"1"</ETag><Size>1</Size></Contents>`
 const LISTING = `<ListBucketResult>${ENTRY.repeat(2_500)}</ListBucketResult>`
 
-/** Sends objects as long as they are read; answers to keys that begin with `wait` are sent when `waiting` is emptied. */
+/** Sends objects as long as they are read. The test sends the answers in `waiting`: all of keys `wait`, and the rest of prefix `held`. */
 const waiting: ServerResponse[] = []
 const uploads: { bytes: number; isComplete: boolean; isClosed: boolean }[] = []
 let sentBytes = 0
 const server = http.createServer((request, response) => {
   if (request.url?.includes('/wait')) return void waiting.push(response)
   if (request.method === 'PUT') return receive(request, response)
+  if (request.url?.includes('prefix=held')) {
+    response.write('<ListBucketResult>')
+    return void waiting.push(response)
+  }
   if (request.url?.includes('list-type')) return void response.end(LISTING)
   if (!request.url?.includes('/endless')) return void response.end('object')
   response.writeHead(200, { 'content-length': String(OBJECT_BYTES) })
@@ -55,7 +61,10 @@ after(() => {
 })
 
 const endpoint = `http://127.0.0.1:${(server.address() as AddressInfo).port}`
-const { proxy } = await openTestProxy({ after }, { deadlines: { headMs: 1_000, stallMs: 1_000, idleMs: 1_000 } })
+const { proxy } = await openTestProxy(
+  { after },
+  { deadlines: { headMs: SHORT_MS, stallMs: SHORT_MS, idleMs: SHORT_MS } },
+)
 const guest = await addGuest(proxy, { endpoint, credentials: CREDENTIALS })
 const other = await addGuest(proxy, { endpoint, credentials: CREDENTIALS }, { sandboxIp: OTHER_SANDBOX })
 const head = (method: string, target: string, more = '') =>
@@ -82,22 +91,31 @@ test('a guest that does not read its object holds it up at the server, not in th
   socket.destroy()
 })
 
-test('a guest that does not read its listings gets no more than its share of memory, and is cut off', async () => {
+test('a guest that does not read its listings is cut off', async () => {
   const sockets = Array.from({ length: 16 }, () => open())
   for (const socket of sockets) {
     socket.pause()
     socket.write(head('GET', '/?list-type=2').repeat(4))
   }
-  const refused = await until(async () => {
-    const reply = await guest.request('GET', '/?list-type=2')
-    return reply.code === 'SlowDown' && reply
-  })
+  await until(async () => !(await isIdle()))
 
-  assert.equal((await other.request('GET', '/?list-type=2')).status, 200)
-  assert.equal(refused.status, 503)
+  await isServed()
   await until(isIdle)
   for (const socket of sockets) socket.destroy()
   assert.equal((await guest.request('GET', '/?list-type=2')).status, 200)
+})
+
+test('listings of one sandbox may occupy a part of the memory, and the next is refused', async () => {
+  const held = Array.from({ length: 5 }, () => guest.request('GET', '/?list-type=2&prefix=held'))
+
+  const refused = await Promise.race(held)
+  const served = await other.request('GET', '/?list-type=2')
+  await until(() => waiting.length === 5)
+  for (const response of waiting.splice(0)) response.end('</ListBucketResult>')
+
+  assert.deepEqual([refused.status, refused.code], [503, 'SlowDown'])
+  assert.equal(served.status, 200)
+  assert.deepEqual((await Promise.all(held)).map(({ status }) => status).sort(), [200, 200, 200, 200, 503])
 })
 
 test('a guest that stops in the middle of an upload, or cuts it, leaves no object', async () => {

@@ -63,14 +63,17 @@ export async function startS3Server(
   name: S3ServerName,
   options: S3ServerOptions = {},
 ): Promise<TestS3Server> {
-  const folder = mkdtempSync(path.join(tmpdir(), `${name}-`))
   const program = findProgram(name)
+  const folder = mkdtempSync(path.join(tmpdir(), `${name}-`))
   let ports: number[] = []
+  /** Also of starts that failed. */
+  const usedPorts: number[] = []
   let credentials = { accessKey: 'AKIATESTACCESSKEY', secretKey: 'test/secret+key0123456789abcdefghijklmnop' }
   let child: ChildProcess | undefined
   addCleanUp(scope, async () => {
     if (child !== undefined) await killChild(child)
     await rm(folder, { recursive: true, force: true })
+    await Promise.all(usedPorts.flatMap(listSockets).map((file) => rm(file, { force: true })))
   })
 
   const server: TestS3Server = {
@@ -101,6 +104,7 @@ export async function startS3Server(
   }
   for (let attempt = 1; ; attempt++) {
     ports = await findPorts(name === 'seaweedfs' ? 8 : 1)
+    if (name === 'seaweedfs') usedPorts.push(...ports)
     try {
       await server.start()
       return server
@@ -152,6 +156,12 @@ async function startProcess(server: TestS3Server, { program, folder, ports, opti
   }
   return child
 }
+
+/** SeaweedFS opens a socket for each of its ports here, whatever TMPDIR is, and leaves it when it is killed. */
+const listSockets = (port: number): string[] =>
+  ['s3', 's3-grpc', 'master-grpc', 'volume-grpc', 'filer', 'filer-grpc'].map(
+    (part) => `/tmp/seaweedfs-${part}-${port}.sock`,
+  )
 
 /** Until its volume server has registered at the master, SeaweedFS answers requests for objects with 500. */
 async function hasVolumes(masterPort: number): Promise<boolean> {

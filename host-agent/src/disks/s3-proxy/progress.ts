@@ -40,8 +40,10 @@ export async function readAll(stream: Readable, { maxBytes, limitMs, tooLong, to
   }
   stream.on('data', add)
   stream.once('end', () => resolve(Buffer.concat(chunks)))
-  stream.once('error', reject)
-  stream.once('close', () => reject(new S3ProxyError(502, 'UpstreamError', 'the connection closed too early')))
+  const onClose = (cause?: Error) =>
+    reject(new S3ProxyError(502, 'UpstreamError', 'the connection closed too early', { cause }))
+  stream.once('error', onClose)
+  stream.once('close', onClose)
   try {
     return await promise
   } finally {

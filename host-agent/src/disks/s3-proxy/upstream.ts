@@ -78,8 +78,11 @@ export class Upstream {
         explainFailure(error),
       )
       if (signal.aborted) throw upstreamFailed(signal.reason)
+      let failure: S3ProxyError
+      let isPassing: boolean
       if (outcome instanceof S3ProxyError) {
-        if (repeats === 0 || !REPEATED_CODES.has(outcome.code)) throw outcome
+        failure = outcome
+        isPassing = REPEATED_CODES.has(outcome.code)
       } else {
         const { statusCode: status = 0 } = outcome
         if (status < 300 || status === 304) return outcome
@@ -97,17 +100,13 @@ export class Upstream {
           canChangeRegion = false
           continue
         }
-        if (repeats === 0 || !REPEATED_STATUSES.has(status)) throw explainRefusal(status, error)
+        failure = explainRefusal(status, error)
+        isPassing = REPEATED_STATUSES.has(status)
       }
       const pauseMs = PAUSE_MS * 4 ** (REPEATS - repeats) * (0.5 + Math.random())
-      if (performance.now() + pauseMs > giveUpAt) throw outcome instanceof S3ProxyError ? outcome : upstreamTimeout()
+      if (!isPassing || repeats-- === 0 || performance.now() + pauseMs > giveUpAt) throw failure
       await sleep(pauseMs, undefined, { signal }).catch(() => {})
-      repeats--
     }
-  }
-
-  close(): void {
-    for (const agents of this.#agents) for (const agent of Object.values(agents)) agent.destroy()
   }
 
   async #attempt({ mount, outgoing, body, signal }: Sending, giveUpAt: number): Promise<http.IncomingMessage> {
@@ -149,6 +148,8 @@ export class Upstream {
       response.on('error', () => {}) // Reported by `close` and `complete` to the reader.
       const isEarly = !request.writableFinished
       if (isEarly && !Buffer.isBuffer(body)) body.stream.unpipe(request)
+      // Its connection cannot be used again, and would stay open: the server waits for the rest of the body.
+      if (isEarly) response.once('close', () => request.destroy())
       // A server that accepts an upload before it has it cannot have stored it.
       if (isEarly && (response.statusCode ?? 0) < 400) fail(upstreamInvalid())
       else resolve(response)
