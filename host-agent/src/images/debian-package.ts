@@ -32,6 +32,12 @@ export async function listDependencies(apt: Apt, name: string): Promise<string[]
   return [...stdout.matchAll(/^\s+Depends: (\S+)$/gm)].map((match) => match[1]!) // The group is required.
 }
 
+/** The names of all packages that begin so. */
+export async function listPackages(apt: Apt, prefix: string): Promise<string[]> {
+  const { stdout } = await runCommandOrThrow('apt-cache', ['pkgnames', prefix], { env: apt.env })
+  return stdout.split('\n').filter(Boolean)
+}
+
 /** Returns the folder with the unpacked files, and the package file, whose SHA-256 is the one in the lists of the suite. */
 export async function unpackPackage(
   build: Build,
