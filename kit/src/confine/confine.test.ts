@@ -18,6 +18,9 @@ const skip = process.getuid?.() !== 0 && 'needs root'
 /** Of no data directory that these tests run beside: it is below the default. */
 const user = serviceUser(1_610_612_702, 'control-plane')
 
+/** Not the PATH of the test run, whose folders are not in the jail. */
+const SYSTEM_PATH = '/usr/sbin:/usr/bin:/sbin:/bin'
+
 test('a program has its own user, no capabilities and no privileges to gain', { skip }, async (t) => {
   const it = await setUp(t)
 
@@ -101,7 +104,7 @@ test('when the caller ends, the program gets its signal', { skip }, async (t) =>
     `import { spawn } from 'node:child_process'
      import { confine } from ${JSON.stringify(path.join(import.meta.dirname, 'confine.ts'))}
      const confinement = ${JSON.stringify({ ...it.standard, deathSignal: 'INT' })}
-     spawn(...confine(confinement, '/bin/sh', ['-c', ${JSON.stringify(trap)}]), { detached: true })`,
+     spawn(...confine(confinement, '/bin/sh', ['-c', ${JSON.stringify(trap)}]), { detached: true, env: { PATH: '${SYSTEM_PATH}' } })`,
   ])
   await until(() => existsSync(path.join(own, 'ready')), 'the program runs')
 
@@ -176,7 +179,7 @@ async function setUp(t: TestContext) {
       stdio: SpawnOptions['stdio'] = ['ignore', 'pipe', 'pipe'],
       changes: Partial<Confinement> = {},
     ): ChildProcess {
-      return spawn(...it.confine(command, args, changes), { stdio })
+      return spawn(...it.confine(command, args, changes), { stdio, env: { PATH: SYSTEM_PATH } })
     },
     spawn: (script: string, changes: Partial<Confinement> = {}) =>
       it.spawnProgram('/bin/sh', ['-c', script], undefined, changes),
