@@ -8,6 +8,7 @@
 
 mod bpf;
 mod hand_over;
+mod mounts;
 mod privileges;
 mod service;
 mod sys;

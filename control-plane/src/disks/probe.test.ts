@@ -57,7 +57,7 @@ for (const name of S3_SERVERS) {
     assert.deepEqual(fault, { 'config.bucket': 'bucket absent was not found' })
   })
 
-  test(`${name}: a wrong secret and an unknown key are told apart`, async () => {
+  test(`${name}: a wrong secret and an unknown key have different errors`, async () => {
     const wrong = await register({ config: { endpoint }, credentials: { access_key, secret_key: 'wrong' } })
     const unknown = await register({ config: { endpoint }, credentials: { access_key: 'AKIANOBODY', secret_key } })
 

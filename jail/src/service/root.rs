@@ -7,9 +7,9 @@
 use std::ffi::{CStr, CString};
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::ptr::null;
 
 use super::options::{Entry, Kind, Options, parts};
+use crate::mounts::{make_current_folder_root, mount};
 use crate::sys::{Failure, Step, c_string, check, check_long};
 
 /// Exists everywhere. What it contains has been opened before it is hidden.
@@ -52,7 +52,7 @@ pub fn enter(options: &Options) -> std::result::Result<(), Failure> {
     let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | NOTHING;
     mount(None, ROOT, None, read_only, None).step("make the root read-only")?;
     drop(sources);
-    pivot(&root).step("change the root")
+    change_root(&root).step("change the root")
 }
 
 type Result_<T> = std::result::Result<T, Failure>;
@@ -194,28 +194,8 @@ fn real_path(fd: &OwnedFd) -> Result<CString> {
     CString::new(path.into_os_string().into_vec()).map_err(|_| Error::from_raw_os_error(libc::EINVAL))
 }
 
-/// Replaces the root of this mount namespace. The old one is detached, so that no path leads to it.
-fn pivot(root: &OwnedFd) -> Result<()> {
-    // SAFETY: valid C strings and a descriptor.
-    unsafe {
-        check(libc::fchdir(root.as_raw_fd()))?;
-        // With the same folder twice the old root is mounted on top of the new one, and is removed from there.
-        check_long(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()))?;
-        check(libc::umount2(c".".as_ptr(), libc::MNT_DETACH))?;
-        check(libc::chdir(c"/".as_ptr()))?;
-    }
-    Ok(())
-}
-
-fn mount(
-    source: Option<&CStr>,
-    target: &CStr,
-    kind: Option<&CStr>,
-    flags: libc::c_ulong,
-    data: Option<&CStr>,
-) -> Result<()> {
-    let pointer = |text: Option<&CStr>| text.map_or(null(), CStr::as_ptr);
-    // SAFETY: valid C strings or null.
-    check(unsafe { libc::mount(pointer(source), target.as_ptr(), pointer(kind), flags, pointer(data).cast()) })?;
-    Ok(())
+fn change_root(root: &OwnedFd) -> Result<()> {
+    // SAFETY: a descriptor.
+    check(unsafe { libc::fchdir(root.as_raw_fd()) })?;
+    make_current_folder_root()
 }

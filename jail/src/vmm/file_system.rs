@@ -4,10 +4,10 @@
 
 use std::ffi::CStr;
 use std::io::Result;
-use std::ptr::null;
 
 use super::options::{Access, Options};
-use crate::sys::{Failure, Step, c_string, check, check_long};
+use crate::mounts::{make_current_folder_root, mount};
+use crate::sys::{Failure, Step, c_string, check};
 
 pub fn enter(options: &Options) -> std::result::Result<(), Failure> {
     // Nothing that is mounted from now on becomes visible outside, or the other way round.
@@ -31,7 +31,7 @@ pub fn enter(options: &Options) -> std::result::Result<(), Failure> {
     mount(Some(c"proc"), &proc, Some(c"proc"), empty, Some(c"subset=pid")).step("mount /proc")?;
     let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | libc::MS_NOSUID | libc::MS_NODEV;
     mount(None, &root, None, read_only, None).step("make the root read-only")?;
-    pivot(&root).step("change the root")?;
+    change_root(&root).step("change the root")?;
     for (path, fd) in &options.folders {
         open_folder(path, *fd).step(&format!("open {path}"))?;
     }
@@ -52,28 +52,8 @@ fn open_folder(path: &str, fd: libc::c_int) -> Result<()> {
     Ok(())
 }
 
-/// Replaces the root of this mount namespace. The old one is detached, so that no path leads to it.
-fn pivot(root: &CStr) -> Result<()> {
-    // SAFETY: valid C strings.
-    unsafe {
-        check(libc::chdir(root.as_ptr()))?;
-        // With the same folder twice the old root is mounted on top of the new one, and is removed from there.
-        check_long(libc::syscall(libc::SYS_pivot_root, c".".as_ptr(), c".".as_ptr()))?;
-        check(libc::umount2(c".".as_ptr(), libc::MNT_DETACH))?;
-        check(libc::chdir(c"/".as_ptr()))?;
-    }
-    Ok(())
-}
-
-fn mount(
-    source: Option<&CStr>,
-    target: &CStr,
-    kind: Option<&CStr>,
-    flags: libc::c_ulong,
-    data: Option<&CStr>,
-) -> Result<()> {
-    let pointer = |text: Option<&CStr>| text.map_or(null(), CStr::as_ptr);
-    // SAFETY: valid C strings or null.
-    check(unsafe { libc::mount(pointer(source), target.as_ptr(), pointer(kind), flags, pointer(data).cast()) })?;
-    Ok(())
+fn change_root(root: &CStr) -> Result<()> {
+    // SAFETY: a valid C string.
+    check(unsafe { libc::chdir(root.as_ptr()) })?;
+    make_current_folder_root()
 }
