@@ -26,6 +26,14 @@ const resume = async (id: string) => {
   await send('POST', `/v1/sandboxes/${id}/resume`, owner)
   await waitForStatus(id, 'running')
 }
+/** Returns when a heartbeat has said it, so that no test after this one gets the earlier answer. */
+const setHostDisks = async (disks: boolean) => {
+  host.disks = disks
+  await until(async () => {
+    const row = await deps.db.selectFrom('hosts').select('disks').executeTakeFirstOrThrow()
+    return row.disks === disks
+  }, `the heartbeat says disks: ${disks}`)
+}
 /** The mounts that the host of a sandbox has, with their credentials. */
 const wantedBy = (id: string) => host.vms.get(id)!.mounts.wanted
 const secretsOf = (id: string) => wantedBy(id).map(({ credentials }) => credentials.secret_key)
@@ -245,11 +253,7 @@ test('a create that fails leaves no attachment, and emits nothing', async () => 
 test('a host that cannot mount disks is 503 for attach and for create with disks, and for nothing else', async () => {
   const disk = await register(owner)
   const id = await newSandbox()
-  host.disks = false
-  await until(async () => {
-    const { disks } = await deps.db.selectFrom('hosts').select('disks').executeTakeFirstOrThrow()
-    return !disks
-  }, 'the heartbeat says so')
+  await setHostDisks(false)
 
   const attached = await attach(owner, id, disk.id)
   const created = await create(owner, { disks: [{ disk_id: disk.id, mount_path: '/mnt' }] })
@@ -259,8 +263,8 @@ test('a host that cannot mount disks is 503 for attach and for create with disks
   }
   assert.equal((await create(owner, { disks: [] })).status, 200)
   assert.equal((await get(`/v1/disks/${disk.id}`, owner.key)).status, 200)
-  host.disks = true
-  await until(async () => (await attach(owner, id, disk.id)).status === 200, 'the heartbeat says that it can again')
+  await setHostDisks(true)
+  assert.equal((await attach(owner, id, disk.id)).status, 200)
 })
 
 test('a rotation reaches running mounts before its response, and paused sandboxes when they resume', async () => {
@@ -425,7 +429,7 @@ test('a host that can no longer mount disks makes the mounts fail, and they stay
   await attach(owner, id, disk.id)
   await waitForMount(owner, id, 'mounted')
   await pause(id)
-  host.disks = false
+  await setHostDisks(false)
   await resume(id)
 
   const { mount_error } = await waitForMount(owner, id, 'failed')
@@ -435,7 +439,7 @@ test('a host that can no longer mount disks makes the mounts fail, and they stay
     assert.equal((await list(owner, id))[0]!.mount_status, 'failed')
     return reports() > before + 2
   }, 'more sweeps')
-  host.disks = true
+  await setHostDisks(true)
   await pause(id)
   await resume(id)
 
