@@ -15,8 +15,8 @@ import { MIRRORED_SYSTEM_FILES, openMirror } from './mirror.ts'
 import { serviceUser } from './services.ts'
 
 const skip = process.getuid?.() !== 0 && 'needs root'
-/** Of no data directory that these tests run beside: it is below the default. */
-const user = serviceUser(1_610_612_702, 'control-plane')
+/** Below those of every data directory, and of this process alone: each test ends all processes of the user. */
+const user = serviceUser(1_500_000_000 + 16 * process.pid, 'control-plane')
 
 /** Not the PATH of the test run, whose folders are not in the jail. */
 const SYSTEM_PATH = '/usr/sbin:/usr/bin:/sbin:/bin'
