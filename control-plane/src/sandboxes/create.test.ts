@@ -21,7 +21,7 @@ test('a create returns the full view of a running sandbox, and its VM is as requ
     shape: 's-0.5vcpu-1gb',
     name: 'web-1',
     disk_mib: 20_480,
-    envs: { TOKEN: 'secret', MODE: 'x' },
+    envs: { TOKEN: 'a-hidden-value', MODE: 'x' },
     ssh_pubkeys: [`${ED25519} ada`, `${ED25519} ada again`],
     egress: ['example.com', '10.0.0.0/8:443'],
     ingress_enabled: true,
@@ -74,7 +74,7 @@ test('a create returns the full view of a running sandbox, and its VM is as requ
       disk_mib: 20_480,
       image: 'debian:13',
       hostname: 'web-1',
-      envs: { TOKEN: 'secret', MODE: 'x' },
+      envs: { TOKEN: 'a-hidden-value', MODE: 'x' },
       ssh_pubkeys: [`${ED25519} ada`],
       network: {
         revision: 1,
@@ -87,7 +87,7 @@ test('a create returns the full view of a running sandbox, and its VM is as requ
   )
   const { spawn_kind: _, ...stored } = created
   assert.deepEqual((await get(`/v1/sandboxes/${id}`, ada.key)).body.data, stored)
-  assert.ok(!JSON.stringify(await deps.db.selectFrom('sandboxes').selectAll().execute()).includes('secret'))
+  assert.ok(!JSON.stringify(await deps.db.selectFrom('sandboxes').selectAll().execute()).includes('a-hidden-value'))
 })
 
 test('defaults are a generated name, the default image and 10 GiB; everything else is off or empty', async () => {

@@ -14,7 +14,7 @@ export const ADJECTIVES: readonly string[] = words(`
   mellow merry mighty mild mint misty modest mossy motley native neat new nimble noble northern novel oaken olive
   opal open orange orderly paced patient peaceful pearly perky placid plain playful pleasant plucky polar polite
   prime proper proud pure quaint quick quiet radiant rapid rare ready regal rich ripe robust rosy round royal ruby
-  rugged rural rustic sable safe sage sandy scarlet secret sedate serene shady sharp shiny short silent silken
+  rugged rural rustic sable safe sage sandy scarlet sedate serene shady sharp shiny short silent silken
   silver simple sincere sleek slender slim smart smooth snowy social soft solar solid sonic sound southern spare
   speedy spicy spring spry stable starry steady steep still stout strong sturdy subtle sudden summer sunny superb
   supple sure sweet swift tall tame tawny tender thankful thrifty tidal tidy timely tiny topaz tranquil trim true

@@ -43,7 +43,7 @@ export function diskApi({ send, get }: Pick<HostedApp, 'send' | 'get'>, store: T
     name: `disk-${++disks}`,
     kind: 's3',
     config: { bucket: 'data', endpoint: store.endpoint },
-    credentials: { access_key: 'key', secret_key: 'secret' },
+    credentials: { access_key: 'key', secret_key: 'a-secret-key' },
     ...more,
   })
   const list = async (who: TestUser, id: string): Promise<DiskAttachmentView[]> =>
