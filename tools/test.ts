@@ -6,8 +6,8 @@
  * 2. The speed of the machine is measured; time limits of tests grow with it (test-run/measure-slowness.ts).
  * 3. Everything below sees only programs that the set-up installs (test-run/search-path.ts).
  * 4. The image of some VM stories is built while checks and other tests run (test-run/devbox.ts).
- * 5. At the end the slowest files, everything skipped, and what the tests left on the machine are listed. With CI=true
- *    leftovers are a failure, and so is a skip that allowed-skips.ts does not list.
+ * 5. At the end the slowest files, everything skipped, what the Warrens of failed files logged, and what the tests left on the
+ *    machine are listed. With CI=true leftovers are a failure, and so is a skip that allowed-skips.ts does not list.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import { globSync, readFileSync } from 'node:fs'
@@ -18,8 +18,9 @@ import { spec } from 'node:test/reporters'
 import { startTestPostgres, TEST_POSTGRES_VARIABLE } from '@warren/kit/postgres/testing'
 import { LEDGER_VARIABLE } from '@warren/kit/testing/ledger'
 import { SLOWNESS_VARIABLE } from '@warren/kit/testing/slowness'
+import { WARNINGS_VARIABLE } from '@warren/kit/testing/warnings'
 import { buildDevbox, DEVBOX, DEVBOX_VARIABLE } from './test-run/devbox.ts'
-import { findDeadRuns, removeTestRun, startTestRun } from './test-run/leftovers.ts'
+import { findDeadRuns, removeTestRun, startTestRun, warningsFolderOf } from './test-run/leftovers.ts'
 import { measureSlowness } from './test-run/measure-slowness.ts'
 import { RunReport } from './test-run/report.ts'
 import { makeSearchPath } from './test-run/search-path.ts'
@@ -33,7 +34,6 @@ const SKIPPED = 77
 const isCi = process.env.CI === 'true'
 const canRunVms = process.getuid?.() === 0 && process.arch === 'x64'
 const cacheDir = path.join(process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache'), 'warren')
-const report = new RunReport(ROOT)
 const stopping = new AbortController()
 let running: ChildProcess | undefined
 
@@ -45,8 +45,10 @@ const { slowness, roundMs } = await measureSlowness()
 process.stdout.write(`time limits × ${slowness} (the speed test took ${roundMs.toFixed(0)} ms)\n`)
 
 const testRun = startTestRun()
+const report = new RunReport(ROOT, warningsFolderOf(testRun))
 process.env.TMPDIR = testRun.folder
 process.env[LEDGER_VARIABLE] = testRun.ledger
+process.env[WARNINGS_VARIABLE] = warningsFolderOf(testRun)
 process.env[SLOWNESS_VARIABLE] = String(slowness)
 const bin = path.join(testRun.folder, 'bin')
 process.env.PATH = makeSearchPath(ROOT, bin, process.env, path.join(cacheDir, 'test-tools/bin')) ?? process.env.PATH

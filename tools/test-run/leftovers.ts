@@ -2,7 +2,16 @@
  * What a test run leaves on the machine. A run has a folder in the temporary directory in which all of its tests work, and
  * a file in it with the instances that they started. What belongs to these is in kit/src/testing/leftovers.ts.
  */
-import { chmodSync, existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
+import {
+  chmodSync,
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  rmSync,
+  writeFileSync,
+} from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
@@ -12,11 +21,15 @@ import { listLeftovers } from '@warren/kit/testing/leftovers'
 const PREFIX = 'warren-t-'
 const OWNER_FILE = 'runner.json'
 const LEDGER_FILE = 'instances'
+const WARNINGS_FOLDER = 'warnings'
 
 export type TestRun = { folder: string; ledger: string }
 
 /** A process that was killed needs a moment until it is gone. */
 const EXIT_LIMIT_MS = 10_000
+
+/** See kit/src/testing/warnings.ts. */
+export const warningsFolderOf = ({ folder }: TestRun): string => path.join(folder, WARNINGS_FOLDER)
 
 export function startTestRun(): TestRun {
   const folder = mkdtempSync(path.join(tmpdir(), PREFIX))
@@ -24,6 +37,7 @@ export function startTestRun(): TestRun {
   writeFileSync(path.join(folder, OWNER_FILE), JSON.stringify(identify(process.pid)))
   const ledger = path.join(folder, LEDGER_FILE)
   writeFileSync(ledger, '')
+  mkdirSync(path.join(folder, WARNINGS_FOLDER))
   return { folder, ledger }
 }
 

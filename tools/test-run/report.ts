@@ -1,27 +1,34 @@
 /** What a run prints after its tests: why files failed, what was skipped and why, and the slowest files. */
 import path from 'node:path'
 import type { TestEvent } from 'node:test/reporters'
+import { readWarnings } from '@warren/kit/testing/warnings'
 import { isAllowed, type Skip } from './allowed-skips.ts'
 
 const SLOWEST_SHOWN = 10
 /** Of each file that failed outside of its tests. */
 const OUTPUT_LINES_SHOWN = 60
+/** Of the Warrens of each file in which a test failed. */
+const WARNINGS_SHOWN = 30
 
 export class RunReport {
   readonly skips: Skip[] = []
   failures = 0
   readonly #root: string
+  readonly #warningsFolder: string
   readonly #files: { file: string; seconds: number }[] = []
   readonly #stderr = new Map<string, string>()
   readonly #failedFiles: string[] = []
+  readonly #filesWithFailures = new Set<string>()
 
-  constructor(root: string) {
+  constructor(root: string, warningsFolder: string) {
     this.#root = root
+    this.#warningsFolder = warningsFolder
   }
 
   add(event: TestEvent): void {
     if (event.type === 'test:fail' && event.data.todo === undefined) {
       this.failures++
+      if (event.data.file !== undefined) this.#filesWithFailures.add(event.data.file)
       // A file is reported as a test whose name is its path: here it failed before, between or after its tests.
       if (path.isAbsolute(event.data.name)) this.#failedFiles.push(event.data.name)
     }
@@ -54,6 +61,7 @@ export class RunReport {
         (file) =>
           `\n${this.#relative(file)} failed outside of its tests:\n${this.#stderr.get(file) ?? 'it printed nothing'}`,
       ),
+      ...[...this.#filesWithFailures].flatMap((file) => this.#renderWarnings(file)),
       '',
       `slowest files, of ${this.#files.length}:`,
       ...slowest.map(({ file, seconds }) => `${seconds.toFixed(1).padStart(8)} s  ${file}`),
@@ -64,6 +72,11 @@ export class RunReport {
       ),
       '',
     ].join('\n')
+  }
+
+  #renderWarnings(file: string): string[] {
+    const warnings = readWarnings(this.#warningsFolder, file, WARNINGS_SHOWN)
+    return warnings.length === 0 ? [] : ['', `${this.#relative(file)}: what its Warrens logged last:`, ...warnings]
   }
 
   #relative(file: string): string {

@@ -13,6 +13,7 @@ import { addCleanUp, type Scope } from '@warren/kit/testing/clean-up'
 import { recordInstance } from '@warren/kit/testing/ledger'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
+import { recordWarnings } from '@warren/kit/testing/warnings'
 import { withTimeout } from '@warren/kit/timeout'
 import { removeLeftovers } from './leftovers.ts'
 
@@ -80,8 +81,10 @@ export function launch(dataDir: string, options: Options = {}): WarrenProcess {
     env: renderEnv(dataDir, options.env),
   })
   for (const stream of [child.stdout, child.stderr]) {
+    const record = recordWarnings()
     stream.setEncoding('utf8').on('data', (chunk) => {
       output += chunk
+      record(chunk)
     })
   }
   const exited = new Promise<{ code: number | null; signal: NodeJS.Signals | null }>((resolve, reject) => {
