@@ -29,7 +29,7 @@ export type TestRun = { folder: string; ledger: string }
 const EXIT_LIMIT_MS = 10_000
 
 /** See kit/src/testing/warnings.ts. */
-export const warningsFolderOf = ({ folder }: TestRun): string => path.join(folder, WARNINGS_FOLDER)
+export const warningsFolderOf = ({ folder }: Pick<TestRun, 'folder'>): string => path.join(folder, WARNINGS_FOLDER)
 
 export function startTestRun(): TestRun {
   const folder = mkdtempSync(path.join(tmpdir(), PREFIX))
@@ -37,7 +37,7 @@ export function startTestRun(): TestRun {
   writeFileSync(path.join(folder, OWNER_FILE), JSON.stringify(identify(process.pid)))
   const ledger = path.join(folder, LEDGER_FILE)
   writeFileSync(ledger, '')
-  mkdirSync(path.join(folder, WARNINGS_FOLDER))
+  mkdirSync(warningsFolderOf({ folder }))
   return { folder, ledger }
 }
 
