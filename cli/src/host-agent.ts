@@ -7,6 +7,8 @@ import { once } from 'node:events'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { withCapabilities } from '@warren/kit/capabilities'
+import { claimServiceIds } from '@warren/kit/confine/claim-ids'
+import { serviceUser } from '@warren/kit/confine/services'
 import { type Child, type ChildSettings, startChild } from './child.ts'
 import { areVmsEnabled, CACHE_DIR, type InstanceConfig, ROOT } from './config.ts'
 
@@ -48,19 +50,21 @@ const EXIT_NOTICED_MS = 1_000
 const hasEnded = (hostAgent: HostAgent): Promise<boolean> =>
   Promise.race([hostAgent.exited.then(() => true), delay(EXIT_NOTICED_MS, false)])
 
-export function startHostAgent(
+export async function startHostAgent(
   config: InstanceConfig,
   apiPort: number,
   callbacks: Required<Pick<ChildSettings, 'onSpawn' | 'onProgress' | 'onExit'>>,
   signal: AbortSignal,
 ): Promise<HostAgent> {
+  const ids = (await claimServiceIds(config.dataDir))! // Only root runs a host agent.
+  const { uid: proxyUid } = serviceUser(ids, 'egress-proxy')
   const [command, args] = asHostAgent('main.ts')
   return startChild<HostAgentReady>(
     {
       name: 'the host agent',
       command,
       args,
-      env: { ...renderEnv(config), WARREN_PORT: String(apiPort) },
+      env: { ...renderEnv(config), WARREN_PORT: String(apiPort), WARREN_EGRESS_PROXY_UID: String(proxyUid) },
       startLimitMs: START_LIMIT_MS,
       stopLimitMs: STOP_LIMIT_MS,
       ...callbacks,

@@ -1,9 +1,9 @@
 /**
- * The QEMU process of a sandbox runs in a jail, and the processes around it have the privileges that they need. What the jail
- * withstands is tested in host-agent/src/vmm/jail.
+ * The QEMU process of a sandbox and the egress proxy run in jails, and the processes around them have the privileges that they
+ * need. What the jails withstand is tested in host-agent/src/vmm/jail and host-agent/src/net.
  */
 import assert from 'node:assert/strict'
-import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import path from 'node:path'
 import { describe, test } from 'node:test'
 import { type CapableProcess, capabilityMask, listCapabilities } from '@warren/kit/capabilities'
@@ -71,6 +71,37 @@ describe('the QEMU process of a sandbox', { skip: cannotRunVms, timeout: VM_STOR
     }
     for (const { status, command } of descendants) {
       assert.equal(readSet(status, 'CapBnd') & ~granted('hostAgent', 'main.ts'), 0n, command)
+    }
+  })
+})
+
+describe('the egress proxy', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
+  test('has no privileges, its own user, and of the machine the network and its own code', async () => {
+    const hostAgent = await getHostAgentPid(warren.instance.dataDir)
+
+    // The jail, the first process in it, and the proxy.
+    const all = listDescendants(hostAgent).filter(({ command }) => command.includes('egress-proxy/main.ts'))
+    assert.equal(all.length, 3)
+    for (const { status } of all) {
+      for (const set of ['CapInh', 'CapPrm', 'CapEff', 'CapBnd', 'CapAmb']) assert.equal(readSet(status, set), 0n, set)
+      assert.equal(readSet(status, 'NoNewPrivs'), 1n)
+      assert.match(status, /^Uid:\t([1-9]\d*)\t\1\t\1\t\1$/m)
+      assert.match(status, /^Gid:\t([1-9]\d*)\t\1\t\1\t\1$/m)
+      assert.match(status, /^Groups:\t *$/m)
+    }
+    const { pid, status } = all.find((one) => /^NSpid:\t\d+\t(?!1$)\d+$/m.test(one.status))!
+    assert.equal(readSet(status, 'Seccomp'), 2n)
+    for (const name of ['mnt', 'pid', 'ipc', 'uts']) {
+      assert.notEqual(readlinkSync(`/proc/${pid}/ns/${name}`), readlinkSync(`/proc/${hostAgent}/ns/${name}`), name)
+    }
+    assert.equal(readlinkSync(`/proc/${pid}/ns/net`), readlinkSync(`/proc/${hostAgent}/ns/net`))
+    assert.deepEqual(readdirSync(path.join(`/proc/${pid}/root`, ROOT)).sort(), [
+      ...['host-agent', 'kit', 'node_modules', 'package.json', 'protocol'],
+    ])
+    assert.equal(existsSync(path.join(`/proc/${pid}/root`, warren.instance.dataDir)), false)
+    const [, top] = ROOT.split('/')
+    for (const folder of ['var', 'run', 'sys', 'home', 'boot'].filter((name) => name !== top)) {
+      assert.equal(existsSync(`/proc/${pid}/root/${folder}`), false, folder)
     }
   })
 })

@@ -32,6 +32,7 @@ export async function chooseNetwork(config: Config, log: Log): Promise<{ network
         api: { port: config.apiPort, beyondLoopback: !isLoopback(config.apiHost) },
         poolSize: READY_SLOTS,
         tapOwnerUid: 0,
+        proxyUid: config.egressProxyUid,
         stateDir: networkStateDir(config),
         privateCidrs: config.egressPrivateCidrs,
         limits: {

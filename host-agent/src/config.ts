@@ -16,6 +16,8 @@ import {
 } from '@warren/kit/shared-settings'
 import { findShape, SHAPES } from '@warren/protocol'
 
+/** For a host agent that runs alone. Directly below the uids of the VMs (main.ts), above every real account. */
+const EGRESS_PROXY_UID = 1_610_612_735
 const PREPARED_SHAPES = ['s-1vcpu-1gb', 's-1vcpu-256mb', 's-2vcpu-2gb', 's-4vcpu-4gb']
 
 export const SETTINGS = {
@@ -35,6 +37,14 @@ export const SETTINGS = {
     description: 'Address block of the sandboxes.',
   }),
   egressPrivateCidrs: EGRESS_PRIVATE_CIDRS,
+  // Of the services of a data directory; `warren start` chooses them.
+  egressProxyUid: integer('WARREN_EGRESS_PROXY_UID', {
+    default: EGRESS_PROXY_UID,
+    min: 1,
+    max: 4_294_967_294,
+    description: 'User id of the egress proxy.',
+    internal: true,
+  }),
   sandboxFlows: integer('WARREN_SANDBOX_FLOWS', {
     default: 4_096,
     min: 16,

@@ -145,7 +145,7 @@ fn become_program(options: &Options, callers_mask: &libc::sigset_t) -> Failure {
         .and_then(|_| {
             check(unsafe { libc::sigprocmask(libc::SIG_SETMASK, callers_mask, null_mut()) }).step("unblock signals")
         })
-        .and_then(|_| seccomp::install().step("filter system calls"));
+        .and_then(|_| seccomp::install(options.ip_only).step("filter system calls"));
     if let Err(failure) = prepared {
         return failure;
     }

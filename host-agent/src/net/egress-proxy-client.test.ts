@@ -1,9 +1,9 @@
 /** The egress proxy may be taken over by what it parses. What it then sends never harms the host agent, which replaces it. */
 import assert from 'node:assert/strict'
-import { mkdtempSync, rmSync } from 'node:fs'
-import { tmpdir } from 'node:os'
+import { spawn } from 'node:child_process'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
+import { scaleLimit } from '@warren/kit/testing/slowness'
 import { HOST_NETWORK_DEFAULT } from '@warren/protocol'
 import { EgressProxy } from './egress-proxy-client.ts'
 import { compilePolicy } from './policy.ts'
@@ -13,30 +13,30 @@ import { MACHINE } from './testing/machine.ts'
 const IP = '100.64.0.1'
 const PROGRAM = join(import.meta.dirname, 'testing/broken-proxy-program.ts')
 
-const folder = mkdtempSync(join(tmpdir(), 'warren-broken-proxy-'))
+/** What the processes were asked so far: one that replaces another gets the same request, and answers it correctly. */
+const asked = new Set<string>()
 const warnings: string[] = []
 const log = { warn: (...parts: unknown[]) => void warnings.push(parts.map(describe).join(' ').trim()) }
 let proxy: EgressProxy
 
 before(async () => {
-  const settings = { address: folder, ports: { dns: 1, http: 2, tls: 3 }, dnsPerSecond: 1, uid: 0 }
-  proxy = await EgressProxy.open(log, settings, { program: PROGRAM, answerLimitMs: 2_000 })
+  const settings = { address: '', ports: { dns: 1, http: 2, tls: 3 }, upstreams: [], dnsPerSecond: 1 }
+  const start = () =>
+    spawn(process.execPath, [PROGRAM, JSON.stringify([...asked])], { stdio: ['ignore', 'ignore', 'pipe', 'pipe'] })
+  proxy = await EgressProxy.open(log, start, settings, scaleLimit(2_000))
   const policy = compilePolicy(HOST_NETWORK_DEFAULT, { cidr: '100.64.0.0/16', privateCidrs: [], machine: MACHINE })
   await proxy.setPolicy(IP, policy)
 })
-after(async () => {
-  await proxy.close()
-  rmSync(folder, { recursive: true })
-})
+after(() => proxy.close())
 
 for (const name of Object.keys(BROKEN_ANSWERS)) {
   test(`${name} from the egress proxy: it is killed, and the next one answers`, async () => {
     const pid = proxy.pid
     warnings.length = 0
 
-    const report = await proxy.report(name)
+    const report = await ask(name)
     // One that answers twice is found out by the second answer, which may come after the first was used.
-    if (name === 'two replies') await proxy.report('next')
+    if (name === 'two replies') await ask('next')
 
     assert.deepEqual(report, { decisions: [], flows: [] })
     assert.notEqual(proxy.pid, pid)
@@ -49,9 +49,14 @@ for (const name of ['no answer', 'a closed channel', 'an exit']) {
   test(`${name} from the egress proxy: another one is started, and answers`, async () => {
     const pid = proxy.pid
 
-    assert.deepEqual(await proxy.report(name), { decisions: [], flows: [] })
+    assert.deepEqual(await ask(name), { decisions: [], flows: [] })
     assert.notEqual(proxy.pid, pid)
   })
+}
+
+function ask(name: string): Promise<object> {
+  asked.add(name)
+  return proxy.report(name)
 }
 
 /** As the log does: the message last. */

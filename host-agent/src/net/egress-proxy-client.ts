@@ -7,13 +7,11 @@
  * asked, or does not answer, is killed and replaced.
  */
 import type { ChildProcess } from 'node:child_process'
-import { join } from 'node:path'
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Log } from '@warren/kit/log'
-import { GUEST_HOST } from '@warren/kit/shared-settings'
 import { Value } from 'typebox/value'
-import { closeChild, describeExit, hasExited, startChild } from '../rpc/child-process.ts'
+import { closeChild, describeExit, hasExited } from '../rpc/child-process.ts'
 import { type JsonLines, openJsonLines } from '../rpc/json-lines.ts'
 import { logOutput } from '../rpc/log-output.ts'
 import { PendingCalls } from '../rpc/pending-calls.ts'
@@ -27,11 +25,10 @@ import {
   type EgressProxySettings,
   EgressProxyStart,
   MESSAGE_MAX_BYTES,
+  type Upstream,
 } from './egress-proxy-protocol.ts'
-import { HOST_ADDRESS } from './names.ts'
 import type { Policy } from './policy.ts'
 
-const PROGRAM = join(import.meta.dirname, 'egress-proxy/main.ts')
 const START_LIMIT_MS = 20_000
 /** Answers take milliseconds; a machine that swaps may take seconds. */
 const ANSWER_LIMIT_MS = 20_000
@@ -40,20 +37,18 @@ const RESEND_DELAY_MS = 5
 /** After a start that failed. */
 const RESTART_DELAY_MS = 500
 
-/** Nothing else of the host agent's environment, which may hold secrets. */
-const PROXY_ENV = { [GUEST_HOST.name]: HOST_ADDRESS }
-
 class ProxyDiedError extends Error {}
 
 /** Each process has its own calls, so that none can answer what another one was asked. */
 type Running = { child: ChildProcess; channel: JsonLines; pending: PendingCalls }
-/** `program` and `answerLimitMs` are for tests. */
-export type EgressProxyOptions = { program?: string; answerLimitMs?: number }
+/** Its descriptors are those that egress-proxy-jail.ts describes. */
+export type StartProxy = (settings: EgressProxySettings) => ChildProcess
 
 export class EgressProxy {
   readonly #log: Pick<Log, 'warn'>
-  readonly #settings: EgressProxySettings
-  readonly #options: Required<EgressProxyOptions>
+  readonly #startProcess: StartProxy
+  readonly #answerLimitMs: number
+  #settings: EgressProxySettings
   readonly #policies = new Map<string, Policy>()
   #running: Promise<Running>
   #pid: number | undefined
@@ -62,18 +57,20 @@ export class EgressProxy {
   /** Settles when the sockets are open. When a port is taken, the error has the code EADDRINUSE. */
   static async open(
     log: Pick<Log, 'warn'>,
+    start: StartProxy,
     settings: EgressProxySettings,
-    options: EgressProxyOptions = {},
+    answerLimitMs = ANSWER_LIMIT_MS,
   ): Promise<EgressProxy> {
-    const proxy = new EgressProxy(log, settings, options)
+    const proxy = new EgressProxy(log, start, settings, answerLimitMs)
     await proxy.#running
     return proxy
   }
 
-  private constructor(log: Pick<Log, 'warn'>, settings: EgressProxySettings, options: EgressProxyOptions) {
+  private constructor(log: Pick<Log, 'warn'>, start: StartProxy, settings: EgressProxySettings, answerLimitMs: number) {
     this.#log = log
+    this.#startProcess = start
     this.#settings = settings
-    this.#options = { program: PROGRAM, answerLimitMs: ANSWER_LIMIT_MS, ...options }
+    this.#answerLimitMs = answerLimitMs
     this.#running = this.#start()
   }
 
@@ -91,6 +88,12 @@ export class EgressProxy {
   async removeSandbox(ip: string): Promise<void> {
     this.#policies.delete(ip)
     await this.#request('removeSandbox', { ip })
+  }
+
+  async setUpstreams(upstreams: Upstream[]): Promise<void> {
+    if (JSON.stringify(upstreams) === JSON.stringify(this.#settings.upstreams)) return
+    this.#settings = { ...this.#settings, upstreams }
+    await this.#request('setUpstreams', upstreams)
   }
 
   report(ip: string): Promise<EgressProxyReport> {
@@ -131,7 +134,7 @@ export class EgressProxy {
     // Its exit was reported already, and no reply will come.
     if (hasExited(child)) throw new ProxyDiedError('the egress proxy exited')
     const { id, reply } = pending.add()
-    const { answerLimitMs } = this.#options
+    const answerLimitMs = this.#answerLimitMs
     const timer = setTimeout(
       () => this.#kill(child, new Error(`${method} was not answered within ${answerLimitMs} ms`)),
       answerLimitMs,
@@ -144,7 +147,7 @@ export class EgressProxy {
   }
 
   async #start(): Promise<Running> {
-    const child = startChild(this.#options.program, [JSON.stringify(this.#settings)], { env: PROXY_ENV })
+    const child = this.#startProcess(this.#settings)
     const { promise: ready, resolve, reject } = Promise.withResolvers<void>()
     const timer = setTimeout(
       () => reject(new Error(`the egress proxy was not ready within ${START_LIMIT_MS} ms`)),
@@ -168,7 +171,7 @@ export class EgressProxy {
       // Without its channel it is of no use. Usually it has exited.
       onClose: () => void child.kill('SIGKILL'),
     })
-    logOutput('egress proxy', child.stderr!, this.#log) // startChild makes it a pipe.
+    logOutput('egress proxy', child.stderr!, this.#log) // A pipe.
     child.on('error', reject)
     child.once('exit', (code, signal) => {
       const error = new ProxyDiedError(`the egress proxy died (${describeExit(code, signal)})`)

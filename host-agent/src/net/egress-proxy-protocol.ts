@@ -16,12 +16,9 @@ export type Upstream = { address: string; port: number }
 export type EgressProxySettings = {
   address: string
   ports: EgressProxyPorts
-  /** Used instead of the host's name servers, for tests. */
-  upstreams?: Upstream[]
+  upstreams: Upstream[]
   /** DNS queries over TCP that one sandbox may send. */
   dnsPerSecond: number
-  /** The user that the process switches to once its sockets are open. */
-  uid: number
 }
 
 /** The descriptor of the socket to the host agent. */
@@ -81,6 +78,8 @@ export type EgressProxyCalls = {
   setPolicies: (policies: { ip: string; policy: Policy }[]) => null
   /** Closes the sandbox's connections and drops its policy. */
   removeSandbox: (sandbox: { ip: string }) => null
+  /** The name servers of the host, which change with its network. */
+  setUpstreams: (upstreams: Upstream[]) => null
   report: (sandbox: { ip: string }) => EgressProxyReport
   counts: () => EgressProxyCounts
 }
@@ -88,6 +87,7 @@ export type EgressProxyCalls = {
 export const EGRESS_PROXY_RESULTS = {
   setPolicies: Type.Null(),
   removeSandbox: Type.Null(),
+  setUpstreams: Type.Null(),
   report: EgressProxyReport,
   counts: EgressProxyCounts,
 } satisfies Record<Method<EgressProxyCalls>, TSchema>

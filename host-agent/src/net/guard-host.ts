@@ -1,15 +1,15 @@
 /**
  * Checks the host's side of the network every few seconds: restores the host's table, its address for sandboxes and forwarding
- * when another program changed or removed them, and closes the addresses and networks that this machine has got meanwhile.
+ * when another program changed or removed them, closes the addresses and networks that this machine has got meanwhile, and follows
+ * changes of its name servers.
  *
  * Until the table is restored nothing opens: the tables in the slots close the ports and the networks of the host as well.
  * Without the host's table sandboxes have no internet, because their addresses are not translated.
  */
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { Log } from '@warren/kit/log'
-import type { MachineNetwork } from './machine.ts'
 import type { Netd } from './netd-client.ts'
-import type { HostSettings } from './netd-protocol.ts'
+import type { HostCheck, HostSettings } from './netd-protocol.ts'
 
 /** Sandboxes are offline for so long after a flush. */
 const CHECK_MS = 2_000
@@ -18,7 +18,7 @@ export type HostGuardDeps = {
   netd: Pick<Netd, 'request'>
   log: Pick<Log, 'warn'>
   settings: () => HostSettings
-  onMachine: (machine: MachineNetwork) => Promise<void>
+  onCheck: (check: HostCheck) => Promise<void>
 }
 
 export class HostGuard {
@@ -48,8 +48,9 @@ export class HostGuard {
   }
 }
 
-async function checkOnce({ netd, log, settings, onMachine }: HostGuardDeps): Promise<void> {
-  const { restored, machine } = await netd.request('checkHost', settings())
+async function checkOnce({ netd, log, settings, onCheck }: HostGuardDeps): Promise<void> {
+  const check = await netd.request('checkHost', settings())
+  const { restored } = check
   if (restored.length > 0) log.warn(`restored after a change by another program: ${restored.join(', ')}`)
-  await onMachine(machine)
+  await onCheck(check)
 }

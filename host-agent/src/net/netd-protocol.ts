@@ -52,12 +52,15 @@ export type HostNetwork = {
   /** For the operator: what they have to configure on this machine. */
   warnings: string[]
   machine: MachineNetwork
+  /** The name servers that the egress proxy may ask. */
+  upstreams: Upstream[]
 }
 
 export type HostCheck = {
   /** What another program had changed or removed. */
   restored: string[]
   machine: MachineNetwork
+  upstreams: Upstream[]
 }
 
 export type SlotSettings = {

@@ -54,6 +54,7 @@ if (skipReason === false) {
       limits: LIMITS,
       poolSize: 2,
       tapOwnerUid: 0,
+      proxyUid: PROXY_ACCESS.uid,
       stateDir,
       upstreams: [NAME_SERVER],
     })
@@ -83,6 +84,7 @@ test('a sandbox reaches the internet with the address of the host', { skip: skip
     mtu: UPLINK.mtu,
     warnings: [],
     machine: { addresses: [UPLINK.address], subnets: ['198.51.100.128/25'] },
+    upstreams: [NAME_SERVER],
   })
 })
 

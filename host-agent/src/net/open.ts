@@ -6,7 +6,8 @@
  */
 import type { Log } from '@warren/kit/log'
 import { parseCidr } from './cidr.ts'
-import { EgressProxy } from './egress-proxy-client.ts'
+import { EgressProxy, type StartProxy } from './egress-proxy-client.ts'
+import { checkProxyCode, startProxy } from './egress-proxy-jail.ts'
 import type { EgressProxyPorts, Upstream } from './egress-proxy-protocol.ts'
 import { HostGuard } from './guard-host.ts'
 import { isSameMachine, type Machine, type MachineNetwork } from './machine.ts'
@@ -22,6 +23,8 @@ export type NetworkSettings = Omit<HostSettings, 'egressProxy' | 'proxyAccess'> 
   /** The number of slots to keep ready. */
   poolSize: number
   tapOwnerUid: number
+  /** The user of the egress proxy. */
+  proxyUid: number
   /** Where the networks of slots in use are stored for the next host agent. Lost when the machine restarts. */
   stateDir: string
   /** Blocks inside closed ranges that a sandbox's rules may open. */
@@ -52,18 +55,17 @@ export type Network = {
 const PORT_FIRST = 20_000
 const PORT_TRIPLES = 3_333
 const PORT_ATTEMPTS_MAX = 20
-/** Directly below the uids of the VMs (main.ts), above every real account. */
-const EGRESS_PROXY_UID = 1_610_612_735
 
 export async function openNetwork(log: Log, settings: NetworkSettings): Promise<Network> {
-  const { instance, poolSize, tapOwnerUid, stateDir, privateCidrs = [], upstreams, ...others } = settings
+  const { instance, poolSize, tapOwnerUid, stateDir, proxyUid, privateCidrs = [], upstreams, ...others } = settings
   for (const block of privateCidrs) parseCidr(block)
-  const proxyAccess = { uid: EGRESS_PROXY_UID, privateCidrs, ...(upstreams && { upstreams }) }
+  const proxyAccess = { uid: proxyUid, privateCidrs, ...(upstreams && { upstreams }) }
   const hostSettings = { ...others, proxyAccess }
   const netd = new Netd(instance)
   netd.on('died', (exit) => log.warn(exit, 'netd died; the next request starts another one'))
   let openedProxy: EgressProxy | undefined
   try {
+    checkProxyCode()
     const { egressProxy, host, egressProxyPorts } = await openEgressProxy(log, netd, instance, hostSettings)
     openedProxy = egressProxy
     for (const warning of host.warnings) log.warn(warning)
@@ -87,7 +89,13 @@ export async function openNetwork(log: Log, settings: NetworkSettings): Promise<
       machine = next
       await slots.changeMachine(next)
     }
-    const guard = new HostGuard({ netd, log, settings: currentSettings, onMachine: changeMachine })
+    const guard = new HostGuard({
+      ...{ netd, log, settings: currentSettings },
+      onCheck: async (found) => {
+        await changeMachine(found.machine)
+        await egressProxy.setUpstreams(found.upstreams)
+      },
+    })
     return {
       instance,
       netd,
@@ -126,18 +134,15 @@ async function openEgressProxy(
   instance: string,
   hostSettings: Omit<HostSettings, 'egressProxy'>,
 ): Promise<Pick<Network, 'egressProxy' | 'host' | 'egressProxyPorts'>> {
-  const { uid, upstreams } = hostSettings.proxyAccess
+  const start: StartProxy = (proxySettings) => startProxy(hostSettings.proxyAccess.uid, proxySettings)
   for (let attempt = 0; ; attempt++) {
     const first = PORT_FIRST + 3 * ((Number.parseInt(instance, 16) + attempt) % PORT_TRIPLES)
     const ports = { dns: first, http: first + 1, tls: first + 2 }
     const host = await netd.request('setUpHost', { ...hostSettings, egressProxy: ports })
     try {
-      const egressProxy = await EgressProxy.open(log, {
-        address: HOST_ADDRESS,
-        ports,
-        uid,
+      const egressProxy = await EgressProxy.open(log, start, {
+        ...{ address: HOST_ADDRESS, ports, upstreams: host.upstreams },
         dnsPerSecond: hostSettings.limits.dnsPerSecond,
-        ...(upstreams && { upstreams }),
       })
       return { egressProxy, host, egressProxyPorts: ports }
     } catch (error) {

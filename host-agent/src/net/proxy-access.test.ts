@@ -3,6 +3,8 @@
  * show that all of it answers. Host, internet and guests are network namespaces of this test.
  */
 import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
 import { createServer, type Server } from 'node:net'
 import { join } from 'node:path'
 import { after, before, test } from 'node:test'
@@ -15,6 +17,7 @@ import { listRuleset, runNft } from './testing/kernel-state.ts'
 import { PROXY_ACCESS, type Sandbox, TestNetwork } from './testing/test-network.ts'
 
 const PROGRAM = join(import.meta.dirname, 'testing/probe-program.ts')
+const LISTENER = join(import.meta.dirname, 'testing/listener-program.ts')
 const OTHER_UID = 654_321
 const SECRET_PORT = 9_999
 const [GRANTED, ...CLOSED_HOSTS] = PRIVATE_HOSTS as [string, ...string[]]
@@ -90,8 +93,43 @@ test('it sends no datagrams except queries, and does not reach sandboxes', { ski
   assert.deepEqual(asOther, ['sent', 'sent', 'sent', 'ECONNREFUSED'])
 })
 
+test('what listens as its user answers neither this machine nor the networks around it', {
+  skip: skipReason,
+}, async (t) => {
+  const ports = { [PROXY_ACCESS.uid]: 9_501, [OTHER_UID]: 9_502 }
+  for (const [uid, port] of Object.entries(ports)) {
+    const listener = spawn(process.execPath, [LISTENER, uid, `${port}`], { stdio: ['ignore', 'pipe', 'inherit'] })
+    t.after(() => listener.kill('SIGKILL'))
+    await once(listener.stdout!, 'data') // A pipe.
+  }
+
+  const fromHere = await probeAs(
+    OTHER_UID,
+    Object.values(ports).map((port) => ({ tcp: '127.0.0.1', port })),
+  )
+  const fromOutside = await Promise.all(
+    Object.values(ports).map((port) =>
+      testNet.internet.run(`curl -s --http0.9 -m 3 http://${UPLINK.address}:${port}/`).catch(() => 'no answer'),
+    ),
+  )
+
+  // By the order of the numbers of their users.
+  assert.deepEqual(fromHere, ['listening', 'no answer'])
+  assert.deepEqual(fromOutside, ['listening', 'no answer'])
+})
+
 test('sandboxes get answers of the proxy', { skip: skipReason }, async () => {
   assert.deepEqual(await sandbox.guest.probe({ name: 'shop.example', server: '169.254.1.1' }), ['192.0.2.6'])
+})
+
+test('the proxy asks the name servers that the machine has now', { skip: skipReason }, async () => {
+  await testNet.network.egressProxy.setUpstreams([])
+
+  // The next check of the host finds them.
+  await until(async () => {
+    const [answer] = await sandbox.guest.probe({ name: 'not-asked-before.example', server: '169.254.1.1' })
+    return answer === '198.51.100.7'
+  })
 })
 
 test('the table comes back when another program removes it', {

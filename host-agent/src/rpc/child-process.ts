@@ -1,5 +1,5 @@
 /** Starting and closing a process that ends when its channel to the host agent closes (child-channel.ts). */
-import { type ChildProcess, fork, spawn } from 'node:child_process'
+import { type ChildProcess, fork } from 'node:child_process'
 import { type CapableProcess, withCapabilities } from '@warren/kit/capabilities'
 
 const CLOSE_LIMIT_MS = 2_000
@@ -9,13 +9,6 @@ export function forkChild(name: CapableProcess, program: string, args: string[])
   const [execPath, execArgv] = withCapabilities(name, program, process.execPath, process.execArgv)
   return fork(program, args, { execPath, execArgv, detached: true, stdio: ['ignore', 'inherit', 'inherit', 'ipc'] })
 }
-
-/**
- * A process that is not trusted. It has a socket to this one (json-lines.ts) as the descriptor after stderr, which is a pipe, and
- * nothing of the terminal.
- */
-export const startChild = (program: string, args: string[], { env }: { env: Record<string, string> }): ChildProcess =>
-  spawn(process.execPath, [program, ...args], { detached: true, env, stdio: ['ignore', 'ignore', 'pipe', 'pipe'] })
 
 export const hasExited = (child: ChildProcess): boolean => child.exitCode !== null || child.signalCode !== null
 

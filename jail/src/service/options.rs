@@ -12,6 +12,9 @@ pub struct Options {
     pub entries: Vec<Entry>,
     /// Whether it keeps the network of the machine. Otherwise it has none.
     pub network: bool,
+    /// Whether it has sockets for IP only. In the network of the machine, Unix sockets reach the abstract ones of all its
+    /// programs and can take their names, and netlink lists their connections.
+    pub ip_only: bool,
     /// The caller, whose end sends `death_signal` to the program.
     pub parent: libc::pid_t,
     pub death_signal: libc::c_int,
@@ -40,7 +43,7 @@ pub enum Kind {
 
 const USAGE: &str = "usage: jail service --uid N --gid N --parent PID [--death-signal TERM|INT|KILL] [--groups N,N]
             [--read FROM AT] [--write FROM AT] [--device FROM AT] [--link TO AT] [--text CONTENT AT]
-            [--network] [--limit fsize|nofile|nproc N] -- PROGRAM [ARG …]";
+            [--network] [--ip-only] [--limit fsize|nofile|nproc N] -- PROGRAM [ARG …]";
 
 impl Options {
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Options, String> {
@@ -66,6 +69,7 @@ impl Options {
                 "--gid" => options.gid = number(&value()?)?,
                 "--groups" => options.groups = value()?.split(',').map(number).collect::<Result<_, _>>()?,
                 "--network" => options.network = true,
+                "--ip-only" => options.ip_only = true,
                 "--parent" => options.parent = number(&value()?)?,
                 "--death-signal" => options.death_signal = signal(&value()?)?,
                 "--limit" => options.limits.push((Resource::parse(&value()?)?, number(&value()?)?)),

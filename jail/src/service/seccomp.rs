@@ -6,14 +6,16 @@ use std::io::Result;
 
 use crate::bpf::{self, ALLOW, DENY, FIRST_ARGUMENT, NAMESPACES, PROLOGUE, give, load, skip_if};
 
-pub fn install() -> Result<()> {
-    bpf::install(assemble())
+pub fn install(ip_only: bool) -> Result<()> {
+    bpf::install(assemble(ip_only))
 }
 
 /// What services connect with. Netlink lists the addresses of the machine.
-const FAMILIES: [libc::c_int; 4] = [libc::AF_UNIX, libc::AF_INET, libc::AF_INET6, libc::AF_NETLINK];
+const FAMILIES: [libc::c_int; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
+const IP_FAMILIES: usize = 2;
 
-fn assemble() -> Vec<libc::sock_filter> {
+fn assemble(ip_only: bool) -> Vec<libc::sock_filter> {
+    let families = if ip_only { &FAMILIES[..IP_FAMILIES] } else { &FAMILIES };
     let mut program = PROLOGUE.to_vec();
     // clone: for threads and processes in the same namespaces. The flags of clone3 are in memory, where a filter cannot
     // see them; the C library falls back to clone.
@@ -23,11 +25,11 @@ fn assemble() -> Vec<libc::sock_filter> {
         skip_if(libc::BPF_JSET, NAMESPACES, 0, 1),
         give(DENY),
         give(ALLOW),
-        skip_if(libc::BPF_JEQ, libc::SYS_socket as u32, 0, 2 + 2 * FAMILIES.len() as u8),
+        skip_if(libc::BPF_JEQ, libc::SYS_socket as u32, 0, 2 + 2 * families.len() as u8),
         load(FIRST_ARGUMENT),
     ]);
-    for family in FAMILIES {
-        program.push(skip_if(libc::BPF_JEQ, family as u32, 0, 1));
+    for family in families {
+        program.push(skip_if(libc::BPF_JEQ, *family as u32, 0, 1));
         program.push(give(ALLOW));
     }
     program.push(give(DENY));
@@ -75,7 +77,7 @@ mod tests {
     use crate::bpf::{ARCHITECTURE, X32};
 
     fn decide(number: libc::c_long, first_argument: u64) -> u32 {
-        bpf::decide(&assemble(), ARCHITECTURE, number as u32, first_argument)
+        bpf::decide(&assemble(false), ARCHITECTURE, number as u32, first_argument)
     }
 
     #[test]
@@ -103,8 +105,24 @@ mod tests {
     }
 
     #[test]
+    fn a_service_with_ip_only_has_no_other_sockets() {
+        let program = assemble(true);
+        let decide = |number: libc::c_long, family: libc::c_int| {
+            bpf::decide(&program, ARCHITECTURE, number as u32, family as u64)
+        };
+        for family in [libc::AF_INET, libc::AF_INET6] {
+            assert_eq!(decide(libc::SYS_socket, family), ALLOW, "{family}");
+        }
+        for family in [libc::AF_UNIX, libc::AF_NETLINK, libc::AF_PACKET] {
+            assert_eq!(decide(libc::SYS_socket, family), DENY, "{family}");
+        }
+        assert_eq!(decide(libc::SYS_unshare, 0), DENY);
+        assert_eq!(decide(libc::SYS_read, 0), ALLOW);
+    }
+
+    #[test]
     fn other_abis_are_denied() {
-        assert_eq!(bpf::decide(&assemble(), 0x4000_0003, libc::SYS_read as u32, 0), DENY);
+        assert_eq!(bpf::decide(&assemble(false), 0x4000_0003, libc::SYS_read as u32, 0), DENY);
         assert_eq!(decide(libc::SYS_read | libc::c_long::from(X32), 0), DENY);
     }
 }

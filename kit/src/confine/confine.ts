@@ -23,6 +23,10 @@ export type Confinement = {
   mirror?: { folder: string; files: readonly string[] }
   /** Whether it has the network of the machine, or none. */
   network: boolean
+  /** Whether it has sockets for IP only: with others it could reach abstract sockets of all programs in its network. */
+  ipOnly?: true
+  /** The number of its processes and threads, those of the jail included. */
+  processesMax?: number
   /** What the program gets when the process that started it ends. */
   deathSignal: 'TERM' | 'INT' | 'KILL'
 }
@@ -46,7 +50,7 @@ export function confine(
   args: readonly string[],
 ): [string, string[]] {
   if (confinement === undefined) return [command, [...args]]
-  const { user, read, write, mirror, network, deathSignal } = confinement
+  const { user, read, write, mirror, network, ipOnly, processesMax, deathSignal } = confinement
   const program = realpathSync(command)
   const visible = [...SYSTEM_FOLDERS, ...read, ...write]
   return [
@@ -56,6 +60,8 @@ export function confine(
       ...(user.groups.length > 0 ? ['--groups', user.groups.join()] : []),
       ...['--parent', `${process.pid}`, '--death-signal', deathSignal],
       ...(network ? ['--network'] : []),
+      ...(ipOnly ? ['--ip-only'] : []),
+      ...(processesMax ? ['--limit', 'nproc', `${processesMax}`] : []),
       ...SYSTEM_FOLDERS.flatMap(showSystemFolder),
       ...SYSTEM_FILES.filter((file) => existsSync(file)).flatMap(showRead),
       ...['--text', renderPasswd(user), '/etc/passwd', '--text', renderGroup(user), '/etc/group'],

@@ -4,7 +4,6 @@
  * sandbox's rules and the operator both allow that address.
  */
 import { connect, type Socket } from 'node:net'
-import { networkInterfaces } from 'node:os'
 import type { EgressRefusal } from '@warren/protocol'
 import { contains, parseCidr } from '../cidr.ts'
 import { isClosedAddress } from '../closed-ranges.ts'
@@ -15,8 +14,6 @@ import type { SandboxEgress } from './sandbox-egress.ts'
 
 const ADDRESSES_MAX = 3
 const CONNECT_LIMIT_MS = 10_000
-/** A machine with a thousand sandboxes has as many interfaces to list. */
-const OWN_ADDRESSES_CACHE_MS = 10_000
 
 export type ConnectResult = { socket: Socket } | { refusal: EgressRefusal } | { unreachable: true }
 
@@ -42,7 +39,6 @@ export async function connectByName(
 
 function allowsConnection(policy: Policy, address: string, port: number): boolean {
   if (inBlocks(policy.granted, address, port)) return true
-  if (ownAddresses().has(address)) return false
   if (isClosedAddress(address) || isOfMachine(policy.machine, address)) return false
   return !contains(parseCidr(policy.cidr), { address, prefix: 32 })
 }
@@ -62,15 +58,4 @@ function connectTo(host: string, port: number): Promise<Socket | undefined> {
     resolve(socket)
   })
   return promise.finally(() => clearTimeout(timer))
-}
-
-let cachedAddresses = { addresses: new Set<string>(), readAt: Number.NEGATIVE_INFINITY }
-
-/** The addresses of this host. */
-function ownAddresses(): Set<string> {
-  if (performance.now() - cachedAddresses.readAt > OWN_ADDRESSES_CACHE_MS) {
-    const all = Object.values(networkInterfaces()).flatMap((list) => list ?? [])
-    cachedAddresses = { addresses: new Set(all.map(({ address }) => address)), readAt: performance.now() }
-  }
-  return cachedAddresses.addresses
 }

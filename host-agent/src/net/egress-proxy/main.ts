@@ -3,7 +3,7 @@
  * rules name. `main.ts SETTINGS`, started by the host agent (../egress-proxy-client.ts).
  *
  * It is a separate process so that traffic does not slow the host agent, and because it parses what guests send: it uses
- * no FFI and gives up root once its sockets are open. A sandbox without a policy gets nothing. The process exits when the
+ * no FFI and runs in a jail (../egress-proxy-jail.ts). A sandbox without a policy gets nothing. The process exits when the
  * host agent's channel closes.
  */
 import { Socket } from 'node:net'
@@ -21,13 +21,14 @@ import { countDnsQuery, getCounts } from './counts.ts'
 import { decideDnsAnswer } from './decide-dns-answer.ts'
 import type { Query } from './dns/message.ts'
 import { type DnsDecision, startDns } from './dns/server.ts'
-import { hostUpstreams } from './dns/upstreams.ts'
 import { Lookup } from './lookup.ts'
 import { createConnectionLimiter, startProxy } from './proxy.ts'
 import { SandboxEgress } from './sandbox-egress.ts'
 
 const settings = JSON.parse(process.argv[2] ?? '') as EgressProxySettings
 const sandboxes = new Map<string, SandboxEgress>()
+let { upstreams } = settings
+const currentUpstreams = async () => upstreams
 const findSandbox = (ip: string): SandboxEgress | undefined => sandboxes.get(ip)
 
 ignoreTerminalSignals()
@@ -49,17 +50,12 @@ function send(message: EgressProxyMessage): void {
 }
 
 async function openSockets(): Promise<void> {
-  const { address, ports, uid } = settings
-  const fixedUpstreams = settings.upstreams
-  const upstreams = fixedUpstreams === undefined ? hostUpstreams() : async () => fixedUpstreams
+  const { address, ports } = settings
   const log = { warn: (...parts: unknown[]) => process.stderr.write(`egress proxy: ${parts.map(String).join(' ')}\n`) }
-  await startDns({ upstreams, log, decide, perSecond: settings.dnsPerSecond }, address, ports.dns)
-  const deps = { findSandbox, lookup: new Lookup(upstreams), limiter: createConnectionLimiter() }
+  await startDns({ upstreams: currentUpstreams, log, decide, perSecond: settings.dnsPerSecond }, address, ports.dns)
+  const deps = { findSandbox, lookup: new Lookup(currentUpstreams), limiter: createConnectionLimiter() }
   await startProxy(deps, 'http', address, ports.http)
   await startProxy(deps, 'tls', address, ports.tls)
-  process.setgroups!([])
-  process.setgid!(uid)
-  process.setuid!(uid)
 }
 
 function decide(source: string, query: Query, packet: Buffer): DnsDecision {
@@ -81,6 +77,10 @@ function handlers(): Handlers<EgressProxyCalls> {
     removeSandbox({ ip }) {
       sandboxes.get(ip)?.close()
       sandboxes.delete(ip)
+      return null
+    },
+    setUpstreams(list) {
+      upstreams = list
       return null
     },
     report: ({ ip }) => sandboxes.get(ip)?.report() ?? { decisions: [], flows: [] },

@@ -48,6 +48,7 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
   checkHostAddress(networkInterfaces())
   const uplinks = settings.uplink === undefined ? findUplinks(existing, links) : [getLink(links, settings.uplink)]
   const machine = readMachineNetwork(existing, links)
+  const upstreams = settings.proxyAccess.upstreams ?? readUpstreams()
 
   // The metric identifies the instance: it has room for its 8 hex digits.
   routes.change(`add blackhole ${settings.cidr}`, addBlackhole(cidr.address, cidr.prefix, ownMetric(instance)))
@@ -55,7 +56,7 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
   routes.change(`add ${HOST_ADDRESS} to lo`, addAddress(interfaceIndex('lo'), HOST_ADDRESS, 32))
   const forwarding = isForwarding()
   const forwardingWasOff = !forwarding || wasForwardingOff(kernel)
-  applyHostTables(kernel, describeTables(kernel, settings, uplinks, machine, forwardingWasOff))
+  applyHostTables(kernel, describeTables(kernel, settings, uplinks, { machine, upstreams }, forwardingWasOff))
   if (!forwarding) writeFileSync(IP_FORWARD, '1')
   const mtu = Math.min(...uplinks.map((link) => link.mtu))
   return {
@@ -63,6 +64,7 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
     mtu: uplinks.length === 0 ? DEFAULT_MTU : mtu,
     warnings: findWarnings(kernel, uplinks),
     machine,
+    upstreams,
   }
 }
 
@@ -79,9 +81,10 @@ export function checkHost(kernel: Kernel, settings: HostSettings): HostCheck {
   const uplinks =
     settings.uplink === undefined ? findUplinks(existing, links) : links.filter((link) => link.name === settings.uplink)
   const machine = readMachineNetwork(existing, links)
-  const tables = describeTables(kernel, settings, uplinks, machine, wasForwardingOff(kernel))
+  const upstreams = settings.proxyAccess.upstreams ?? readUpstreams()
+  const tables = describeTables(kernel, settings, uplinks, { machine, upstreams }, wasForwardingOff(kernel))
   if (state !== 'removed' && (state !== 'intact' || !areHostTablesCurrent(tables))) applyHostTables(kernel, tables)
-  return { restored, machine }
+  return { restored, machine, upstreams }
 }
 
 /** A reload of the machine's network configuration can remove both. */
@@ -104,7 +107,7 @@ const describeTables = (
   { instance }: Kernel,
   { cidr, egressProxy, proxyAccess, api, limits }: HostSettings,
   uplinks: readonly Link[],
-  machine: MachineNetwork,
+  { machine, upstreams }: Pick<HostCheck, 'machine' | 'upstreams'>,
   forwardingWasOff: boolean,
 ): HostTables => ({
   host: {
@@ -113,8 +116,7 @@ const describeTables = (
     subnets: machine.subnets,
   },
   proxy: {
-    ...{ instance, machine, uid: proxyAccess.uid, privateCidrs: proxyAccess.privateCidrs },
-    upstreams: proxyAccess.upstreams ?? readUpstreams(),
+    ...{ instance, cidr, machine, upstreams, uid: proxyAccess.uid, privateCidrs: proxyAccess.privateCidrs },
   },
 })
 

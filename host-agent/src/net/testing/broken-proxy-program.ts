@@ -1,21 +1,23 @@
 /**
- * In place of the egress proxy: `broken-proxy-program.ts SETTINGS`. It answers every request correctly, except the first `report` of
- * each name in BROKEN_ANSWERS, and what names in `tricks` ask for. Files in the folder that the settings have as address say which it
- * has answered already, because the next process gets the same request.
+ * In place of the egress proxy: `broken-proxy-program.ts NAMES`. It answers every request correctly, except a `report` of a name in
+ * BROKEN_ANSWERS or in `tricks` that is not among NAMES (JSON): another process has failed to answer those.
  */
-import { existsSync, writeFileSync } from 'node:fs'
 import { Socket } from 'node:net'
-import { join } from 'node:path'
 import { openJsonLines } from '../../rpc/json-lines.ts'
 import type { RpcRequest } from '../../rpc/protocol.ts'
-import { CHANNEL_FD, type EgressProxySettings } from '../egress-proxy-protocol.ts'
+import { CHANNEL_FD } from '../egress-proxy-protocol.ts'
 import { BROKEN_ANSWERS, GOOD_ANSWER } from './broken-proxies.ts'
 
-const { address: folder } = JSON.parse(process.argv[2]!) as EgressProxySettings
+const known = JSON.parse(process.argv[2]!) as string[]
 const socket = new Socket({ fd: CHANNEL_FD })
+let staysWithoutChannel = false
 const tricks: Record<string, () => void> = {
   'no answer': () => {},
-  'a closed channel': () => socket.destroy(),
+  'a closed channel': () => {
+    staysWithoutChannel = true
+    setInterval(() => {}, 60_000)
+    socket.destroy()
+  },
   'an exit': () => process.exit(3),
 }
 
@@ -23,20 +25,17 @@ openJsonLines(socket, {
   maxBytes: Number.POSITIVE_INFINITY,
   onMessage: (message) => answer(message as RpcRequest),
   onViolation: () => process.exit(1),
-  onClose: () => isEnding() && process.exit(0),
+  onClose: () => staysWithoutChannel || process.exit(0),
 })
 socket.write('{"ready":true}\n')
 
 function answer({ id, method, params }: RpcRequest): void {
   if (method !== 'report') return void socket.write(`{"id":${id},"result":null}\n`)
   const [{ ip: name }] = params as [{ ip: string }]
-  const done = join(folder, encodeURIComponent(name))
-  if (existsSync(done)) return void socket.write(GOOD_ANSWER.replaceAll('ID', `${id}`))
-  writeFileSync(done, '')
   const trick = tricks[name]
-  if (trick) trick()
-  else socket.write((BROKEN_ANSWERS[name] ?? GOOD_ANSWER).replaceAll('ID', `${id}`))
+  if (known.includes(name)) send(GOOD_ANSWER, id)
+  else if (trick) trick()
+  else send(BROKEN_ANSWERS[name] ?? GOOD_ANSWER, id)
 }
 
-/** One that has closed its channel itself stays, to be killed. */
-const isEnding = (): boolean => !existsSync(join(folder, encodeURIComponent('a closed channel')))
+const send = (text: string, id: number): void => void socket.write(text.replaceAll('ID', `${id}`))

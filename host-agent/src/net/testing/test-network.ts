@@ -53,6 +53,7 @@ export class TestNetwork {
       limits: LIMITS,
       poolSize: 2,
       tapOwnerUid: 0,
+      proxyUid: PROXY_ACCESS.uid,
       stateDir: mkdtempSync(join(tmpdir(), 'warren-net-')),
       upstreams: [NAME_SERVER],
       ...change,

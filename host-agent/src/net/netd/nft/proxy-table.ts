@@ -14,6 +14,8 @@ import { proxyTable } from '../../names.ts'
 
 export type ProxyTable = {
   instance: string
+  /** The block of the sandboxes. */
+  cidr: string
   /** The user of the egress proxy. */
   uid: number
   upstreams: readonly Upstream[]
@@ -22,7 +24,7 @@ export type ProxyTable = {
   machine: MachineNetwork
 }
 
-export function renderProxyTable({ instance, uid, upstreams, privateCidrs, machine }: ProxyTable): string {
+export function renderProxyTable({ instance, cidr, uid, upstreams, privateCidrs, machine }: ProxyTable): string {
   const name = proxyTable(instance)
   const closed = [...CLOSED_RANGES, ...machine.subnets, ...machine.addresses]
   return `
@@ -35,7 +37,7 @@ table inet ${name} {
     meta skuid ${uid} goto proxy
   }
   chain proxy {
-    ct direction reply accept
+    ct direction reply ip daddr ${cidr} accept
 ${upstreams.map(renderUpstream).join('')}\
 ${privateCidrs.map((block) => `    ip daddr ${block} meta l4proto tcp accept\n`).join('')}\
     ip daddr @closed drop

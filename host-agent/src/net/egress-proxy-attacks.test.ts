@@ -1,0 +1,88 @@
+/**
+ * An egress proxy that was taken over gains nothing beyond what it is for. The attacks (jail/examples/attack.rs) run where the proxy
+ * would: with the same command line of the jail, on a host with the table for its user. They run once more as another user without the
+ * jail, which shows that the attempts are real and that this machine has something to protect.
+ */
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { cpSync } from 'node:fs'
+import { type AddressInfo, createServer } from 'node:net'
+import path from 'node:path'
+import { type TestContext, test } from 'node:test'
+import { confine, REPOSITORY } from '@warren/kit/confine/confine'
+import { runCommandOrThrow } from '../run-command.ts'
+import {
+  ATTACK,
+  ATTACKER_UID,
+  listImpossible,
+  listSuccesses,
+  type Outcomes,
+  openTargets,
+  parseOutcomes,
+} from '../vmm/jail/testing.ts'
+import { proxyConfinement } from './egress-proxy-jail.ts'
+import { skipReason, UPLINK } from './testing/host.ts'
+import { PROXY_ACCESS, TestNetwork } from './testing/test-network.ts'
+
+/** What it can do, and why that gains nothing. */
+const HARMLESS = new Map([
+  ['read /etc/passwd', 'a file of the jail, without the accounts of the machine'],
+  ['list /etc', 'a folder of the jail: libraries, names and certificates'],
+  [`list /${REPOSITORY.split('/')[1]}`, 'the code is below it, and there are no folders but those that lead there'],
+  ['read /dev/urandom', 'random numbers'],
+  ['list /tmp', 'a folder of the jail, empty'],
+  ['list /dev/shm', 'the same'],
+  ['create /tmp/new', 'in the memory of the jail, which ends with it'],
+  ['create /dev/shm/new', 'the same'],
+  ['listen on all addresses', 'its replies reach sandboxes only'],
+  ['lock memory without limit', 'up to its limit'],
+  ['make a message queue', 'in its own IPC namespace'],
+  ['make an anonymous file', 'in its own memory'],
+  ['fork', 'the child is in the jail as well'],
+  ['execute a shell', 'the same'],
+])
+
+/** What another user can do without the jail, besides what every jail is tested with. */
+const POSSIBLE_WITHOUT = [
+  'read /etc/hostname',
+  'read /proc/net/tcp',
+  'list /sys',
+  'list /var',
+  'list /run',
+  'list the folder of another sandbox',
+  'create /var/tmp/new',
+  'open it as a descriptor',
+  'connect to port 169.254.1.1',
+  `connect to port ${UPLINK.address}`,
+  'send a datagram',
+]
+
+test('everything that a taken over egress proxy could try fails, or gains nothing', { skip: skipReason }, async (t) => {
+  const { attack, args } = await setUp(t)
+
+  const jailed = await run(confine(proxyConfinement(PROXY_ACCESS.uid), ATTACK, args))
+  const user = [`--reuid=${ATTACKER_UID}`, `--regid=${ATTACKER_UID}`, '--clear-groups', '--']
+  const free = await run(['setpriv', [...user, attack, ...args]])
+
+  const refused = new Map([...jailed].filter(([name]) => !HARMLESS.has(name)))
+  assert.ok(refused.size >= 80, `${refused.size} attempts`)
+  assert.deepEqual(listSuccesses(refused), [])
+  assert.deepEqual(listImpossible(free, POSSIBLE_WITHOUT), [])
+})
+
+async function run([command, args]: [string, string[]]): Promise<Outcomes> {
+  return parseOutcomes((await runCommandOrThrow(command, args)).stdout)
+}
+
+async function setUp(t: TestContext): Promise<{ attack: string; args: string[] }> {
+  const testNet = await TestNetwork.open()
+  t.after(() => testNet.close())
+  const { folder, args } = await openTargets(t)
+  const everywhere = createServer().listen(0, '0.0.0.0')
+  t.after(() => everywhere.close())
+  await once(everywhere, 'listening')
+  const { port } = everywhere.address() as AddressInfo
+  const attack = path.join(folder, 'attack')
+  cpSync(ATTACK, attack)
+  return { attack, args: [...args, `port=${port}`, `address=${UPLINK.address}`] }
+}
