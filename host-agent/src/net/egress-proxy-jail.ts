@@ -1,7 +1,7 @@
 /**
- * Starts the egress proxy: in a jail (kit/src/confine) as its own user, without privileges, with a root directory
- * that has the programs of the machine and our code, read-only, and nothing else. It has the network of the machine, in which a table
- * for its user limits what it reaches (netd/nft/proxy-table.ts).
+ * Starts the egress proxy: in a jail (kit/src/confine) as its own user, without privileges, with a root directory that has the
+ * programs of the machine and our code, read-only, and nothing else, not even /proc. It has the network of the machine, in which
+ * a table for its user limits what it reaches (netd/nft/proxy-table.ts).
  *
  * Its socket to this process (rpc/json-lines.ts) is the descriptor after stderr, which is a pipe. It gets nothing of the
  * terminal, and of the environment only the address of the host.
@@ -29,6 +29,7 @@ export const proxyConfinement = (uid: number): Confinement => ({
   write: [],
   network: true,
   ipOnly: true,
+  proc: false,
   processesMax: PROCESSES_MAX,
   deathSignal: 'KILL',
 })

@@ -15,6 +15,8 @@ pub struct Options {
     /// Whether it has sockets for IP only. In the network of the machine, Unix sockets reach the abstract ones of all its
     /// programs and can take their names, and netlink lists their connections.
     pub ip_only: bool,
+    /// Whether it has no `/proc`, in which a process of the machine's network sees the connections of all others.
+    pub without_proc: bool,
     /// The caller, whose end sends `death_signal` to the program.
     pub parent: libc::pid_t,
     pub death_signal: libc::c_int,
@@ -43,7 +45,7 @@ pub enum Kind {
 
 const USAGE: &str = "usage: jail service --uid N --gid N --parent PID [--death-signal TERM|INT|KILL] [--groups N,N]
             [--read FROM AT] [--write FROM AT] [--device FROM AT] [--link TO AT] [--text CONTENT AT]
-            [--network] [--ip-only] [--limit fsize|nofile|nproc N] -- PROGRAM [ARG …]";
+            [--network] [--ip-only] [--without-proc] [--limit fsize|nofile|nproc N] -- PROGRAM [ARG …]";
 
 impl Options {
     pub fn parse(args: impl IntoIterator<Item = String>) -> Result<Options, String> {
@@ -70,6 +72,7 @@ impl Options {
                 "--groups" => options.groups = value()?.split(',').map(number).collect::<Result<_, _>>()?,
                 "--network" => options.network = true,
                 "--ip-only" => options.ip_only = true,
+                "--without-proc" => options.without_proc = true,
                 "--parent" => options.parent = number(&value()?)?,
                 "--death-signal" => options.death_signal = signal(&value()?)?,
                 "--limit" => options.limits.push((Resource::parse(&value()?)?, number(&value()?)?)),

@@ -1,5 +1,6 @@
 //! The root directory of a service: an empty, read-only file system in memory, in which nothing appears but what the
-//! command line names, `/proc` of the jail's own processes, a few devices, and private `/tmp` and `/dev/shm`.
+//! command line names, `/proc` of the jail's own processes unless the service needs none, a few devices, and private `/tmp`
+//! and `/dev/shm`.
 //!
 //! The service owns some of the folders that are mounted, and an earlier process of it may have put links there. So a
 //! path in the new root is walked part by part without following links.
@@ -47,8 +48,10 @@ pub fn enter(options: &Options) -> std::result::Result<(), Failure> {
     for (entry, source) in entries.iter().zip(&sources) {
         place(&root, entry, source.as_ref()).step(&format!("put {} into the jail", entry.path))?;
     }
-    let proc = make_folders(&root, "/proc").step("make /proc")?;
-    mount(Some(c"proc"), &link_of(&proc), Some(c"proc"), NOTHING, Some(c"subset=pid")).step("mount /proc")?;
+    if !options.without_proc {
+        let proc = make_folders(&root, "/proc").step("make /proc")?;
+        mount(Some(c"proc"), &link_of(&proc), Some(c"proc"), NOTHING, Some(c"subset=pid")).step("mount /proc")?;
+    }
     let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | NOTHING;
     mount(None, ROOT, None, read_only, None).step("make the root read-only")?;
     drop(sources);

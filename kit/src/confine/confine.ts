@@ -25,6 +25,8 @@ export type Confinement = {
   network: boolean
   /** Whether it has sockets for IP only: with others it could reach abstract sockets of all programs in its network. */
   ipOnly?: true
+  /** False for a service that needs no /proc, in which it would see the connections of all programs in its network. */
+  proc?: false
   /** The number of its processes and threads, those of the jail included. */
   processesMax?: number
   /** What the program gets when the process that started it ends. */
@@ -50,7 +52,7 @@ export function confine(
   args: readonly string[],
 ): [string, string[]] {
   if (confinement === undefined) return [command, [...args]]
-  const { user, read, write, mirror, network, ipOnly, processesMax, deathSignal } = confinement
+  const { user, read, write, mirror, network, ipOnly, proc, processesMax, deathSignal } = confinement
   const program = realpathSync(command)
   const visible = [...SYSTEM_FOLDERS, ...read, ...write]
   return [
@@ -61,6 +63,7 @@ export function confine(
       ...['--parent', `${process.pid}`, '--death-signal', deathSignal],
       ...(network ? ['--network'] : []),
       ...(ipOnly ? ['--ip-only'] : []),
+      ...(proc === false ? ['--without-proc'] : []),
       ...(processesMax ? ['--limit', 'nproc', `${processesMax}`] : []),
       ...SYSTEM_FOLDERS.flatMap(showSystemFolder),
       ...SYSTEM_FILES.filter((file) => existsSync(file)).flatMap(showRead),

@@ -1,5 +1,5 @@
 /**
- * A QEMU process that a guest has taken over reaches nothing. The attacks (jail/examples/attack.rs) run where QEMU would:
+ * A QEMU process that a guest has taken over reaches nothing. The attacks (jail/examples/attack) run where QEMU would:
  * with the same command line of the jail, a copy of its root directory and the tap of a slot. They run once more as the
  * same user without the jail, which shows that the attempts are real and that this machine has something to protect.
  */

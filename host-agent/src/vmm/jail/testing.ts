@@ -1,5 +1,5 @@
 /**
- * What a program would try that has taken over a jailed one (jail/examples/attack.rs), and what there is to attack: for the
+ * What a program would try that has taken over a jailed one (jail/examples/attack), and what there is to attack: for the
  * tests of each jail.
  */
 import { once } from 'node:events'

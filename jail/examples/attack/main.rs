@@ -5,19 +5,20 @@
 //! named is left out.
 //!
 //! Keys: `pid`, a process outside. `port`, a TCP port on 127.0.0.1 and at `address`. `socket`, a Unix socket. `secret`, a
-//! file that only another user may read. `folder`, the folder of another sandbox. `fd`, the descriptor of the own folder.
+//! file that only another user may read. `folder`, the folder of another sandbox. `fd`, the descriptor of the own folder, or
+//! `own`, its path. `netns`, the network namespace of a sandbox. `abstract`, the name of an abstract Unix socket.
+
+mod network;
 
 use std::collections::HashMap;
 use std::ffi::CString;
 use std::fs;
 use std::io::{Error, ErrorKind, Result};
 use std::mem::zeroed;
-use std::net::{SocketAddr, TcpListener, TcpStream, UdpSocket};
-use std::os::unix::net::{UnixListener, UnixStream};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr::null;
-use std::time::Duration;
 
 /// The only argument of the copy that is executed from the own folder.
 const EXECUTED: &str = "executed";
@@ -28,14 +29,18 @@ fn main() {
     if std::env::args().nth(1).as_deref() == Some(EXECUTED) {
         return println!("execute a file from the own folder\tDONE");
     }
-    let targets: Targets = std::env::args()
+    let mut targets: Targets = std::env::args()
         .skip(1)
         .filter_map(|argument| argument.split_once('=').map(|(key, value)| (key.to_owned(), value.to_owned())))
         .collect();
+    let own = targets.get("own").and_then(|path| fs::File::open(path).ok());
+    if let Some(folder) = &own {
+        targets.insert("fd".to_owned(), folder.as_raw_fd().to_string());
+    }
     files(&targets);
     own_folder(&targets);
     processes(&targets);
-    network(&targets);
+    network::attack(&targets);
     namespaces(&targets);
     privileges();
     kernel();
@@ -90,6 +95,9 @@ fn files(targets: &Targets) {
     ] {
         report(&format!("read {path}"), || first_bytes(path));
     }
+    for path in ["/dev/fuse", "/dev/vhost-net", "/dev/loop-control", "/dev/ptmx", "/dev/tty", "/dev/console"] {
+        report(&format!("open {path}"), || fs::OpenOptions::new().read(true).write(true).open(path).map(drop));
+    }
     for path in ["/root", "/home", "/sys", "/tmp", "/var", "/run", "/boot", "/etc", "/dev/shm"] {
         report(&format!("list {path}"), || Ok(fs::read_dir(path)?.count()));
     }
@@ -117,7 +125,7 @@ fn own_folder(targets: &Targets) {
             call!(libc::SYS_openat, fd, c(up).as_ptr(), libc::O_RDONLY).map(drop)
         });
     }
-    let own = format!("/proc/self/fd/{fd}");
+    let own = own_path(targets);
     report("make a device node", || call!(libc::SYS_mknodat, fd, c"disk".as_ptr(), libc::S_IFBLK | 0o666, 0xfe00));
     report("link a file to another user's", || {
         call!(libc::SYS_symlinkat, c"/etc/passwd".as_ptr(), fd, c"link".as_ptr())
@@ -132,6 +140,12 @@ fn own_folder(targets: &Targets) {
     });
 }
 
+/// Some jails have no `/proc`.
+fn own_path(targets: &Targets) -> String {
+    let fd = targets.get("fd").map_or("0", String::as_str);
+    targets.get("own").cloned().unwrap_or(format!("/proc/self/fd/{fd}"))
+}
+
 fn processes(targets: &Targets) {
     report("see other processes", || {
         let pids =
@@ -141,6 +155,19 @@ fn processes(targets: &Targets) {
         if others.is_empty() { Err(ErrorKind::NotFound.into()) } else { Ok(others) }
     });
     report("signal every process", || number(unsafe { libc::kill(-1, 0) }.into()));
+    // QEMU is the first process of its jail. Others have one beside them that fewer rules apply to.
+    if std::process::id() != 1 {
+        report("read the environment of process 1", || first_bytes("/proc/1/environ"));
+        report("open the memory of process 1", || {
+            fs::OpenOptions::new().read(true).write(true).open("/proc/1/mem").map(drop)
+        });
+        report("trace process 1", || call!(libc::SYS_ptrace, libc::PTRACE_SEIZE, 1, 0, 0));
+        report("take a descriptor of process 1", || {
+            let process = call!(libc::SYS_pidfd_open, 1, 0)?;
+            call!(libc::SYS_pidfd_getfd, process, 0, 0)
+        });
+    }
+    report("start a thousand processes", start_a_thousand);
     let Some(pid) = targets.get("pid").and_then(|pid| pid.parse::<libc::pid_t>().ok()) else { return };
     report("signal a process outside", || number(unsafe { libc::kill(pid, 0) }.into()));
     report("signal its thread", || call!(libc::SYS_tgkill, pid, pid, 0));
@@ -162,39 +189,27 @@ fn processes(targets: &Targets) {
     });
 }
 
-fn network(targets: &Targets) {
-    let limit = Duration::from_secs(2);
-    let mut addresses = vec!["127.0.0.1".to_owned(), "169.254.1.1".to_owned()];
-    addresses.extend(targets.get("address").cloned());
-    if let Some(port) = targets.get("port") {
-        for address in addresses {
-            report(&format!("connect to port {address}"), || {
-                let address: SocketAddr = format!("{address}:{port}").parse().map_err(|_| ErrorKind::InvalidInput)?;
-                TcpStream::connect_timeout(&address, limit).map(drop)
-            });
+fn start_a_thousand() -> Result<usize> {
+    let mut started = Vec::new();
+    let outcome = loop {
+        match unsafe { libc::fork() } {
+            0 => loop {
+                unsafe { libc::pause() };
+            },
+            -1 => break Err(Error::last_os_error()),
+            pid => started.push(pid),
+        }
+        if started.len() == 1_000 {
+            break Ok(started.len());
+        }
+    };
+    for pid in started {
+        unsafe {
+            libc::kill(pid, libc::SIGKILL);
+            libc::waitpid(pid, std::ptr::null_mut(), 0);
         }
     }
-    report("listen on all addresses", || TcpListener::bind("0.0.0.0:0").map(drop));
-    report("send a datagram", || UdpSocket::bind("0.0.0.0:0")?.send_to(b"x", "127.0.0.1:53"));
-    for (name, family, kind) in [
-        ("raw packets", libc::AF_PACKET, libc::SOCK_RAW),
-        ("raw IP", libc::AF_INET, libc::SOCK_RAW),
-        ("netlink", libc::AF_NETLINK, libc::SOCK_RAW),
-        ("vsock", libc::AF_VSOCK, libc::SOCK_STREAM),
-        ("the kernel's ciphers", libc::AF_ALG, libc::SOCK_SEQPACKET),
-        ("Bluetooth", libc::AF_BLUETOOTH, libc::SOCK_RAW),
-    ] {
-        report(&format!("open a socket for {name}"), || number(unsafe { libc::socket(family, kind, 0) }.into()));
-    }
-    if let Some(socket) = targets.get("socket") {
-        report("connect to a Unix socket outside", || UnixStream::connect(socket).map(drop));
-    }
-    report("listen on an abstract Unix socket and connect", || {
-        use std::os::linux::net::SocketAddrExt;
-        let address = std::os::unix::net::SocketAddr::from_abstract_name(b"warren-attack")?;
-        let _listener = UnixListener::bind_addr(&address)?;
-        UnixStream::connect_addr(&address).map(drop)
-    });
+    outcome
 }
 
 fn namespaces(targets: &Targets) {
@@ -207,11 +222,19 @@ fn namespaces(targets: &Targets) {
         report(&format!("make a {name} namespace"), || number(unsafe { libc::unshare(flag) }.into()));
     }
     if let Some(pid) = targets.get("pid") {
-        report("enter the network of a process outside", || {
-            let file = fs::File::open(format!("/proc/{pid}/ns/net"))?;
-            number(unsafe { libc::setns(std::os::fd::AsRawFd::as_raw_fd(&file), libc::CLONE_NEWNET) }.into())
-        });
+        report("enter the network of a process outside", || enter_network(&format!("/proc/{pid}/ns/net")));
     }
+    if let Some(path) = targets.get("netns") {
+        report("enter the network of a sandbox", || enter_network(path));
+    }
+    report("make a user namespace by clone3", || {
+        let mut args = [0u64; 11];
+        (args[0], args[4]) = (libc::CLONE_NEWUSER as u64, libc::SIGCHLD as u64);
+        match call!(libc::SYS_clone3, args.as_ptr(), size_of_val(&args))? {
+            0 => std::process::exit(0),
+            pid => Ok(pid),
+        }
+    });
     report("mount a file system", || {
         number(unsafe { libc::mount(c"t".as_ptr(), c"/work".as_ptr(), c"tmpfs".as_ptr(), 0, null()) }.into())
     });
@@ -220,8 +243,17 @@ fn namespaces(targets: &Targets) {
         number(unsafe { libc::mount(null(), c"/".as_ptr(), null(), flags, null()) }.into())
     });
     report("unmount /proc", || number(unsafe { libc::umount2(c"/proc".as_ptr(), libc::MNT_DETACH) }.into()));
+    report("open a mount", || call!(libc::SYS_open_tree, libc::AT_FDCWD, c"/".as_ptr(), 0));
+    report("copy the mounts", || call!(libc::SYS_open_tree, libc::AT_FDCWD, c"/".as_ptr(), libc::OPEN_TREE_CLONE));
+    report("open a file system", || call!(libc::SYS_fsopen, c"tmpfs".as_ptr(), 0));
+    report("exchange the root", || call!(libc::SYS_pivot_root, c"/".as_ptr(), c"/".as_ptr()));
     report("change the root", || number(unsafe { libc::chroot(c"/usr".as_ptr()) }.into()));
     report("open a file by its handle", || call!(libc::SYS_open_by_handle_at, libc::AT_FDCWD, null::<u8>(), 0));
+}
+
+fn enter_network(path: &str) -> Result<libc::c_long> {
+    let file = fs::File::open(path)?;
+    number(unsafe { libc::setns(file.as_raw_fd(), libc::CLONE_NEWNET) }.into())
 }
 
 fn privileges() {
@@ -265,6 +297,7 @@ fn kernel() {
         ("make a message queue", libc::SYS_msgget),
         ("add a key", libc::SYS_add_key),
         ("read the keyring", libc::SYS_keyctl),
+        ("request a key", libc::SYS_request_key),
         ("use another ABI's personality", libc::SYS_personality),
     ] {
         report(name, || call!(number, nothing, nothing, 0, 0, 0));
@@ -281,8 +314,8 @@ fn fork_and_execute(targets: &Targets) {
         0 => std::process::exit(0),
         pid => Ok(pid),
     });
-    let copy = format!("/proc/self/fd/{}/copy", targets.get("fd").map_or("0", String::as_str));
-    let copied = fs::copy("/proc/self/exe", &copy);
+    let copy = format!("{}/copy", own_path(targets));
+    let copied = fs::copy(std::env::args().next().unwrap_or_default(), &copy);
     report("execute a file from the own folder", || {
         copied?;
         Err::<(), _>(Command::new(copy).arg(EXECUTED).exec())
