@@ -5,6 +5,7 @@
 //!   {"id":2,"do":"check"}                          asks the bucket as well, so that the answer says whether it is reachable
 //!   {"id":3,"do":"flush","deadline_ms":5000}       saves everything; ok is false if something is unsaved at the deadline
 //!   {"id":4,"do":"wake"}                           after a resume: closes connections and drops what is cached
+//!   {"id":7,"do":"connect","address":…,"token":…}  uses another proxy or token from now on
 //!   {"id":5,"do":"discard"}                        in a fork: forgets unsaved changes, unmounts and exits
 //!   {"id":6,"do":"unmount","deadline_ms":5000}     saves everything, unmounts and exits
 //!
@@ -12,6 +13,7 @@
 //! it cannot, and {"event":"status","status":{…}} when something has changed that the user should know.
 
 use std::io::Write;
+use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -28,6 +30,8 @@ struct Command {
     #[serde(rename = "do")]
     action: String,
     deadline_ms: Option<u64>,
+    address: Option<SocketAddr>,
+    token: Option<String>,
 }
 
 #[derive(Clone, Debug, Serialize)]
@@ -79,11 +83,13 @@ pub fn status(mount: &Mount) -> Status {
 }
 
 /// Whether the program keeps running.
+#[derive(PartialEq)]
 pub enum Next {
     Continue,
     Exit,
 }
 
+/// A slow command does not delay the next one: a wake must not wait for a flush.
 pub async fn handle(mount: &Rc<Mount>, line: &str) -> Next {
     let Ok(command) = serde_json::from_str::<Command>(line) else { return Next::Continue };
     let deadline = Duration::from_millis(command.deadline_ms.unwrap_or(DEFAULT_DEADLINE_MS));
@@ -105,6 +111,10 @@ pub async fn handle(mount: &Rc<Mount>, line: &str) -> Next {
             answer = Answer { ok: is_saved, status: status(mount), ..answer };
         }
         "wake" => wake(mount),
+        "connect" => match (command.address, command.token) {
+            (Some(address), Some(token)) => mount.client.transport.connect_to(address, token),
+            _ => answer.ok = false,
+        },
         "discard" => {
             discard(mount);
             answer.status = status(mount);
@@ -134,8 +144,10 @@ const DEFAULT_DEADLINE_MS: u64 = 10_000;
 async fn flush(mount: &Rc<Mount>, deadline: Duration) -> bool {
     let started = Instant::now();
     while let Some(left) = deadline.checked_sub(started.elapsed()) {
-        let Ok(failed) = tokio::time::timeout(left, save_all(mount)).await else { return false };
-        if failed > 0 {
+        let saving = mount.clone();
+        // At the deadline it continues: an upload that is cut off would have to start again.
+        let task = tokio::task::spawn_local(async move { save_all(&saving).await });
+        if !matches!(tokio::time::timeout(left, task).await, Ok(Ok(0))) {
             return false;
         }
         // A program may have changed a file meanwhile.

@@ -22,12 +22,16 @@ use bucket_mount::probe::probe_conditions;
 use bucket_mount::s3::transport::Request;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::unix::pipe::Receiver;
+use tokio::sync::Notify;
 use tokio::task::{LocalSet, spawn_local};
 
 const RETRY_INTERVAL: Duration = Duration::from_secs(30);
 const STATUS_INTERVAL: Duration = Duration::from_secs(1);
 
 fn main() -> ExitCode {
+    // It may have been started from a descriptor, whose number would be its name.
+    // SAFETY: a C string of at most 16 bytes.
+    unsafe { libc::prctl(libc::PR_SET_NAME, c"bucket-mount".as_ptr()) };
     let Ok(runtime) = tokio::runtime::Builder::new_current_thread().enable_all().build() else {
         return ExitCode::FAILURE;
     };
@@ -77,10 +81,19 @@ fn read_commands() -> std::io::Result<Lines<BufReader<Receiver>>> {
 
 /// Returns when the program has to exit.
 async fn serve_commands(mount: &Rc<Mount>, commands: &mut Lines<BufReader<Receiver>>) {
-    while let Ok(Some(line)) = commands.next_line().await {
-        if let Next::Exit = control::handle(mount, &line).await {
-            return;
-        }
+    let exit = Rc::new(Notify::new());
+    loop {
+        let line = tokio::select! {
+            line = commands.next_line() => line.ok().flatten(),
+            () = exit.notified() => return,
+        };
+        let Some(line) = line else { break };
+        let (mount, exit) = (mount.clone(), exit.clone());
+        spawn_local(async move {
+            if control::handle(&mount, &line).await == Next::Exit {
+                exit.notify_one();
+            }
+        });
     }
     // The guest agent is gone.
     save_all(mount).await;

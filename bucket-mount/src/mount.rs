@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use serde::Serialize;
-use tokio::sync::Notify;
+use tokio::sync::{Notify, RwLockWriteGuard};
 
 use crate::config::{Config, Defaults};
 use crate::file::folder::StageFolder;
@@ -24,6 +24,9 @@ use crate::tree::node::{Attrs, Node};
 /// How long an answer of the bucket is used, here and again in the kernel. Changes that others make in the bucket are
 /// seen after at most twice this time.
 pub const FRESH_FOR: Duration = Duration::from_secs(1);
+
+/// Mode, owner and time of a directory. Whether it exists is in the listing of the one above.
+const DIRECTORY_FRESH_FOR: Duration = Duration::from_secs(10);
 
 pub struct Mount {
     pub config: Config,
@@ -159,26 +162,40 @@ impl Mount {
 
     /// What the bucket says about a node is known as of now.
     pub fn refreshed(&self, node: &Node) {
-        node.fresh_until.set(Some(Instant::now() + FRESH_FOR));
+        let lifetime = if node.kind == Kind::Directory { DIRECTORY_FRESH_FOR } else { FRESH_FOR };
+        node.fresh_until.set(Some(Instant::now() + lifetime));
     }
 
     /// Waits until no directory above the node is being renamed.
     pub async fn wait_for_renames(&self, node: &Node) {
         loop {
             let renamed = self.renamed.notified();
-            let is_moving = {
-                let tree = self.tree.borrow();
-                self.renaming.borrow().iter().any(|above| tree.is_within(node, *above))
-            };
-            if !is_moving {
+            if !self.is_moving(node) {
                 return;
             }
             renamed.await;
         }
     }
+
+    /// The exclusive lock of a node whose key does not change while it is held. A rename of a directory locks the nodes
+    /// below it, so nothing may wait for the rename with such a lock in hand.
+    pub async fn lock<'a>(&self, node: &'a Node) -> RwLockWriteGuard<'a, ()> {
+        loop {
+            self.wait_for_renames(node).await;
+            let lock = node.writing.write().await;
+            if !self.is_moving(node) {
+                return lock;
+            }
+        }
+    }
+
+    pub fn is_moving(&self, node: &Node) -> bool {
+        let tree = self.tree.borrow();
+        self.renaming.borrow().iter().any(|above| tree.is_within(node, *above))
+    }
 }
 
-/// A hidden object with the attributes of the root.
+/// A hidden object with the attributes of the root. Other names that start like this are hidden, too.
 pub const ROOT_MARKER: &str = ".bucket-mount";
 
 pub const TIMES: EntryTimes = EntryTimes { entry: FRESH_FOR, attributes: FRESH_FOR };

@@ -176,7 +176,7 @@ fn a_fork_forgets_what_is_not_saved() {
     drop(file);
     until("the unmount", || names(&mounted.path).is_empty());
     assert_eq!(server.body("f"), None);
-    assert_eq!(names(&mounted.folder.0.join("stage")), ["kept"]);
+    assert_eq!(names(&mounted.folder.0.join("stage")), ["kept", "lock"]);
 }
 
 #[test]

@@ -3,16 +3,19 @@
 use std::cell::Cell;
 use std::fs::{self, File, OpenOptions};
 use std::io::BufReader;
+use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use super::content::Content;
 use super::journal::{StageInfo, replay};
 use super::stage::Stage;
-use crate::s3::failure::Result;
+use crate::s3::failure::{Cause, Failure, Result};
 
 pub struct StageFolder {
     path: PathBuf,
+    /// Two programs in one folder would take each other's stages for leftovers.
+    _lock: File,
     max_bytes: u64,
     used_bytes: Cell<u64>,
     last_number: Cell<u64>,
@@ -30,7 +33,9 @@ impl StageFolder {
         use std::os::unix::fs::DirBuilderExt;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path.join(KEPT))?;
-        let folder = Self { path: path.into(), max_bytes, used_bytes: Cell::new(0), last_number: Cell::new(0) };
+        let _lock = lock(&path.join("lock"))?;
+        let (used_bytes, last_number) = (Cell::new(0), Cell::new(0));
+        let folder = Self { path: path.into(), _lock, max_bytes, used_bytes, last_number };
         folder.last_number.set(folder.numbers().into_iter().max().unwrap_or_default());
         Ok(Rc::new(folder))
     }
@@ -126,3 +131,13 @@ impl StageFolder {
 }
 
 const KEPT: &str = "kept";
+
+/// Held until the program ends.
+fn lock(path: &Path) -> Result<File> {
+    let file = File::create(path)?;
+    // SAFETY: an open descriptor.
+    if unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX | libc::LOCK_NB) } < 0 {
+        return Err(Failure::new(Cause::Local(libc::EBUSY), "another mount program uses it"));
+    }
+    Ok(file)
+}

@@ -23,14 +23,13 @@ pub async fn save(mount: &Rc<Mount>, node: &Rc<Node>) -> Result<()> {
     if !node.is_dirty() {
         return Ok(());
     }
-    let _exclusive = node.writing.write().await;
+    let _exclusive = mount.lock(node).await;
     save_exclusively(mount, node).await
 }
 
-/// The lock of the node must be held.
+/// The lock of the node must be held (`Mount::lock`).
 pub async fn save_exclusively(mount: &Rc<Mount>, node: &Rc<Node>) -> Result<()> {
     let Some(stage) = node.stage().filter(|_| !node.is_unlinked.get()) else { return Ok(()) };
-    mount.wait_for_renames(node).await;
     let key = mount.key(node)?;
     use_conditions(mount).await;
     let parent = mount.parent_of(node)?;

@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::fs::File;
 use std::io::Write;
 use std::ops::Range;
+use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -109,8 +110,11 @@ impl Stage {
 
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset + data.len() as u64;
-        self.store(offset, data)?;
-        self.append(Record::Write { offset, length: data.len() as u64 })?;
+        let record = Record::Write { offset, length: data.len() as u64 };
+        if let Err(failure) = self.store(offset, data).and_then(|()| self.append(record)) {
+            self.punch(offset..end);
+            return Err(failure);
+        }
         self.content.borrow_mut().write(offset..end);
         self.changed();
         Ok(())
@@ -136,33 +140,17 @@ impl Stage {
 
     /// Fills `buffer` with local bytes and zeros.
     pub fn read(&self, offset: u64, buffer: &mut [u8]) -> Result<()> {
-        let mut read = 0;
-        while read < buffer.len() {
-            match self.data.read_at(&mut buffer[read..], offset + read as u64)? {
-                // The data ends with a hole.
-                0 => break,
-                count => read += count,
-            }
-        }
-        buffer[read..].fill(0);
-        Ok(())
+        read_data(&self.data, offset, buffer)
     }
 
-    /// Other tasks run in between: a long range takes a while.
+    /// A long range takes a while, so another thread reads it.
     pub async fn digest(&self, range: Range<u64>) -> Result<[u8; 16]> {
-        let mut md5 = Md5::default();
-        let mut buffer = vec![0; DIGEST_STEP_BYTES.min(range.end - range.start) as usize];
-        let mut position = range.start;
-        while position < range.end {
-            let count = (range.end - position).min(DIGEST_STEP_BYTES) as usize;
-            self.read(position, &mut buffer[..count])?;
-            md5.update(&buffer[..count]);
-            position += count as u64;
-            if position < range.end {
-                tokio::task::yield_now().await;
-            }
+        if range.end - range.start <= DIGEST_STEP_BYTES {
+            return digest(&self.data, range);
         }
-        Ok(md5.finish())
+        let data = self.data.try_clone()?;
+        let digested = tokio::task::spawn_blocking(move || digest(&data, range)).await;
+        digested.map_err(|_| Failure::errno(libc::EIO))?
     }
 
     /// Records which file this is. Must be called again when its name or attributes change.
@@ -182,6 +170,16 @@ impl Stage {
         self.data.write_all_at(data, offset).map_err(Failure::from)
     }
 
+    /// After a failed write, for example on a full disk: what is not recorded must stay a hole, since that is read as zeros.
+    fn punch(&self, range: Range<u64>) {
+        for gap in self.content.borrow().local.gaps(range) {
+            let (start, length) = (gap.start as libc::off_t, (gap.end - gap.start) as libc::off_t);
+            let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+            // SAFETY: an open descriptor and numbers.
+            unsafe { libc::fallocate(self.data.as_raw_fd(), mode, start, length) };
+        }
+    }
+
     fn append(&self, record: Record) -> Result<()> {
         self.log.borrow_mut().write_all(&record.render()).map_err(Failure::from)
     }
@@ -199,3 +197,29 @@ impl Stage {
 }
 
 const DIGEST_STEP_BYTES: u64 = 256 * 1024;
+
+fn digest(data: &File, range: Range<u64>) -> Result<[u8; 16]> {
+    let mut md5 = Md5::default();
+    let mut buffer = vec![0; DIGEST_STEP_BYTES.min(range.end - range.start) as usize];
+    let mut position = range.start;
+    while position < range.end {
+        let count = (range.end - position).min(DIGEST_STEP_BYTES) as usize;
+        read_data(data, position, &mut buffer[..count])?;
+        md5.update(&buffer[..count]);
+        position += count as u64;
+    }
+    Ok(md5.finish())
+}
+
+fn read_data(data: &File, offset: u64, buffer: &mut [u8]) -> Result<()> {
+    let mut read = 0;
+    while read < buffer.len() {
+        match data.read_at(&mut buffer[read..], offset + read as u64)? {
+            // The data ends with a hole.
+            0 => break,
+            count => read += count,
+        }
+    }
+    buffer[read..].fill(0);
+    Ok(())
+}

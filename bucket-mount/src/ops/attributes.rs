@@ -5,9 +5,10 @@ use std::rc::Rc;
 use super::files::{begin_change, describe};
 use super::listing::{put_marker, refresh_directory};
 use super::lookup::lookup;
-use crate::file::save::{condition_for, save, save_exclusively};
+use crate::file::save::{save, save_exclusively};
 use crate::fuse::request::{SetAttributes, SetTime};
 use crate::mount::Mount;
+use crate::s3::client::Condition;
 use crate::s3::failure::{Failure, Result};
 use crate::s3::metadata::Kind;
 use crate::s3::multipart::COPY_MAX_BYTES;
@@ -94,11 +95,10 @@ async fn persist(mount: &Rc<Mount>, node: &Rc<Node>) -> Result<()> {
     if node.kind == Kind::Directory {
         return put_marker(mount, node).await;
     }
-    let _exclusive = node.writing.write().await;
+    let _exclusive = mount.lock(node).await;
     if let Some(stage) = node.stage() {
         return stage.describe(&describe(mount, node)?);
     }
-    mount.wait_for_renames(node).await;
     let key = mount.key(node)?;
     let attrs = node.attrs.borrow().clone();
     if attrs.size > COPY_MAX_BYTES {
@@ -106,8 +106,8 @@ async fn persist(mount: &Rc<Mount>, node: &Rc<Node>) -> Result<()> {
         return save_exclusively(mount, node).await;
     }
     let metadata = attrs.metadata(node.kind);
-    let condition = condition_for(mount, &attrs.etag);
-    let etag = mount.client.copy((&key, &attrs.etag), &key, Some(&metadata), &condition).await?;
+    // The condition of the source is that of the target: they are the same object.
+    let etag = mount.client.copy((&key, &attrs.etag), &key, Some(&metadata), &Condition::None).await?;
     replaced(mount, node, etag, attrs.size);
     Ok(())
 }

@@ -90,7 +90,7 @@ pub async fn create(mount: &Rc<Mount>, parent: &Rc<Node>, new: NewFile<'_>) -> R
 
 /// An empty object decides which of several sandboxes has created the file.
 async fn create_at_once(mount: &Rc<Mount>, node: &Rc<Node>) -> Result<()> {
-    let _exclusive = node.writing.write().await;
+    let _exclusive = mount.lock(node).await;
     let key = mount.key(node)?;
     let metadata = node.attrs.borrow().metadata(Kind::File);
     let put = mount.client.put(&key, (Body::Empty, [0; 16]), &metadata, &Condition::Absent).await;

@@ -32,7 +32,7 @@ pub async fn load_listing(mount: &Rc<Mount>, node: &Rc<Node>, whole: bool) -> Re
     let started = Instant::now();
     let prefix = mount.prefix(node)?;
     let (page, marker) = tokio::join!(mount.client.list(&prefix, true, None, PAGE_KEYS), async {
-        if directory.keeps_attributes() { Ok(None) } else { find_marker(mount, node).await }
+        if directory.has_our_marker() { Ok(None) } else { find_marker(mount, node).await }
     });
     let mut page = page?;
     apply_marker(mount, node, directory, marker?.as_ref());
@@ -60,7 +60,7 @@ pub async fn load_listing(mount: &Rc<Mount>, node: &Rc<Node>, whole: bool) -> Re
 pub fn add_page(entries: &mut BTreeMap<String, Entry>, page: Page, prefix: &str) {
     for mut object in page.objects {
         let Some(name) = object.key.strip_prefix(prefix).filter(|name| is_name(name)) else { continue };
-        if prefix.is_empty() && name == ROOT_MARKER {
+        if prefix.is_empty() && name.starts_with(ROOT_MARKER) {
             continue;
         }
         let name = name.to_owned();
@@ -81,15 +81,14 @@ async fn find_marker(mount: &Mount, node: &Node) -> Result<Option<Object>> {
 }
 
 fn apply_marker(mount: &Mount, node: &Node, directory: &Directory, marker: Option<&Object>) {
-    if directory.keeps_attributes() {
+    if directory.has_our_marker() {
         return;
     }
     let Some(object) = marker else {
         directory.marker.set(Marker::Absent);
         return;
     };
-    let keeps = object.metadata.keeps_attributes;
-    directory.marker.set(if keeps { Marker::KeepsAttributes } else { Marker::Plain });
+    directory.marker.set(if object.metadata.is_ours { Marker::Ours } else { Marker::Foreign });
     *node.attrs.borrow_mut() = Attrs::of_object(object, Kind::Directory, &mount.defaults);
     mount.refreshed(node);
 }
@@ -99,8 +98,8 @@ pub async fn refresh_directory(mount: &Mount, node: &Node) -> Result<()> {
     let Some(directory) = node.directory.as_deref() else { return Ok(()) };
     match find_marker(mount, node).await? {
         Some(object) => {
-            if object.metadata.keeps_attributes {
-                directory.marker.set(Marker::KeepsAttributes);
+            if !directory.has_our_marker() {
+                directory.marker.set(if object.metadata.is_ours { Marker::Ours } else { Marker::Foreign });
             }
             *node.attrs.borrow_mut() = Attrs::of_object(&object, Kind::Directory, &mount.defaults);
         }
@@ -117,14 +116,11 @@ pub async fn refresh_directory(mount: &Mount, node: &Node) -> Result<()> {
 /// an entry is removed that may be the only thing that makes the directory exist.
 pub async fn ensure_marker(mount: &Mount, node: &Node) -> Result<()> {
     let Some(directory) = node.directory.as_deref() else { return Ok(()) };
-    if directory.keeps_attributes() {
-        return Ok(());
-    }
     if directory.marker.get() == Marker::Unknown {
         refresh_directory(mount, node).await?;
-        if directory.keeps_attributes() {
-            return Ok(());
-        }
+    }
+    if directory.has_our_marker() {
+        return Ok(());
     }
     put_marker(mount, node).await
 }
@@ -137,7 +133,7 @@ pub async fn put_marker(mount: &Mount, node: &Node) -> Result<()> {
     let key = mount.marker_key(node)?;
     mount.client.put(&key, (Body::Empty, [0; 16]), &metadata, &Condition::None).await?;
     if let Some(directory) = node.directory.as_deref() {
-        directory.marker.set(Marker::KeepsAttributes);
+        directory.marker.set(Marker::Ours);
     }
     mount.refreshed(node);
     Ok(())

@@ -39,8 +39,9 @@ pub async fn lookup(mount: &Rc<Mount>, parent: &Rc<Node>, name: &str) -> Result<
     }
 }
 
+/// Objects of this program, in the root only.
 pub fn is_hidden(parent: &Node, name: &str) -> bool {
-    parent.id == ROOT && name == ROOT_MARKER
+    parent.id == ROOT && name.starts_with(ROOT_MARKER)
 }
 
 /// What is under a name.

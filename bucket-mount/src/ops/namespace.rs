@@ -11,7 +11,7 @@ use crate::mount::{Conditions, Mount};
 use crate::s3::client::Condition;
 use crate::s3::connection::Body;
 use crate::s3::failure::{Cause, Failure, Result};
-use crate::s3::key::{KEY_MAX_BYTES, is_name};
+use crate::s3::key::{KEY_MAX_BYTES, is_name, is_storable};
 use crate::s3::metadata::Kind;
 use crate::time::Time;
 use crate::tree::directory::{Entry, Marker};
@@ -20,7 +20,7 @@ use crate::tree::node::{Attrs, Node};
 pub fn check_new_name(mount: &Mount, parent: &Node, name: &str) -> Result<()> {
     let refused = match () {
         () if name.len() > 255 || mount.prefix(parent)?.len() + name.len() > KEY_MAX_BYTES => libc::ENAMETOOLONG,
-        () if !is_name(name) => libc::EINVAL,
+        () if !is_name(name) || !is_storable(name) => libc::EINVAL,
         () if is_hidden(parent, name) => libc::EPERM,
         () => return Ok(()),
     };
@@ -38,6 +38,7 @@ pub async fn make_directory(
     if lookup(mount, parent, name).await?.is_some() {
         return Err(Failure::errno(libc::EEXIST));
     }
+    mount.wait_for_renames(parent).await;
     let key = format!("{}{name}/", mount.prefix(parent)?);
     let attrs = Attrs::of_new(Kind::Directory, mode, owner.0, owner.1);
     let condition = condition_for_new(mount).await;
@@ -45,7 +46,7 @@ pub async fn make_directory(
     put.map_err(exists_already)?;
     let node = mount.tree.borrow_mut().add(parent.id, name, Kind::Directory, attrs);
     if let Some(directory) = node.directory.as_deref() {
-        directory.marker.set(Marker::KeepsAttributes);
+        directory.marker.set(Marker::Ours);
     }
     mount.refreshed(&node);
     record(parent, name, Some(Entry::Directory));
@@ -63,6 +64,7 @@ pub async fn make_link(
     if lookup(mount, parent, name).await?.is_some() {
         return Err(Failure::errno(libc::EEXIST));
     }
+    mount.wait_for_renames(parent).await;
     let key = format!("{}{name}", mount.prefix(parent)?);
     let mut digest = Md5::default();
     digest.update(target.as_bytes());
@@ -102,7 +104,7 @@ pub async fn unlink(mount: &Rc<Mount>, parent: &Rc<Node>, name: &str) -> Result<
     if node.kind == Kind::Directory {
         return Err(Failure::errno(libc::EISDIR));
     }
-    let _exclusive = node.writing.write().await;
+    let _exclusive = mount.lock(&node).await;
     remove_object(mount, parent, &node).await?;
     mount.tree.borrow_mut().unlink(parent.id, name);
     record(parent, name, None);
@@ -111,7 +113,6 @@ pub async fn unlink(mount: &Rc<Mount>, parent: &Rc<Node>, name: &str) -> Result<
 
 /// Deletes the object of a file. Programs that have it open can read it until they close it. Its lock must be held.
 pub async fn remove_object(mount: &Rc<Mount>, parent: &Rc<Node>, node: &Rc<Node>) -> Result<()> {
-    mount.wait_for_renames(node).await;
     let key = mount.key(node)?;
     if !node.attrs.borrow().etag.is_empty() {
         if node.opens.get() > 0 {

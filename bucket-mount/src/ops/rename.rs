@@ -70,11 +70,20 @@ async fn rename_file(
     // In the order of their numbers, so that two renames cannot wait for each other.
     let mut locked: Vec<&Rc<Node>> = [Some(node), target.as_ref()].into_iter().flatten().collect();
     locked.sort_by_key(|node| node.id);
-    let mut _locks = Vec::new();
-    for node in locked {
-        _locks.push(node.writing.write().await);
+    let mut locks = Vec::new();
+    loop {
+        for node in &locked {
+            mount.wait_for_renames(node).await;
+        }
+        for node in &locked {
+            locks.push(node.writing.write().await);
+        }
+        // A rename of a directory may have begun meanwhile, which waits for these locks.
+        if !locked.iter().any(|node| mount.is_moving(node)) {
+            break;
+        }
+        locks.clear();
     }
-    mount.wait_for_renames(node).await;
     let is_target_saved = target.as_ref().is_some_and(|target| !target.attrs.borrow().etag.is_empty());
     let is_new = node.attrs.borrow().etag.is_empty();
     if is_new && !is_target_saved {
@@ -98,7 +107,11 @@ async fn rename_file(
     ensure_marker(mount, names.new_parent).await?;
     ensure_marker(mount, names.parent).await?;
     let metadata = node.attrs.borrow().metadata(node.kind);
-    let copied = copy(mount, (&from, &etag, size), &to, &metadata, &condition).await;
+    let mut copied = copy(mount, (&from, &etag, size), &to, &metadata, &condition).await;
+    // Not every server has conditions for copies. The target did not exist a moment ago.
+    if matches!(&copied, Err(failure) if failure.cause == Cause::Unsupported) {
+        copied = copy(mount, (&from, &etag, size), &to, &metadata, &Condition::None).await;
+    }
     let new_etag = copied.map_err(|failure| match failure.cause {
         Cause::Conflict if flags & NO_REPLACE != 0 => Failure::errno(libc::EEXIST),
         _ => failure,
@@ -146,7 +159,7 @@ async fn rename_directory(mount: &Rc<Mount>, node: &Rc<Node>, names: &Names<'_>)
     for dirty in unsaved_within(mount, node) {
         save(mount, &dirty).await?;
     }
-    mount.wait_for_renames(node).await;
+    wait_for_overlapping_renames(mount, node).await;
     mount.renaming.borrow_mut().push(node.id);
     let _renaming = Renaming { mount, id: node.id };
     // Nothing below is saved from here on; what is just being saved holds the lock of its file.
@@ -171,6 +184,22 @@ async fn rename_directory(mount: &Rc<Mount>, node: &Rc<Node>, names: &Names<'_>)
     record(names.new_parent, names.new_name, Some(Entry::Directory));
     adopt(mount, node, &to, &etags);
     deleted
+}
+
+/// Of a directory above, or of one below.
+async fn wait_for_overlapping_renames(mount: &Mount, node: &Node) {
+    loop {
+        let renamed = mount.renamed.notified();
+        let has_moving_below = {
+            let tree = mount.tree.borrow();
+            let moving: Vec<u64> = mount.renaming.borrow().clone();
+            moving.iter().filter_map(|id| tree.get(*id)).any(|below| tree.is_within(&below, node.id))
+        };
+        if !has_moving_below && !mount.is_moving(node) {
+            return;
+        }
+        renamed.await;
+    }
 }
 
 fn unsaved_within(mount: &Mount, above: &Node) -> Vec<Rc<Node>> {
@@ -247,7 +276,18 @@ async fn copy_one(mount: &Rc<Mount>, from: &str, to: &str) -> Result<String> {
     copy(mount, (from, &object.etag, object.size), to, &object.metadata, &Condition::None).await
 }
 
+/// Some servers refuse to delete the object of a directory that is not empty, so these are last, the deepest first.
 async fn delete_all(mount: &Rc<Mount>, keys: Vec<String>) -> Result<()> {
+    let (mut markers, files): (Vec<String>, Vec<String>) = keys.into_iter().partition(|key| key.ends_with('/'));
+    delete_in_parallel(mount, files).await?;
+    markers.sort_by_key(|key| std::cmp::Reverse(key.matches('/').count()));
+    for marker in markers {
+        mount.client.delete(&marker).await?;
+    }
+    Ok(())
+}
+
+async fn delete_in_parallel(mount: &Rc<Mount>, keys: Vec<String>) -> Result<()> {
     let slots = Rc::new(Semaphore::new(COPIES_AT_ONCE));
     let mut tasks = JoinSet::new();
     for key in keys {

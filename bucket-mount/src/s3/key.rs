@@ -59,6 +59,13 @@ pub fn is_name(segment: &str) -> bool {
     !matches!(segment, "" | "." | "..") && segment.len() <= 255 && !segment.contains(['/', '\0'])
 }
 
+/// Whether a new object may have this name: a listing cannot contain most control characters, and some servers take
+/// backslashes for slashes (docs/disk-protocol.md#keys).
+pub fn is_storable(name: &str) -> bool {
+    let is_bad = |c: char| (c.is_control() && !matches!(c, '\t' | '\n' | '\r')) || matches!(c, '\u{fffe}' | '\u{ffff}');
+    !name.contains(is_bad) && !name.split('\\').any(|part| part == "." || part == "..")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -79,6 +86,12 @@ mod tests {
         for text in ["%", "%4", "%zz", "%ff"] {
             assert_eq!(decode(text), None, "{text}");
         }
+    }
+
+    #[test]
+    fn names_that_no_listing_can_contain_are_not_storable() {
+        assert!(["a\tb", "a\\b", "ü"].iter().all(|name| is_storable(name)));
+        assert!(["a\u{1}", "\u{7f}", "a\\..", "\u{ffff}"].iter().all(|name| !is_storable(name)));
     }
 
     #[test]

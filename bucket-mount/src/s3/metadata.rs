@@ -33,8 +33,8 @@ pub struct Metadata {
     pub uid: Option<u32>,
     pub gid: Option<u32>,
     pub mtime: Option<Time>,
-    /// Of a directory: the attributes of its entries must be read from the objects, since a listing does not have them.
-    pub keeps_attributes: bool,
+    /// Marks the object of a directory as one of this program.
+    pub is_ours: bool,
     /// Random, different for every write: tells whether a write of which no answer arrived was made.
     pub write_id: Option<String>,
 }
@@ -44,7 +44,7 @@ const MODE: &str = "x-amz-meta-mode";
 const UID: &str = "x-amz-meta-uid";
 const GID: &str = "x-amz-meta-gid";
 const MTIME: &str = "x-amz-meta-mtime";
-const KEEPS_ATTRIBUTES: &str = "x-amz-meta-warren-attributes";
+const DIRECTORY: &str = "x-amz-meta-warren-directory";
 const WRITE_ID: &str = "x-amz-meta-warren-write";
 
 impl Metadata {
@@ -55,20 +55,20 @@ impl Metadata {
             uid: number(UID),
             gid: number(GID),
             mtime: response.header(MTIME).and_then(Time::parse_decimal),
-            keeps_attributes: response.header(KEEPS_ATTRIBUTES).is_some(),
+            is_ours: response.header(DIRECTORY).is_some(),
             write_id: response.header(WRITE_ID).map(str::to_owned),
         }
     }
 
     pub fn to_headers(&self) -> Vec<(&'static str, String)> {
-        debug_assert!([MODE, UID, GID, MTIME, KEEPS_ATTRIBUTES, WRITE_ID].iter().all(|name| name.starts_with(PREFIX)));
+        debug_assert!([MODE, UID, GID, MTIME, DIRECTORY, WRITE_ID].iter().all(|name| name.starts_with(PREFIX)));
         let mut headers = Vec::new();
         let mut add = |name, value: Option<String>| headers.extend(value.map(|value| (name, value)));
         add(MODE, self.mode.map(|mode| mode.to_string()));
         add(UID, self.uid.map(|uid| uid.to_string()));
         add(GID, self.gid.map(|gid| gid.to_string()));
         add(MTIME, self.mtime.map(Time::render_decimal));
-        add(KEEPS_ATTRIBUTES, self.keeps_attributes.then(|| "1".to_owned()));
+        add(DIRECTORY, self.is_ours.then(|| "1".to_owned()));
         add(WRITE_ID, self.write_id.clone());
         headers
     }
@@ -93,7 +93,7 @@ mod tests {
             uid: Some(1000),
             gid: None,
             mtime: Some(Time { seconds: 5, nanoseconds: 7 }),
-            keeps_attributes: true,
+            is_ours: true,
             write_id: Some("a1".to_owned()),
         };
         let headers = metadata.to_headers().into_iter().map(|(name, value)| (name.to_owned(), value)).collect();

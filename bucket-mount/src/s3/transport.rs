@@ -26,8 +26,8 @@ const PAUSE_MAX: Duration = Duration::from_secs(2);
 const UNKNOWN_MOUNT_FOR: Duration = Duration::from_secs(10);
 
 pub struct Transport {
-    address: SocketAddr,
-    token: String,
+    address: Cell<SocketAddr>,
+    token: RefCell<String>,
     idle: RefCell<Vec<Connection>>,
     slots: Semaphore,
     /// Counts how often all connections were closed.
@@ -95,14 +95,21 @@ impl<'a> Request<'a> {
 impl Transport {
     pub fn new(address: SocketAddr, token: String, limits: TransportLimits) -> Self {
         Self {
-            address,
-            token,
+            address: Cell::new(address),
+            token: RefCell::new(token),
             idle: RefCell::default(),
             slots: Semaphore::new(REQUESTS_MAX),
             generation: watch::Sender::new(0),
             limits,
             requests: Cell::new(0),
         }
+    }
+
+    /// Uses another proxy or token from now on.
+    pub fn connect_to(&self, address: SocketAddr, token: String) {
+        self.address.set(address);
+        *self.token.borrow_mut() = token;
+        self.close_all();
     }
 
     /// Closes every connection. Requests in progress are repeated on new ones.
@@ -133,18 +140,18 @@ impl Transport {
 
     async fn attempt(&self, request: &Request<'_>) -> Result<Response> {
         let _slot = self.slots.acquire().await.map_err(|_| Failure::unavailable("the mount is closing"))?;
-        let head = self.render_head(request);
         let answer = if request.is_slow { self.limits.slow_answer } else { self.limits.answer };
         let limits = Limits { answer, progress: self.limits.progress };
         self.requests.set(self.requests.get() + 1);
         loop {
             let mut generation = self.generation.subscribe();
+            let head = self.render_head(request);
             let reused = self.take_idle();
             let is_reused = reused.is_some();
             let exchange = async {
                 let mut connection = match reused {
                     Some(connection) => connection,
-                    None => Connection::open(self.address).await?,
+                    None => Connection::open(self.address.get()).await?,
                 };
                 let response = connection.send(&head, request.body, &limits).await?;
                 Ok::<_, io::Error>((connection, response))
@@ -184,7 +191,9 @@ impl Transport {
     fn render_head(&self, request: &Request) -> Vec<u8> {
         let mut head = format!(
             "{} {} HTTP/1.1\r\nHost: disks\r\nAuthorization: Bearer {}\r\n",
-            request.method, request.target, self.token
+            request.method,
+            request.target,
+            self.token.borrow()
         );
         for (name, value) in &request.headers {
             head.push_str(&format!("{name}: {value}\r\n"));

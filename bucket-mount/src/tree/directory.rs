@@ -26,10 +26,9 @@ pub enum Marker {
     #[default]
     Unknown,
     Absent,
-    /// Made by another program.
-    Plain,
-    /// Made by this program: entries can have attributes that a listing does not show.
-    KeepsAttributes,
+    /// Made by another program, or the server does not return the metadata of such objects.
+    Foreign,
+    Ours,
 }
 
 #[derive(Debug)]
@@ -120,8 +119,14 @@ impl Directory {
         self.is_large.set(false);
     }
 
+    /// Whether entries can have attributes that a listing does not show. Programs that keep attributes (this one, s3fs)
+    /// make markers; those that upload data sets do not.
     pub fn keeps_attributes(&self) -> bool {
-        self.marker.get() == Marker::KeepsAttributes
+        matches!(self.marker.get(), Marker::Foreign | Marker::Ours)
+    }
+
+    pub fn has_our_marker(&self) -> bool {
+        self.marker.get() == Marker::Ours
     }
 }
 

@@ -81,7 +81,7 @@ impl Attrs {
             uid: Some(self.uid),
             gid: Some(self.gid),
             mtime: Some(self.mtime),
-            keeps_attributes: kind == Kind::Directory,
+            is_ours: kind == Kind::Directory,
             write_id: None,
         }
     }

@@ -2,11 +2,13 @@
 
 use std::io::BufReader;
 use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
 
 use super::bucket::Bucket;
 use super::http::{Request, Response};
+use super::until;
 
 #[derive(Clone)]
 pub struct Server {
@@ -26,6 +28,8 @@ pub type Fault = Box<dyn Fn(&Request) -> Option<Effect> + Send>;
 
 pub enum Effect {
     Answer(Response),
+    /// Answers when it is set: with the response, or as usual.
+    Until(Arc<AtomicBool>, Option<Response>),
     /// Never answers, and closes when the client does.
     Hang,
     /// Closes without an answer.
@@ -90,6 +94,10 @@ impl Server {
             let response = match effect {
                 None => self.bucket().answer(&request),
                 Some(Effect::Answer(response)) => response,
+                Some(Effect::Until(released, response)) => {
+                    until("the release of a request", || released.load(Ordering::SeqCst));
+                    response.unwrap_or_else(|| self.bucket().answer(&request))
+                }
                 Some(Effect::Hang) => {
                     let _ = Request::read(&mut reader);
                     return;
