@@ -1,6 +1,8 @@
 /** Netlink messages: a header, a body of fixed size and attributes, aligned to 4 bytes, in little-endian order. */
 
 export const NLM_F = { REQUEST: 0x1, ACK: 0x4, DUMP: 0x300, REPLACE: 0x100, EXCL: 0x200, CREATE: 0x400 } as const
+/** A flag of responses: the list has changed since the kernel returned the first part of it. */
+export const NLM_F_DUMP_INTR = 0x10
 export const NLMSG_ERROR = 2
 export const NLMSG_DONE = 3
 const HEADER_BYTES = 16
@@ -10,7 +12,7 @@ const TYPE_MASK = 0x3fff
 
 /** A request without its sequence number. */
 export type Request = { type: number; flags: number; body: Buffer }
-export type Response = { type: number; sequence: number; body: Buffer }
+export type Response = { type: number; flags: number; sequence: number; body: Buffer }
 
 export function renderMessage(request: Request, sequence: number): Buffer {
   const header = Buffer.alloc(HEADER_BYTES)
@@ -28,6 +30,7 @@ export function parseMessages(bytes: Buffer): Response[] {
     if (length < HEADER_BYTES || at + length > bytes.length) throw new Error('netlink returned a truncated message')
     responses.push({
       type: bytes.readUInt16LE(at + 4),
+      flags: bytes.readUInt16LE(at + 6),
       sequence: bytes.readUInt32LE(at + 8),
       body: bytes.subarray(at + HEADER_BYTES, at + length),
     })

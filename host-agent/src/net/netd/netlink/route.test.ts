@@ -20,7 +20,7 @@ test('a message has its length, type, flags and sequence number and is padded to
   const bytes = renderMessage({ type: 16, flags: 0x400, body: Buffer.from([1, 2, 3]) }, 7)
 
   assert.equal(bytes.toString('hex'), hex('13000000 1000 0104 07000000 00000000 010203 00'))
-  assert.deepEqual(parseMessages(bytes)[0], { type: 16, sequence: 7, body: Buffer.from([1, 2, 3]) })
+  assert.deepEqual(parseMessages(bytes)[0], { type: 16, flags: 0x401, sequence: 7, body: Buffer.from([1, 2, 3]) })
   assert.throws(() => parseMessages(bytes.subarray(0, 18)), /truncated message/)
 })
 
@@ -70,7 +70,7 @@ test('routes to a link, through a gateway and into a blackhole are rendered', ()
 })
 
 test('links and routes of a dump are parsed', () => {
-  const response = (body: Buffer) => ({ type: 0, sequence: 0, body })
+  const response = (body: Buffer) => ({ type: 0, flags: 0, sequence: 0, body })
   const several = Buffer.from(
     hex(`02 00 00 00 fe 03 00 01 00000000  2400 0900
          1000 00 00 02000000 0800 0500 c6120001  1000 00 00 03000000 0800 0500 c6120101`),

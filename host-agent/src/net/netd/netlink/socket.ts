@@ -5,13 +5,24 @@
 import { getSystemErrorName } from 'node:util'
 import { closeSocket, openSocket, receive, send } from '../../../ffi/socket.ts'
 import { SystemCallError } from '../../../ffi/system-call.ts'
-import { NLM_F, NLMSG_DONE, NLMSG_ERROR, parseMessages, type Request, type Response, renderMessage } from './message.ts'
+import {
+  NLM_F,
+  NLM_F_DUMP_INTR,
+  NLMSG_DONE,
+  NLMSG_ERROR,
+  parseMessages,
+  type Request,
+  type Response,
+  renderMessage,
+} from './message.ts'
 
 const AF_NETLINK = 16
 const SOCK_RAW = 3
 export const NETLINK_ROUTE = 0
 /** The kernel fills at most 32 KiB per read of a dump. */
 const RECEIVE_BYTES = 64 * 1024
+/** Reading a list takes milliseconds. One that changes during each of these attempts is being flooded. */
+const DUMP_ATTEMPTS_MAX = 20
 
 export class NetlinkSocket implements Disposable {
   readonly #fd: number
@@ -36,7 +47,7 @@ export class NetlinkSocket implements Disposable {
 
     let failure: string | undefined
     for (let acknowledged = 0; acknowledged < requests.length; ) {
-      for (const response of this.#receive()) {
+      for (const response of this.receive()) {
         if (response.type !== NLMSG_ERROR || response.sequence < first) continue
         acknowledged++
         failure ??= findError(response)
@@ -58,7 +69,7 @@ export class NetlinkSocket implements Disposable {
 
     let failure: string | undefined
     for (let unanswered = requests.length; unanswered > 0; ) {
-      for (const response of this.#receive()) {
+      for (const response of this.receive()) {
         if (response.type !== NLMSG_ERROR || response.sequence < first) continue
         failure ??= findError(response)
         if (response.sequence === first) unanswered = 0
@@ -73,7 +84,7 @@ export class NetlinkSocket implements Disposable {
     const sequence = this.#sequence++
     send(this.#fd, renderMessage(request, sequence))
     for (;;) {
-      for (const response of this.#receive()) {
+      for (const response of this.receive()) {
         if (response.sequence !== sequence) continue
         const failure = response.type === NLMSG_ERROR ? findError(response) : undefined
         if (failure !== undefined) throw new SystemCallError(what, failure)
@@ -82,14 +93,26 @@ export class NetlinkSocket implements Disposable {
     }
   }
 
+  /** The kernel returns a long list in parts. If it says that the list changed meanwhile, entries may be missing or twice there. */
   dump(what: string, request: Request): Response[] {
+    for (let attempt = 1; attempt <= DUMP_ATTEMPTS_MAX; attempt++) {
+      const found = this.#dumpOnce(what, request)
+      if (found !== 'interrupted') return found
+    }
+    throw new SystemCallError(what, 'EINTR')
+  }
+
+  #dumpOnce(what: string, request: Request): Response[] | 'interrupted' {
     const sequence = this.#sequence++
     send(this.#fd, renderMessage({ ...request, flags: request.flags | NLM_F.DUMP }, sequence))
     const found: Response[] = []
+    let isInterrupted = false
     for (;;) {
-      for (const response of this.#receive()) {
+      for (const response of this.receive()) {
         if (response.sequence !== sequence) continue
-        if (response.type === NLMSG_DONE) return found
+        isInterrupted ||= (response.flags & NLM_F_DUMP_INTR) !== 0
+        // Read to its end in either case, so that nothing of it is left in the socket.
+        if (response.type === NLMSG_DONE) return isInterrupted ? 'interrupted' : found
         const failure = response.type === NLMSG_ERROR ? findError(response) : undefined
         if (failure !== undefined) throw new SystemCallError(what, failure)
         found.push(response)
@@ -101,7 +124,8 @@ export class NetlinkSocket implements Disposable {
     closeSocket(this.#fd)
   }
 
-  #receive(): Response[] {
+  /** Waits for the next messages. Tests override it. */
+  protected receive(): Response[] {
     const length = receive(this.#fd, this.#buffer)
     return parseMessages(Buffer.from(this.#buffer.subarray(0, length)))
   }
