@@ -2,7 +2,7 @@
 import assert from 'node:assert/strict'
 import { fork } from 'node:child_process'
 import { once } from 'node:events'
-import { existsSync, readdirSync, readFileSync } from 'node:fs'
+import { existsSync, readdirSync, readFileSync, writeFileSync } from 'node:fs'
 import { join } from 'node:path'
 import { before, type TestContext, test } from 'node:test'
 import { setImmediate as nextTurn } from 'node:timers/promises'
@@ -19,6 +19,7 @@ import { listRuleset } from './testing/kernel-state.ts'
 import { MACHINE } from './testing/machine.ts'
 import { LIMITS, PROXY_ACCESS } from './testing/test-network.ts'
 
+const IP_FORWARD = '/proc/sys/net/ipv4/ip_forward'
 const SLOT = { mtu: 1400, tapOwnerUid: 1000, packetsPerSecond: 100_000 }
 const NO_API = { port: 0, beyondLoopback: false }
 const EGRESS_PROXY_PORTS = { dns: 20_000, http: 20_001, tls: 20_002 }
@@ -93,7 +94,7 @@ test('netd exits with its host agent, and the next one finds all of its slots', 
 
 test('reaping keeps slots in use, and tearing down the host removes everything', { skip: skipReason }, async (t) => {
   const before = listRuleset()
-  const forwarding = readFileSync('/proc/sys/net/ipv4/ip_forward', 'utf8')
+  const forwarding = isForwarding()
   const { netd, instance } = await host(t, '100.65.2.0/24')
   for (const slot of [0, 1, 2]) await netd.request('createSlot', { slot, ...SLOT })
   for (const slot of [0, 1]) await netd.request('claimSlot', { slot, ...claim(`100.65.2.${slot + 1}`) })
@@ -106,7 +107,7 @@ test('reaping keeps slots in use, and tearing down the host removes everything',
   await netd.request('tearDownHost')
   assert.equal(listRuleset(), before)
   assert.equal(await runLine('ip route'), '')
-  assert.equal(readFileSync('/proc/sys/net/ipv4/ip_forward', 'utf8'), forwarding)
+  assert.equal(isForwarding(), forwarding)
   assert.deepEqual((await listTraces(instance)).namespaces, [])
 })
 
@@ -127,12 +128,30 @@ test('two Warrens on one machine do not affect each other', { skip: skipReason }
 
   assert.deepEqual(await one.netd.request('listSlots'), [{ slot: 0, complete: true }])
   assert.match(listRuleset(), new RegExp(`warren_${one.instance}`))
-  assert.equal(readFileSync('/proc/sys/net/ipv4/ip_forward', 'utf8').trim(), '1')
+  assert.ok(isForwarding())
   assert.match(await runLine('ip addr show lo'), /169\.254\.1\.1/)
 
   await one.netd.request('tearDownHost')
   assert.doesNotMatch(await runLine('ip addr show lo'), /169\.254\.1\.1/)
 })
+
+for (const wasOn of [false, true]) {
+  test(`forwarding that was ${wasOn ? 'on' : 'off'} before the first of several Warrens is so after the last`, {
+    skip: skipReason,
+  }, async (t) => {
+    writeFileSync(IP_FORWARD, wasOn ? '1' : '0')
+    const first = await host(t, '100.65.11.0/24')
+    const second = await host(t, '100.65.12.0/24')
+    await first.netd.request('tearDownHost')
+    const third = await host(t, '100.65.11.0/24')
+
+    await second.netd.request('tearDownHost')
+    assert.ok(isForwarding())
+    await third.netd.request('tearDownHost')
+
+    assert.equal(isForwarding(), wasOn)
+  })
+}
 
 test('a Warren that starts while another one stops has its address and forwarding', { skip: skipReason }, async (t) => {
   const hosts = [await host(t, '100.65.9.0/24'), await host(t, '100.65.10.0/24')]
@@ -141,7 +160,7 @@ test('a Warren that starts while another one stops has its address and forwardin
     for (let round = 0; round < STARTS_BESIDE_STOPS; round++) {
       await netd.request('setUpHost', settings)
       assert.match(await runLine('ip addr show lo'), /169\.254\.1\.1/)
-      assert.equal(readFileSync('/proc/sys/net/ipv4/ip_forward', 'utf8').trim(), '1')
+      assert.ok(isForwarding())
       await netd.request('tearDownHost')
     }
   }
@@ -183,6 +202,8 @@ test('the first `ip netns add` of another program on the machine does not hide o
 
   assert.deepEqual(JSON.parse(output), { freed: true, exists: false })
 })
+
+const isForwarding = (): boolean => readFileSync(IP_FORWARD, 'utf8').trim() === '1'
 
 async function host(t: TestContext, cidr: string): Promise<{ netd: Netd; instance: string; settings: HostSettings }> {
   const settings = { cidr, egressProxy: EGRESS_PROXY_PORTS, proxyAccess: PROXY_ACCESS, api: NO_API, limits: LIMITS }

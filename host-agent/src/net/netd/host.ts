@@ -55,7 +55,11 @@ export function setUpHost(kernel: Kernel, settings: HostSettings): HostNetwork {
   removeOldBlackholes(kernel, cidr, existing)
   routes.change(`add ${HOST_ADDRESS} to lo`, addAddress(interfaceIndex('lo'), HOST_ADDRESS, 32))
   const forwarding = isForwarding()
-  const forwardingWasOff = !forwarding || wasForwardingOff(kernel)
+  // Another Warren may have turned it on, and stop before this one. The last one turns it off.
+  const forwardingWasOff =
+    !forwarding ||
+    wasForwardingOff(kernel) ||
+    listOtherTables(kernel).some((table) => saysForwardingWasOff(kernel, table))
   applyHostTables(kernel, describeTables(kernel, settings, uplinks, { machine, upstreams }, forwardingWasOff))
   if (!forwarding) writeFileSync(IP_FORWARD, '1')
   const mtu = Math.min(...uplinks.map((link) => link.mtu))
@@ -158,7 +162,7 @@ export const listOwnAddresses = (interfaces: ReturnType<typeof networkInterfaces
  */
 export function removeHost(kernel: Kernel): void {
   const { instance, nft, routes } = kernel
-  const others = tableNames(kernel).filter((name) => name.startsWith(HOST_TABLE_PREFIX) && name !== hostTable(instance))
+  const others = listOtherTables(kernel)
   if (others.length === 0) {
     if (wasForwardingOff(kernel)) writeFileSync(IP_FORWARD, '0')
   }
@@ -169,6 +173,10 @@ export function removeHost(kernel: Kernel): void {
     routes.change('delete blackhole', deleteBlackhole(route.address, route.prefix, route.metric))
   }
 }
+
+/** The tables of other Warrens on this machine. */
+const listOtherTables = (kernel: Kernel): string[] =>
+  tableNames(kernel).filter((name) => name.startsWith(HOST_TABLE_PREFIX) && name !== hostTable(kernel.instance))
 
 /** Another Warren may have another address (WARREN_GUEST_HOST). */
 const usesHostAddress = ({ nft }: Kernel, table: string): boolean =>
@@ -247,10 +255,11 @@ function getLink(links: readonly Link[], name: string): Link {
 
 function wasForwardingOff(kernel: Kernel): boolean {
   if (rememberedForwardingWasOff()) return true
-  if (!hasHostTable(kernel)) return false
-  const found = kernel.nft.list(`table ip ${hostTable(kernel.instance)}`)
-  return found.some((one) => (one.chain as { name?: string } | undefined)?.name === FORWARDING_WAS_OFF)
+  return hasHostTable(kernel) && saysForwardingWasOff(kernel, hostTable(kernel.instance))
 }
+
+const saysForwardingWasOff = ({ nft }: Kernel, table: string): boolean =>
+  nft.list(`table ip ${table}`).some((one) => (one.chain as { name?: string } | undefined)?.name === FORWARDING_WAS_OFF)
 
 type Chain = { family: string; table: string; name: string; hook?: string; policy?: string }
 
