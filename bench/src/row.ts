@@ -31,7 +31,7 @@ export type Row = {
  * `ratio`: Warren's p50 divided by the baseline's p50 must be at least or at most `value`. With `plus`, Warren's p50 may
  * also exceed that limit by this much, in the row's unit. `p50`: an absolute limit for Warren's p50.
  */
-export type Target = { ratio: '>=' | '<='; value: number; plus?: number } | { p50: '<='; value: number }
+export type Target = { ratio: '>=' | '<='; value: number; plus?: number } | { p50: '>=' | '<='; value: number }
 
 export type Measurement = {
   ours: number[]

@@ -65,6 +65,8 @@ test('a value equal to the target meets it', () => {
   assert.equal(meets({ ratio: '<=', value: 1.5, plus: 3 }, of(18.1, 10)), false)
   assert.equal(meets({ p50: '<=', value: 250 }, of(250, 1)), true)
   assert.equal(meets({ p50: '<=', value: 250 }, of(251, 1000)), false)
+  assert.equal(meets({ p50: '>=', value: 250 }, of(250, 1)), true)
+  assert.equal(meets({ p50: '>=', value: 250 }, of(249, 1000)), false)
 })
 
 test('a result contains the worst sample and compares the medians', () => {

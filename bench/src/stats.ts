@@ -57,7 +57,7 @@ export function ratio(ours: number, baseline: number): number {
 }
 
 export function meets(target: Target, { p50, ratio, baseline }: Pick<Result, 'p50' | 'ratio' | 'baseline'>): boolean {
-  if ('p50' in target) return p50 <= target.value
+  if ('p50' in target) return target.p50 === '<=' ? p50 <= target.value : p50 >= target.value
   if (target.plus !== undefined) return p50 <= target.value * baseline.p50 + target.plus
   return target.ratio === '>=' ? ratio >= target.value : ratio <= target.value
 }

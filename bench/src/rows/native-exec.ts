@@ -32,6 +32,7 @@ export const nativeExecRateRow: Row = {
   what: `the same with ${IN_FLIGHT} requests in flight, against one after another from a bare program`,
   unit: 'req/s',
   baseline: SPAWN,
+  target: { p50: '>=', value: 800 },
   measure: (run) => withNative(run, (api, id) => measureRate(run, api, id)),
   comparison: compareExecs(async (_run, api, id) => ({ samples: [await rateOf(api, id)], failed: 0 })),
 }

@@ -52,9 +52,8 @@ function guestRow(row: Described, measure: MeasureGuests): Row {
 }
 
 function fileRow(direction: Direction, what: string): Row {
-  return nativeRow({ name: `native-${direction}`, what, unit: 'MB/s' }, (run, sandbox, bare) =>
-    measureTransfers(run, direction, sandbox, bare),
-  )
+  const row: Described = { name: `native-${direction}`, what, unit: 'MB/s', target: { p50: '>=', value: 400 } }
+  return nativeRow(row, (run, sandbox, bare) => measureTransfers(run, direction, sandbox, bare))
 }
 
 function nativeRow(
