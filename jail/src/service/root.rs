@@ -27,6 +27,9 @@ const PRIVATE_FOLDERS: [&str; 2] = ["/tmp", "/dev/shm"];
 const NOTHING: libc::c_ulong = libc::MS_NOSUID | libc::MS_NODEV | libc::MS_NOEXEC;
 
 pub fn enter(options: &Options) -> std::result::Result<(), Failure> {
+    // The service must be able to enter the folders that are made here, also if the caller makes files for itself only.
+    // SAFETY: no pointers.
+    unsafe { libc::umask(0o022) };
     // Nothing that is mounted from now on becomes visible outside, or the other way round.
     mount(None, c"/", None, libc::MS_REC | libc::MS_PRIVATE, None).step("make mounts private")?;
     let devices = DEVICES.map(|path| Entry { path: path.to_owned(), kind: Kind::Device(path.to_owned()) });

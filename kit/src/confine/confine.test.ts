@@ -69,6 +69,18 @@ test('without the network a program has no interface but its own loopback', { sk
   assert.notEqual((await it.run(own)).stdout.trim(), readlinkSync('/proc/self/ns/net'))
 })
 
+test('a program sees the same if its caller makes files for itself only', { skip }, async (t) => {
+  const it = await setUp(t)
+
+  const before = process.umask(0o077)
+  const child = it.spawn(`cat ${it.folder}/given/file /etc/passwd`)
+  process.umask(before)
+
+  const { stdout, stderr } = await it.wait(child)
+  assert.equal(stderr, '')
+  assert.match(stdout, /^content\nroot:/)
+})
+
 test('exit codes and signals are those of the program', { skip }, async (t) => {
   const it = await setUp(t)
 
