@@ -58,7 +58,10 @@ export class TestNetwork {
       upstreams: [NAME_SERVER],
       ...change,
     }
-    const network = await openNetwork(log, settings)
+    const network = await openNetwork(log, settings).catch((error) => {
+      internet.stop() // The test would wait for it.
+      throw error
+    })
     await network.slots.start().until
     return new TestNetwork(internet, network, settings)
   }
