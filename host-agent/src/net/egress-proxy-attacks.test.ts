@@ -5,7 +5,7 @@
  */
 import assert from 'node:assert/strict'
 import { once } from 'node:events'
-import { cpSync } from 'node:fs'
+import { chownSync, cpSync, mkdirSync } from 'node:fs'
 import { type AddressInfo, createServer } from 'node:net'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
@@ -13,7 +13,6 @@ import { confine, REPOSITORY } from '@warren/kit/confine/confine'
 import { runCommandOrThrow } from '../run-command.ts'
 import {
   ATTACK,
-  ATTACKER_UID,
   listImpossible,
   listSuccesses,
   type Outcomes,
@@ -23,7 +22,7 @@ import {
 import { proxyConfinement } from './egress-proxy-jail.ts'
 import { netnsPath } from './names.ts'
 import { skipReason, UPLINK } from './testing/host.ts'
-import { PROXY_ACCESS, TestNetwork } from './testing/test-network.ts'
+import { TestNetwork } from './testing/test-network.ts'
 
 /** What it can do, and why that gains nothing. */
 const HARMLESS = new Map([
@@ -67,12 +66,16 @@ const POSSIBLE_WITHOUT = [
   'open a mount',
 ]
 
-test('everything that a taken over egress proxy could try fails, or gains nothing', { skip: skipReason }, async (t) => {
-  const { attack, args } = await setUp(t)
+/** Of this test alone, because it starts processes until it cannot start more. No account of the machine has them. */
+const PROXY_UID = 700_000_000 + 2 * process.pid
+const OTHER_UID = PROXY_UID + 1
 
-  const jailed = await run(confine(proxyConfinement(PROXY_ACCESS.uid), ATTACK, args))
-  const user = [`--reuid=${ATTACKER_UID}`, `--regid=${ATTACKER_UID}`, '--clear-groups', '--']
-  const free = await run(['setpriv', [...user, attack, ...args]])
+test('everything that a taken over egress proxy could try fails, or gains nothing', { skip: skipReason }, async (t) => {
+  const { attack, own, args } = await setUp(t)
+
+  const jailed = await run(confine(proxyConfinement(PROXY_UID), ATTACK, [...args, 'own=/tmp']))
+  const user = [`--reuid=${OTHER_UID}`, `--regid=${OTHER_UID}`, '--clear-groups', '--']
+  const free = await run(['setpriv', [...user, attack, ...args, `own=${own}`]])
 
   const refused = new Map([...jailed].filter(([name]) => !HARMLESS.has(name)))
   assert.ok(refused.size >= 120, `${refused.size} attempts`)
@@ -84,8 +87,8 @@ async function run([command, args]: [string, string[]]): Promise<Outcomes> {
   return parseOutcomes((await runCommandOrThrow(command, args)).stdout)
 }
 
-async function setUp(t: TestContext): Promise<{ attack: string; args: string[] }> {
-  const testNet = await TestNetwork.open()
+async function setUp(t: TestContext): Promise<{ attack: string; own: string; args: string[] }> {
+  const testNet = await TestNetwork.open({ proxyUid: PROXY_UID })
   t.after(() => testNet.close())
   const { folder, args } = await openTargets(t)
   const everywhere = createServer().listen(0, '0.0.0.0')
@@ -102,9 +105,12 @@ async function setUp(t: TestContext): Promise<{ attack: string; args: string[] }
   const more = {
     port,
     address: UPLINK.address,
-    own: '/tmp',
+    flood: 1,
     netns: netnsPath(testNet.network.instance, slot),
     abstract,
   }
-  return { attack, args: [...args, ...Object.entries(more).map(([key, value]) => `${key}=${value}`)] }
+  const own = path.join(folder, 'own')
+  mkdirSync(own)
+  chownSync(own, OTHER_UID, OTHER_UID)
+  return { attack, own, args: [...args, ...Object.entries(more).map(([key, value]) => `${key}=${value}`)] }
 }
