@@ -20,13 +20,25 @@ const OPERATOR_IMAGE_POSITION = 1_000
 export const watchHosts: Sweep = {
   name: 'watch-hosts',
   everyMs: HEARTBEAT_MS,
-  async run(deps) {
-    await Promise.all(hostAddresses(deps).map((address) => watchHost(deps, address)))
-    const silent = await sql<{ id: string }>`update hosts set status = 'dead'
-      where status <> 'dead' and seen_at < now() - make_interval(secs => ${HOST_DEAD_AFTER_S})
-      returning id`.execute(deps.db)
-    for (const { id } of silent.rows) deps.log.warn({ host: id }, 'host missed its heartbeats and is marked dead')
+  run(deps) {
+    const turn = (turns.get(deps) ?? Promise.resolve()).then(() => watchAll(deps))
+    turns.set(
+      deps,
+      turn.catch(() => {}), // Its caller reports it.
+    )
+    return turn
   },
+}
+
+/** One run after the other: a state that was requested earlier must not replace a newer one. */
+const turns = new WeakMap<Deps, Promise<void>>()
+
+async function watchAll(deps: Deps): Promise<void> {
+  await Promise.all(hostAddresses(deps).map((address) => watchHost(deps, address)))
+  const silent = await sql<{ id: string }>`update hosts set status = 'dead'
+    where status <> 'dead' and seen_at < now() - make_interval(secs => ${HOST_DEAD_AFTER_S})
+    returning id`.execute(deps.db)
+  for (const { id } of silent.rows) deps.log.warn({ host: id }, 'host missed its heartbeats and is marked dead')
 }
 
 /** Only one machine is supported today. Hosts that enrol over the network will be read from the table. */
