@@ -251,6 +251,7 @@ test('the program lists its rows and rejects unknown ones', () => {
         'ingress-rate',
         'native-create',
         'native-create-rate',
+        'native-create-cpu',
         'native-exec',
         'native-exec-rate',
         'native-process-start',

@@ -10,7 +10,7 @@ import { getSandboxRow, whoamiRow } from './rows/get-requests.ts'
 import { ingressRateRow, ingressTripRow } from './rows/ingress.ts'
 import { idleMemoryRow, uploadRowOf1G, uploadRowOf10G } from './rows/memory.ts'
 import { metricsSamplingRow } from './rows/metrics-sampling.ts'
-import { nativeCreateRateRow, nativeCreateRow } from './rows/native-create.ts'
+import { nativeCreateCpuRow, nativeCreateRateRow, nativeCreateRow } from './rows/native-create.ts'
 import { nativeExecRateRow, nativeExecRow } from './rows/native-exec.ts'
 import {
   nativeEchoRow,
@@ -57,7 +57,15 @@ export const ROWS: readonly Row[] = [
     ingressTripRow,
     ingressRateRow,
   ],
-  ...[nativeCreateRow, nativeCreateRateRow, nativeExecRow, nativeExecRateRow, nativeProcessStartRow, nativeEchoRow],
+  ...[
+    nativeCreateRow,
+    nativeCreateRateRow,
+    nativeCreateCpuRow,
+    nativeExecRow,
+    nativeExecRateRow,
+    nativeProcessStartRow,
+    nativeEchoRow,
+  ],
   ...[nativePushRow, nativePullRow, nativeTunnelTripRow, nativeTunnelDownRow, nativeTunnelUpRow],
   ...[nativeIngressTripRow, nativeIngressRateRow],
   ...[gatewayVerifyRow, gatewayDeployRow, gatewayProxyRow],

@@ -46,8 +46,8 @@ export type Comparison = {
   env?: Readonly<Record<string, string>>
   /** Turns until the row's time is over, unless rounds are counted. */
   pace?: (run: Run) => Pace
-  /** Prepares an instance for the row. */
-  open(run: Run, api: Api): Promise<Subject>
+  /** Prepares an instance for the row. Its data directory is for what the API does not tell. */
+  open(run: Run, api: Api, dataDir: string): Promise<Subject>
 }
 export type NotComparable = { whyNot: string }
 

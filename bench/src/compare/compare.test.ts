@@ -22,7 +22,7 @@ function createVersions(events: string[] = []): Versions {
         async startSide(sideRun, side, env) {
           events.push(`start ${side}${env ? ` ${JSON.stringify(env)}` : ''}`)
           sideRun.defer(() => void events.push(`stop ${side}`))
-          return { api: fakeApi(side) }
+          return { api: fakeApi(side), dataDir: '' }
         },
       }
     },

@@ -15,7 +15,7 @@ import { decideVerdict, estimateRatio, type RatioEstimate, type Round, type Verd
 export const SIDES = ['old', 'new'] as const
 export type Side = (typeof SIDES)[number]
 
-export type StartSide = (run: Run, side: Side, env: Comparison['env']) => Promise<Pick<Instance, 'api'>>
+export type StartSide = (run: Run, side: Side, env: Comparison['env']) => Promise<Instance>
 
 /** One line of `--compare --json`. */
 export type ComparedRow = RatioEstimate & {
@@ -28,7 +28,7 @@ export type ComparedRow = RatioEstimate & {
 
 /** Compares one row; the same function must be used for all rows of a run, so that they share instances. */
 export function createComparer(run: Run, startSide: StartSide): (row: Row) => Promise<ComparedRow> {
-  const fixtures = new Map<string, Fixture<Pick<Instance, 'api'>>>()
+  const fixtures = new Map<string, Fixture<Instance>>()
   const openInstance = (side: Side, env: Comparison['env']) => {
     const key = JSON.stringify([side, env])
     const fixture = fixtures.get(key) ?? ((fixtureRun: Run) => startSide(fixtureRun, side, env))
@@ -38,12 +38,12 @@ export function createComparer(run: Run, startSide: StartSide): (row: Row) => Pr
   return async (row) => {
     const { comparison } = row
     if ('whyNot' in comparison) throw new Error(comparison.whyNot)
-    const apis = {
-      old: (await openInstance('old', comparison.env)).api,
-      new: (await openInstance('new', comparison.env)).api,
+    const instances = {
+      old: await openInstance('old', comparison.env),
+      new: await openInstance('new', comparison.env),
     }
     const failed = { old: 0, new: 0 }
-    const rounds = await withSubjects(run, comparison, apis, (subjects) => {
+    const rounds = await withSubjects(run, comparison, instances, (subjects) => {
       const take = (side: Side) => async () => {
         const turn = await subjects[side].takeTurn()
         failed[side] += turn.failed
@@ -58,12 +58,13 @@ export function createComparer(run: Run, startSide: StartSide): (row: Row) => Pr
 async function withSubjects(
   run: Run,
   { open }: Comparison,
-  apis: Record<Side, Instance['api']>,
+  instances: Record<Side, Instance>,
   measure: (subjects: Record<Side, Subject>) => Promise<Round[]>,
 ): Promise<Round[]> {
   const opened: Subject[] = []
   const openSide = async (side: Side) => {
-    const subject = await open(run, apis[side])
+    const { api, dataDir } = instances[side]
+    const subject = await open(run, api, dataDir)
     opened.push(subject)
     return subject
   }

@@ -6,6 +6,7 @@ import { interleave } from '../interleave.ts'
 import { NATIVE, nativeInstance } from '../native/instance.ts'
 import type { Measurement, Row, Run } from '../row.ts'
 import type { Api } from '../vm/api.ts'
+import { readEndedChildrenCpuMs, readWarrenCpuMs } from '../vm/cpu-time.ts'
 import { SMALL } from '../vm/instance.ts'
 
 const BASELINE = 'unshare, new namespaces alone'
@@ -13,6 +14,9 @@ const CREATES = 200
 const AT_ONCE = 32
 /** Of one turn with many callers. */
 const TURN_CREATES = 96
+/** Enough that the resolution of the kernel's counters, 10 ms for each process, does not matter. */
+const COUNTED_CREATES = 40
+const COUNTED_AT_ONCE = 4
 
 export const nativeCreateRow: Row = {
   name: 'native-create',
@@ -38,6 +42,21 @@ export const nativeCreateRateRow: Row = {
     env: NATIVE,
     open: async (run, api) => ({
       takeTurn: async () => ({ samples: [await rateOf(() => createOne(run, api))], failed: 0 }),
+      async close() {},
+    }),
+  },
+}
+
+export const nativeCreateCpuRow: Row = {
+  name: 'native-create-cpu',
+  what: 'processor time of all processes of Warren for a create and its delete',
+  unit: 'ms',
+  baseline: BASELINE,
+  measure: measureCpu,
+  comparison: {
+    env: NATIVE,
+    open: async (run, api, dataDir) => ({
+      takeTurn: async () => ({ samples: [await cpuOf(run, api, dataDir)], failed: 0 }),
       async close() {},
     }),
   },
@@ -79,12 +98,37 @@ async function measureRate(run: Run): Promise<Measurement> {
 /** Per second, with so many callers at once. */
 async function rateOf(work: () => Promise<unknown>): Promise<number> {
   const startedAt = performance.now()
-  let begun = 0
-  const callInTurn = async () => {
-    while (begun++ < TURN_CREATES) await work()
-  }
-  await Promise.all(Array.from({ length: AT_ONCE }, callInTurn))
+  await repeat(TURN_CREATES, AT_ONCE, work)
   return TURN_CREATES / ((performance.now() - startedAt) / 1000)
+}
+
+async function measureCpu(run: Run): Promise<Measurement> {
+  const { api, dataDir } = await run.open(nativeInstance)
+  await cpuOf(run, api, dataDir)
+  const turns = await interleave(run, { ours: () => cpuOf(run, api, dataDir), baseline: cpuOfUnshare })
+  return { ...turns, ok: 1 } // A create that fails ends the row: it has no time.
+}
+
+async function cpuOf(run: Run, api: Api, dataDir: string): Promise<number> {
+  const before = readWarrenCpuMs(dataDir)
+  await repeat(COUNTED_CREATES, COUNTED_AT_ONCE, async () => {
+    if (!(await createOne(run, api)).ok) throw new Error('a create failed')
+  })
+  return (readWarrenCpuMs(dataDir) - before) / COUNTED_CREATES
+}
+
+async function cpuOfUnshare(): Promise<number> {
+  const before = readEndedChildrenCpuMs()
+  await repeat(COUNTED_CREATES, COUNTED_AT_ONCE, unshare)
+  return (readEndedChildrenCpuMs() - before) / COUNTED_CREATES
+}
+
+async function repeat(count: number, atOnce: number, work: () => Promise<unknown>): Promise<void> {
+  let begun = 0
+  const workInTurn = async () => {
+    while (begun++ < count) await work()
+  }
+  await Promise.all(Array.from({ length: atOnce }, workInTurn))
 }
 
 const unshare = (): Promise<unknown> =>
