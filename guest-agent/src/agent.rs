@@ -8,6 +8,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use tokio::sync::Notify;
 
 use crate::image_envs;
+use crate::mounts::Mounts;
 use crate::process_tree::ProcessTrees;
 use crate::processes::Processes;
 use crate::self_signal::Signals;
@@ -20,6 +21,7 @@ pub struct Agent {
     pub is_init: bool,
     /// Notified by POST /poweroff; `main.rs` waits for it.
     pub power_off: Notify,
+    pub mounts: Mounts,
     pub processes: Processes,
     pub trees: ProcessTrees,
     pub signals: Signals,
@@ -45,6 +47,7 @@ impl Agent {
             workers: WorkerPool::start(),
             is_init,
             power_off: Notify::new(),
+            mounts: Mounts::default(),
             processes: Processes::default(),
             trees: ProcessTrees::new(is_init),
             signals: Signals::default(),

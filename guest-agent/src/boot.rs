@@ -18,6 +18,7 @@ use crate::sys::{check, check_long, mount};
 
 const NEW_ROOT: &str = "/newroot";
 const MODULES: &str = "/modules";
+const MOUNT_PROGRAM: &str = "/bucket-mount";
 const DISK_TIMEOUT: Duration = Duration::from_secs(10);
 const DISK_POLL_INTERVAL: Duration = Duration::from_millis(2);
 
@@ -70,15 +71,19 @@ pub fn read_command_line() -> CommandLine {
     CommandLine::parse(&fs::read_to_string("/proc/cmdline").unwrap_or_default())
 }
 
-pub fn enter_root(command_line: &CommandLine) -> Result<()> {
+/// Returns the mount program, which the initramfs contains.
+pub fn enter_root(command_line: &CommandLine) -> Result<Option<File>> {
     load_modules();
+    // Open, it stays in memory; the user can neither delete nor replace it.
+    let mount_program = File::open(MOUNT_PROGRAM).ok();
     wait_for(Path::new(&command_line.root))?;
     fs::create_dir_all(NEW_ROOT)?;
     let flags = libc::MS_NOATIME | if command_line.read_only { libc::MS_RDONLY } else { 0 };
     mount(&command_line.root, NEW_ROOT, &command_line.root_kind, flags, "")
         .map_err(|error| Error::other(format!("mount {}: {error}", command_line.root)))?;
     free_initramfs();
-    switch_root()
+    switch_root()?;
+    Ok(mount_program)
 }
 
 /// /modules/order lists one module per line, each after its dependencies.
@@ -120,6 +125,7 @@ fn wait_for(device: &Path) -> Result<()> {
 fn free_initramfs() {
     let _ = fs::remove_dir_all(MODULES);
     let _ = fs::remove_file("/init");
+    let _ = fs::remove_file(MOUNT_PROGRAM);
 }
 
 /// Like switch_root(8): moves the disk's mount to `/`.

@@ -20,6 +20,7 @@ pub mod login_shell;
 pub mod machine;
 pub mod marked_block;
 pub mod metrics;
+pub mod mounts;
 pub mod net;
 pub mod owner;
 pub mod pack;

@@ -26,12 +26,16 @@ use std::time::Duration;
 use guest_agent::agent::Agent;
 use guest_agent::channel::Channel;
 use guest_agent::kmsg::log;
+use guest_agent::mounts::{MountProgramFile, ProgramFile};
 use guest_agent::port::Port;
 use guest_agent::self_signal::{self, PIPE, PORT};
 use guest_agent::virtio_ports::{Ports, open_ports};
 use guest_agent::{boot, machine, processes, reaper, shutdown, sys};
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
+
+/// Where mount programs stage changes, on the disk of the machine.
+const STAGES: &str = "/var/lib/warren/disks";
 
 fn main() -> ExitCode {
     sys::configure_heap();
@@ -41,7 +45,8 @@ fn main() -> ExitCode {
     if is_init {
         restore_default_faults();
     }
-    let result = if is_init { start_machine() } else { Ok(()) }.and_then(|()| serve(is_init));
+    let result = if is_init { start_machine() } else { Ok(given_mount_program()) };
+    let result = result.and_then(|mount_program| serve(is_init, mount_program));
     if let Err(error) = result {
         log(&format!("fatal: {error}"));
     }
@@ -60,19 +65,31 @@ fn restore_default_faults() {
     }
 }
 
-fn start_machine() -> Result<()> {
-    boot::mount_early()?;
-    let command_line = boot::read_command_line();
-    if boot::is_initramfs() {
-        boot::enter_root(&command_line)?;
-    }
-    machine::set_up(&command_line);
-    Ok(())
+/// Without an initramfs there is none, unless the environment names one, and a folder for what it stages.
+fn given_mount_program() -> Option<MountProgramFile> {
+    let program = std::env::var_os("WARREN_BUCKET_MOUNT")?;
+    let stages = std::env::var_os("WARREN_BUCKET_STAGES")?;
+    Some(MountProgramFile { file: ProgramFile::Path(program.into()), stages: stages.into() })
 }
 
-fn serve(is_init: bool) -> Result<()> {
+fn start_machine() -> Result<Option<MountProgramFile>> {
+    boot::mount_early()?;
+    let command_line = boot::read_command_line();
+    let mut mount_program = None;
+    if boot::is_initramfs() {
+        let file = boot::enter_root(&command_line)?.map(ProgramFile::Open);
+        mount_program = file.map(|file| MountProgramFile { file, stages: STAGES.into() });
+    }
+    machine::set_up(&command_line);
+    Ok(mount_program)
+}
+
+fn serve(is_init: bool, mount_program: Option<MountProgramFile>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let agent = Agent::new(is_init);
+    if let Some(program) = mount_program {
+        agent.mounts.set_program(program);
+    }
     runtime.block_on(async {
         let arguments = Arguments::read();
         let ports = if is_init { open_ports().await? } else { arguments.ports()? };

@@ -9,7 +9,8 @@ use crate::agent::Agent;
 ///
 /// 2: `address` in the identity. Agents before that report no number and count as 1.
 /// 3: builds of templates: `/folders`, `/freeze`, `/thaw`, `/pack`, and `build` in the start of a process.
-pub const PROTOCOL: u32 = 3;
+/// 4: disks: `/mounts`.
+pub const PROTOCOL: u32 = 4;
 
 #[derive(Serialize)]
 pub struct AgentInfo {

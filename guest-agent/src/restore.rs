@@ -9,6 +9,7 @@ use crate::agent::Agent;
 use crate::clock::{ClockRequest, ClockResponse, set_clock};
 use crate::entropy::{EntropyResponse, add_entropy, parse_hex};
 use crate::identity::{IdentityRequest, IdentityResponse, apply_on_worker};
+use crate::mounts;
 use crate::ready::{AGENT_INFO, AgentInfo};
 use crate::reply::{Failure, HandlerResult};
 use crate::spans::step;
@@ -42,6 +43,7 @@ pub async fn finish_restore(agent: &Arc<Agent>, request: RestoreRequest) -> Hand
     let entropy = step("entropy", async { request.entropy.as_deref().map(add_entropy_hex).transpose() }).await?;
     let is_new_machine = request.identity.as_ref().is_some_and(IdentityRequest::is_new_machine);
     agent.signals.clear_after_restore(is_new_machine);
+    step("mounts", mounts::after_restore(agent, is_new_machine)).await;
     let identity = match request.identity {
         Some(identity) => Some(step("identity", apply_on_worker(agent, identity)).await?),
         None => None,

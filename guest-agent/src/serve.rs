@@ -17,7 +17,7 @@ use crate::agent::Agent;
 use crate::reply::{Failure, HandlerError, HandlerResult, read_body, read_json, send_failure, send_json};
 use crate::session_io::SessionIo;
 use crate::{
-    clock, entropy, exec, files, folders, freeze, grow, identity, metrics, pack, processes, ready, restore,
+    clock, entropy, exec, files, folders, freeze, grow, identity, metrics, mounts, pack, processes, ready, restore,
     self_signal, shell, shutdown, spans, tunnel,
 };
 
@@ -144,6 +144,9 @@ async fn dispatch(
         (Method::POST, "/signals/ack") => {
             agent.signals.acknowledge(&read_json(&mut body).await?);
             send_json(respond, StatusCode::OK, &Empty {})
+        }
+        (method, path) if path == "/mounts" || path.starts_with("/mounts/") => {
+            mounts::handle(agent, &method, path.trim_start_matches("/mounts"), &mut body, respond).await
         }
         (_, path) if path == "/processes" || path.starts_with("/processes/") => {
             let rest = path.trim_start_matches("/processes").to_owned();

@@ -39,6 +39,7 @@ import { chooseNetwork } from './choose-network.ts'
 import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
 import { readOperatorSettings } from './guest/operator-settings.ts'
+import { GUEST_PROGRAMS } from './images/guest-programs.ts'
 import { openImageStore } from './images/store.ts'
 import { openTemplateImages, withTemplateImages } from './images/template-images.ts'
 import { createLimiter } from './limiter.ts'
@@ -72,8 +73,6 @@ const ORPHAN_STOP_LIMIT_MS = 60_000
 const RESERVED_MS = { vmms: 800, launcher: 700, leftovers: 1_500 }
 /** The launcher stores nothing, so one that is busy is killed. */
 const LAUNCHER_CLOSE_LIMIT_MS = 500
-/** Built by tools/machine.sh. */
-const GUEST_AGENT = path.resolve(import.meta.dirname, '../../guest-agent/target/warren/guest-agent')
 /** Above real accounts and above the ranges that container runtimes use. */
 const FIRST_UID = 1_610_612_736
 
@@ -122,7 +121,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ acce
   const templateImages = await openTemplateImages(config.dataDir, log)
   const images = withTemplateImages(cachedImages, templateImages)
   const kernel = await withProgress('guest kernel', () => images.ensureKernel(undefined, signal))
-  const initramfs = await images.ensureInitramfs(kernel, GUEST_AGENT)
+  const initramfs = await images.ensureInitramfs(kernel, GUEST_PROGRAMS)
   await withProgress(`image ${config.defaultRootfs}`, () => images.ensure(config.defaultRootfs, reportProgress, signal))
   signal.throwIfAborted()
 

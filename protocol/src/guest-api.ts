@@ -51,6 +51,7 @@
  *   POST /entropy   32 to 512 raw bytes → GuestEntropyResponse
  *   POST /exec      exec frames → exec frames            see guest-exec.ts
  *   *    /processes…                                     see guest-processes.ts
+ *   *    /mounts…                                        see guest-mounts.ts
  *   POST /shell, POST /tunnel, GET and POST /signals     see guest-streams.ts
  *   PUT  /files?path=   raw bytes → GuestUploadResponse    path percent-encoded (encodeURIComponent; `+` is a plus)
  *   GET  /files?path=   → raw bytes with content-length (absent for files without a size, as in /proc)
@@ -100,8 +101,10 @@ export const GUEST_PROTOCOL = {
   OWN_ADDRESS: 2,
   /** Steps of a build as managed processes; /folders, /freeze, /thaw and /pack. */
   BUILDS: 3,
+  /** Disks: /mounts. */
+  DISKS: 4,
   /** What the agent of this version reports (PROTOCOL in guest-agent/src/ready.rs). */
-  CURRENT: 3,
+  CURRENT: 4,
 } as const
 
 export const GuestAgentInfo = Type.Object({

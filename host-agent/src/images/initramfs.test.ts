@@ -9,22 +9,23 @@ import { makeCache, makeFolder } from './testing.ts'
 
 async function makeInputs(folder: string, agent = '\x7fELF agent') {
   const files = {
-    agent: path.join(folder, 'agent'),
+    programs: { agent: path.join(folder, 'agent'), bucketMount: path.join(folder, 'bucket-mount') },
     first: path.join(folder, 'b.ko'),
     second: path.join(folder, 'a.ko'),
   }
-  await writeFile(files.agent, agent, 'latin1')
+  await writeFile(files.programs.agent, agent, 'latin1')
+  await writeFile(files.programs.bucketMount, '\x7fELF mount', 'latin1')
   await writeFile(files.first, 'first')
   await writeFile(files.second, 'second')
   return files
 }
 
 test('the agent is /init, and the modules are listed in load order', async (t) => {
-  const { agent, first, second } = await makeInputs(await makeFolder(t))
+  const { programs, first, second } = await makeInputs(await makeFolder(t))
 
-  const text = (await packInitramfs(agent, [first, second])).toString('latin1')
+  const text = (await packInitramfs(programs, [first, second])).toString('latin1')
 
-  for (const name of ['dev/console', 'newroot', 'modules/a.ko', 'modules/b.ko', 'init']) {
+  for (const name of ['dev/console', 'newroot', 'modules/a.ko', 'modules/b.ko', 'init', 'bucket-mount']) {
     assert.ok(text.includes(`${name}\0`), name)
   }
   assert.ok(text.includes('b.ko\na.ko\n'))
@@ -33,12 +34,12 @@ test('the agent is /init, and the modules are listed in load order', async (t) =
 test('the same inputs give the same file, and a new agent gives another', async (t) => {
   const cache = await makeCache(t)
   const folder = await makeFolder(t)
-  const { agent, first } = await makeInputs(folder)
+  const { programs, first } = await makeInputs(folder)
 
-  const once = await ensureInitramfs(cache, { bootModules: [first] }, agent)
-  const twice = await ensureInitramfs(cache, { bootModules: [first] }, agent)
+  const once = await ensureInitramfs(cache, { bootModules: [first] }, programs)
+  const twice = await ensureInitramfs(cache, { bootModules: [first] }, programs)
   await makeInputs(folder, '\x7fELF newer')
-  const newer = await ensureInitramfs(cache, { bootModules: [first] }, agent)
+  const newer = await ensureInitramfs(cache, { bootModules: [first] }, programs)
 
   assert.deepEqual(twice, once)
   assert.notEqual(newer.digest, once.digest)
@@ -49,8 +50,8 @@ test('the same inputs give the same file, and a new agent gives another', async 
 
 test('a file that was not used for long is removed', async (t) => {
   const cache = await makeCache(t)
-  const { agent } = await makeInputs(await makeFolder(t))
-  await ensureInitramfs(cache, { bootModules: [] }, agent)
+  const { programs } = await makeInputs(await makeFolder(t))
+  await ensureInitramfs(cache, { bootModules: [] }, programs)
   const days = (count: number) => Date.now() + count * 24 * 3_600_000
 
   await sweepInitramfs(cache, days(29))
@@ -62,11 +63,11 @@ test('a file that was not used for long is removed', async (t) => {
 test('an agent that is missing or not a program is reported', async (t) => {
   const cache = await makeCache(t)
   const folder = await makeFolder(t)
-  const { agent } = await makeInputs(folder, 'no program')
+  const { programs } = await makeInputs(folder, 'no program')
 
-  await assert.rejects(ensureInitramfs(cache, { bootModules: [] }, agent), /guest agent .* is not an ELF program/)
+  await assert.rejects(ensureInitramfs(cache, { bootModules: [] }, programs), /guest agent .* is not an ELF program/)
   await assert.rejects(
-    ensureInitramfs(cache, { bootModules: [] }, path.join(folder, 'absent')),
+    ensureInitramfs(cache, { bootModules: [] }, { ...programs, agent: path.join(folder, 'absent') }),
     /no guest agent at .*; build it first/,
   )
 })

@@ -1,6 +1,6 @@
 /**
- * Builds the initramfs of the guests: the guest agent as /init, and the kernel modules for the disk. With it any root
- * file system boots, and none has to contain the agent (guest-agent/src/boot.rs).
+ * Builds the initramfs of the guests: the guest agent as /init, the program that mounts buckets, and the kernel modules for the
+ * disk. With it any root file system boots, and none has to contain these programs (guest-agent/src/boot.rs).
  */
 import { createHash } from 'node:crypto'
 import { readdir, readFile, rm, stat, utimes, writeFile } from 'node:fs/promises'
@@ -8,6 +8,7 @@ import path from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { type BuildOptions, buildOnce, moveIntoPlace } from './build.ts'
 import { type CpioEntry, renderCpio } from './cpio.ts'
+import type { GuestPrograms } from './guest-programs.ts'
 import type { Kernel } from './kernel.ts'
 import { digestOf, folderOf, type ImageCache, pathOf } from './layout.ts'
 
@@ -19,10 +20,10 @@ const UNUSED_AFTER_MS = 30 * 24 * 3_600_000
 export async function ensureInitramfs(
   cache: ImageCache,
   kernel: Pick<Kernel, 'bootModules'>,
-  agentPath: string,
+  programs: GuestPrograms,
   options: BuildOptions = {},
 ): Promise<Initramfs> {
-  const archive = await packInitramfs(agentPath, kernel.bootModules)
+  const archive = await packInitramfs(programs, kernel.bootModules)
   const digest = digestOf(createHash('sha256').update(archive).digest('hex'))
   const file = pathOf(cache, 'initramfs', folderOf(digest))
   // The modification time is the time of the last use.
@@ -49,8 +50,9 @@ export async function sweepInitramfs(cache: ImageCache, now = Date.now()): Promi
 }
 
 /** `modules` are in load order. */
-export async function packInitramfs(agentPath: string, modules: readonly string[]): Promise<Buffer> {
-  const agent = await readAgent(agentPath)
+export async function packInitramfs(programs: GuestPrograms, modules: readonly string[]): Promise<Buffer> {
+  const agent = await readProgram('guest agent', programs.agent)
+  const bucketMount = await readProgram('mount program', programs.bucketMount)
   const packed = await Promise.all(modules.map(packModule))
   return renderCpio([
     { type: 'directory', path: 'dev' },
@@ -64,18 +66,19 @@ export async function packInitramfs(agentPath: string, modules: readonly string[
       data: Buffer.from(modules.map((file) => `${path.basename(file)}\n`).join('')),
     },
     { type: 'file', path: 'init', mode: 0o755, data: agent },
+    { type: 'file', path: 'bucket-mount', mode: 0o755, data: bucketMount },
   ])
 }
 
 const ELF_MAGIC = Buffer.from('\x7fELF', 'latin1')
 
-async function readAgent(file: string): Promise<Buffer> {
-  const agent = await readFile(file).catch((error) => {
-    throw new Error(`there is no guest agent at ${file}; build it first`, { cause: error })
+async function readProgram(name: string, file: string): Promise<Buffer> {
+  const program = await readFile(file).catch((error) => {
+    throw new Error(`there is no ${name} at ${file}; build it first`, { cause: error })
   })
-  if (!agent.subarray(0, ELF_MAGIC.length).equals(ELF_MAGIC))
-    throw new Error(`the guest agent at ${file} is not an ELF program`)
-  return agent
+  if (!program.subarray(0, ELF_MAGIC.length).equals(ELF_MAGIC))
+    throw new Error(`the ${name} at ${file} is not an ELF program`)
+  return program
 }
 
 const packModule = async (file: string): Promise<CpioEntry> => ({

@@ -1,6 +1,7 @@
 /** The image store of this machine: root file systems of sandboxes, and the kernel and initramfs that boot them. */
 import { type OnProgress, prepareFolders } from './build.ts'
 import { ensureImage, rebuildImage } from './ensure.ts'
+import type { GuestPrograms } from './guest-programs.ts'
 import { findImage, type Image, type ImageManifest } from './image.ts'
 import { type ImportRequest, importImage } from './import.ts'
 import { ensureInitramfs, type Initramfs, sweepInitramfs } from './initramfs.ts'
@@ -21,8 +22,8 @@ export async function openImageStore(cache: ImageCache) {
   return {
     ensureKernel: (onProgress?: OnProgress, signal?: AbortSignal) => ensureKernel(cache, { onProgress, signal }),
     rebuildKernel: (onProgress?: OnProgress, signal?: AbortSignal) => rebuildKernel(cache, { onProgress, signal }),
-    ensureInitramfs: (kernel: Pick<Kernel, 'bootModules'>, agentPath: string) =>
-      ensureInitramfs(cache, kernel, agentPath),
+    ensureInitramfs: (kernel: Pick<Kernel, 'bootModules'>, programs: GuestPrograms) =>
+      ensureInitramfs(cache, kernel, programs),
     ensure: (name: string, onProgress?: OnProgress, signal?: AbortSignal) =>
       ensureImage(cache, name, { onProgress, signal }),
     rebuild: (name: string, onProgress?: OnProgress, signal?: AbortSignal) =>

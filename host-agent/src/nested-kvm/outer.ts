@@ -9,6 +9,7 @@ import { cp, mkdir, readdir, readFile, rename, rm, symlink, writeFile } from 'no
 import path from 'node:path'
 import { gzipSync } from 'node:zlib'
 import { listDependencies, openApt, unpackPackage } from '../images/debian-package.ts'
+import { GUEST_PROGRAMS } from '../images/guest-programs.ts'
 import { packInitramfs } from '../images/initramfs.ts'
 import { suiteForQemu } from '../images/kernel.ts'
 import { findMirror } from '../images/mirror.ts'
@@ -33,7 +34,6 @@ type InsideClone = {
 }
 
 const ROOT = path.resolve(import.meta.dirname, '../../..')
-const GUEST_AGENT = path.join(ROOT, 'guest-agent/target/warren/guest-agent')
 const IMAGE = 'debian:13'
 const META_PACKAGE = 'linux-image-cloud-amd64'
 const KVM_MODULES = ['irqbypass', 'kvm', 'kvm_amd']
@@ -56,11 +56,11 @@ export async function makeOuter(folder: string): Promise<Parts> {
   const cacheDir = readCacheDir(process.env)
   const store = await openImageStore({ cacheDir, log: { info() {}, warn() {} } })
   const [{ machine }, kernel, image] = await Promise.all([detectMachine(), store.ensureKernel(), store.ensure(IMAGE)])
-  const initramfs = await store.ensureInitramfs(kernel, GUEST_AGENT)
+  const initramfs = await store.ensureInitramfs(kernel, GUEST_PROGRAMS)
   const outerKernel = await ensureKvmKernel(path.join(cacheDir, 'nested-kvm', suiteForQemu(machine.version)))
 
   const outerInitramfs = path.join(folder, 'outer-initramfs')
-  await writeFile(outerInitramfs, gzipSync(await packInitramfs(GUEST_AGENT, outerKernel.modules)))
+  await writeFile(outerInitramfs, gzipSync(await packInitramfs(GUEST_PROGRAMS, outerKernel.modules)))
   const inner = { kernel: kernel.vmlinuz, initramfs: initramfs.path, image: image.path }
   const root = await makeRoot(folder, inner)
   return { machine: emulated(machine), kernel: outerKernel.vmlinuz, initramfs: outerInitramfs, image: root, folder }

@@ -1,0 +1,162 @@
+/** The guest agent's mounts, with the real mount program, S3 proxy and S3 server. The agent runs on this machine. */
+import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
+import { once } from 'node:events'
+import { mkdir, mkdtemp, open, readdir, readFile, rm, writeFile } from 'node:fs/promises'
+import { tmpdir } from 'node:os'
+import path from 'node:path'
+import { after, test } from 'node:test'
+import { addCleanUp } from '@warren/kit/testing/clean-up'
+import { startS3Server } from '@warren/kit/testing/s3-server'
+import { until } from '@warren/kit/testing/until'
+import { type GuestMount, type GuestMounts, GuestMounts as GuestMountsSchema } from '@warren/protocol'
+import { Value } from 'typebox/value'
+import { openGuestChannel } from '../guest/channel.ts'
+import { GUEST_PROGRAMS } from '../images/guest-programs.ts'
+import { runCommand } from '../run-command.ts'
+import { describeMount, openTestProxy } from './testing/proxy.ts'
+
+const { proxy } = await openTestProxy({ after })
+const server = await startS3Server({ after }, 'seaweedfs')
+await server.createBucket('media')
+const folder = await mkdtemp(path.join(tmpdir(), 'warren-mounts-'))
+const mountPath = path.join(folder, 'data')
+const channel = await startAgent()
+
+async function startAgent() {
+  const socket = path.join(folder, 'agent')
+  const env = { WARREN_BUCKET_MOUNT: GUEST_PROGRAMS.bucketMount, WARREN_BUCKET_STAGES: path.join(folder, 'stages') }
+  const agent = spawn(GUEST_PROGRAMS.agent, ['--listen-unix', socket], { stdio: 'ignore', env })
+  const channel = await openGuestChannel({ agent: socket, hello: `${socket}.hello` }, AbortSignal.timeout(20_000))
+  addCleanUp({ after }, async () => {
+    await request('PUT', '/mounts', { mounts: [] })
+    channel.close()
+    agent.kill('SIGKILL')
+    await once(agent, 'exit')
+    await runCommand('umount', ['-l', mountPath]).catch(() => {}) // Not mounted any more.
+    await rm(folder, { recursive: true, force: true })
+  })
+  return channel
+}
+
+async function request(method: string, to: string, body?: object): Promise<{ status: number; text: string }> {
+  const stream = channel.session.request({ ':method': method, ':path': to }, { endStream: body === undefined })
+  if (body !== undefined) stream.end(JSON.stringify(body))
+  const [headers] = await once(stream, 'response')
+  const chunks = await Array.fromAsync(stream as AsyncIterable<Buffer>)
+  return { status: headers[':status'], text: Buffer.concat(chunks).toString() }
+}
+
+async function parseMounts(reply: Promise<{ status: number; text: string }>): Promise<GuestMount[]> {
+  const { status, text } = await reply
+  assert.equal(status, 200, text)
+  return (Value.Parse(GuestMountsSchema, JSON.parse(text)) as GuestMounts).mounts
+}
+
+const getMounts = (): Promise<GuestMount[]> => parseMounts(request('GET', '/mounts'))
+let revision = 0
+const wanted = (token: string) => ({
+  id: 'mount-1',
+  mount_path: mountPath,
+  address: `127.0.0.1:${proxy.port}`,
+  token,
+  revision: ++revision,
+})
+
+const mountIds: string[] = []
+
+async function addToken(): Promise<string> {
+  const { token, mount } = describeMount(server, { sandboxIp: '127.0.0.1' })
+  await proxy.setMounts([mount])
+  mountIds.push(mount.id)
+  return token
+}
+
+const untilStatus = (status: string) =>
+  until(async () => (await getMounts())[0]?.status === status, `the status ${status}`)
+
+test('a wanted mount is mounted, and one that is no longer wanted is saved and gone', async () => {
+  const first = await parseMounts(request('PUT', '/mounts', { mounts: [wanted(await addToken())] }))
+  assert.equal(first[0]?.status, 'pending')
+  await untilStatus('mounted')
+  const handle = await open(path.join(mountPath, 'f'), 'w')
+  await handle.write('content')
+
+  assert.deepEqual(await parseMounts(request('PUT', '/mounts', { mounts: [] })), [])
+
+  await handle.close().catch(() => {}) // Its mount is gone.
+  assert.ok((await server.listKeys('media')).includes('f'))
+  assert.deepEqual(await readdir(mountPath), [])
+})
+
+test('a mount program that is killed is started again and saves what was not saved', async () => {
+  await request('PUT', '/mounts', { mounts: [wanted(await addToken())] })
+  await untilStatus('mounted')
+  const handle = await open(path.join(mountPath, 'unsaved'), 'w')
+  await handle.write('content')
+
+  await killMountProgram()
+  await handle.close().catch(() => {}) // Its mount is gone.
+
+  await until(async () => (await server.listKeys('media')).includes('unsaved'), 'the file in the bucket')
+  await untilStatus('mounted')
+  assert.equal(await readFile(path.join(mountPath, 'unsaved'), 'utf8'), 'content')
+})
+
+/** Finds it by its stage folder, which only the mount program of this test has open. */
+async function killMountProgram(): Promise<void> {
+  for (const pid of (await readdir('/proc')).filter((name) => /^\d+$/.test(name))) {
+    const comm = await readFile(`/proc/${pid}/stat`, 'utf8').catch(() => '') // It has exited meanwhile.
+    if (!comm.includes('(bucket-mount)')) continue
+    const { stdout } = await runCommand('ls', ['-l', `/proc/${pid}/fd`])
+    if (stdout.includes(folder)) process.kill(Number(pid), 'SIGKILL')
+  }
+}
+
+test('another token is used without unmounting', async () => {
+  await request('PUT', '/mounts', { mounts: [wanted(await addToken())] })
+  await untilStatus('mounted')
+  const handle = await open(path.join(mountPath, 'open'), 'w')
+  await handle.write('before')
+
+  await request('PUT', '/mounts', { mounts: [wanted(await addToken())] })
+  await proxy.removeMounts(mountIds.slice(0, -1))
+  await handle.write(' after')
+  await handle.close()
+
+  const reply = await server.request('GET', 'media', 'open')
+  assert.equal(reply.body.toString(), 'before after')
+})
+
+test('a server that is away makes the mount fail, and what is not saved is reported', async () => {
+  await request('PUT', '/mounts', { mounts: [wanted(await addToken())] })
+  await untilStatus('mounted')
+  await server.stop()
+  const handle = await open(path.join(mountPath, 'away'), 'w')
+  await handle.write('content')
+
+  const [flushed] = await parseMounts(request('POST', '/mounts/flush', { deadline_ms: 500 }))
+  await request('PUT', '/mounts', { mounts: [wanted(await addToken())] })
+  await untilStatus('failed')
+
+  assert.equal(flushed?.details?.dirty_files, 1)
+  assert.match((await getMounts())[0]?.mount_error ?? '', /the bucket does not answer/)
+  await server.start()
+  await request('PUT', '/mounts', { mounts: [wanted(await addToken())] })
+  await untilStatus('mounted')
+  await handle.close()
+  assert.ok((await server.listKeys('media')).includes('away'))
+})
+
+test('a mount point that cannot be used is a failure that says why', async () => {
+  await request('PUT', '/mounts', { mounts: [] })
+  await rm(mountPath, { recursive: true })
+  await writeFile(mountPath, 'in the way')
+
+  await request('PUT', '/mounts', { mounts: [wanted(await addToken())] })
+  await untilStatus('failed')
+
+  assert.match((await getMounts())[0]?.mount_error ?? '', /cannot be used as a mount point/)
+  await rm(mountPath)
+  await mkdir(mountPath)
+})
