@@ -106,7 +106,7 @@ async function getHost(deps: Deps, vms: Vms, builds: Builds): Promise<HostState>
     mem_mib: memMib,
     cidr,
     accel: deps.machine.accel,
-    disks: false,
+    disks: deps.network.s3Proxy !== undefined,
     images: await deps.images.list(),
     vms: vms.list(),
     builds: builds.list(),

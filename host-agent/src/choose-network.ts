@@ -35,6 +35,7 @@ export async function chooseNetwork(config: Config, log: Log): Promise<{ network
         proxyUid: config.egressProxyUid,
         stateDir: networkStateDir(config),
         privateCidrs: config.egressPrivateCidrs,
+        ...(config.disks && { s3Proxy: { privateCidrs: config.diskPrivateCidrs } }),
         limits: {
           flows: config.sandboxFlows,
           newFlowsPerSecond: config.sandboxNewFlowsPerSecond,

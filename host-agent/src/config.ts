@@ -7,6 +7,7 @@ import {
   CACHE_DIR,
   DATA_DIR,
   DEFAULT_ROOTFS,
+  DISK_PRIVATE_CIDRS,
   EGRESS_PRIVATE_CIDRS,
   HOST_SOCKET,
   LISTENERS,
@@ -45,6 +46,11 @@ export const SETTINGS = {
     description: 'User id of the egress proxy.',
     internal: true,
   }),
+  disks: flag('WARREN_DISKS', {
+    default: true,
+    description: 'Whether sandboxes of this host can mount disks. Otherwise the S3 proxy is not started.',
+  }),
+  diskPrivateCidrs: DISK_PRIVATE_CIDRS,
   sandboxFlows: integer('WARREN_SANDBOX_FLOWS', {
     default: 4_096,
     min: 16,

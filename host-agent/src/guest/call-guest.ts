@@ -21,7 +21,12 @@ export class GuestError extends Error {
   }
 }
 
-type GuestRequest<Response> = { method: 'GET' | 'POST' | 'DELETE'; path: string; body?: object; response: Response }
+type GuestRequest<Response> = {
+  method: 'GET' | 'POST' | 'PUT' | 'DELETE'
+  path: string
+  body?: object
+  response: Response
+}
 
 export const callGuest = <Response extends TSchema>(
   session: ClientHttp2Session,

@@ -47,7 +47,13 @@ for (const [what, network] of [
     await netd.request('createSlot', bare)
     const { used_bytes: usedBytes, ingress_bytes: ingressBytes } = network.bandwidth
     const { host, egressProxyPorts } = testNet.network
-    const machine = { ...host.machine, api: API, dnsPort: egressProxyPorts.dns, dnsPerSecond: LIMITS.dnsPerSecond }
+    const machine = {
+      ...host.machine,
+      api: API,
+      dnsPort: egressProxyPorts.dns,
+      s3Port: 0,
+      dnsPerSecond: LIMITS.dnsPerSecond,
+    }
     const policy = compilePolicy(network, { cidr: CIDR, privateCidrs: [], machine })
     await netd.request('claimSlot', {
       slot: bare.slot,

@@ -75,6 +75,7 @@ test('new connections of a sandbox are limited per second', { skip: skipReason }
   const settings = {
     cidr: CIDR,
     egressProxy: testNet.network.egressProxyPorts,
+    s3Port: 0,
     proxyAccess: PROXY_ACCESS,
     api: API,
     limits,

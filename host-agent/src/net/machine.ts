@@ -18,6 +18,8 @@ export type Machine = MachineNetwork & {
   api: ApiListener
   /** At HOST_ADDRESS. */
   dnsPort: number
+  /** Of the S3 proxy at HOST_ADDRESS; 0 if there is none. */
+  s3Port: number
   /** DNS queries over UDP that one sandbox may send. */
   dnsPerSecond: number
 }
@@ -36,5 +38,5 @@ export const isOfMachine = ({ addresses, subnets }: MachineNetwork, address: str
 
 export const isSameMachine = (one: Machine, other: Machine): boolean => toText(one) === toText(other)
 
-const toText = ({ addresses, subnets, api, dnsPort, dnsPerSecond }: Machine): string =>
-  JSON.stringify([addresses, subnets, api.port, api.beyondLoopback, dnsPort, dnsPerSecond])
+const toText = ({ addresses, subnets, api, dnsPort, s3Port, dnsPerSecond }: Machine): string =>
+  JSON.stringify([addresses, subnets, api.port, api.beyondLoopback, dnsPort, s3Port, dnsPerSecond])

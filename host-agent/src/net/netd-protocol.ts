@@ -39,6 +39,8 @@ export type HostSettings = {
   /** The interface to the internet. By default the interfaces of all default routes. */
   uplink?: string
   egressProxy: EgressProxyPorts
+  /** The port of the S3 proxy at HOST_ADDRESS; 0 if there is none. */
+  s3Port: number
   proxyAccess: ProxyAccess
   api: ApiListener
   limits: SandboxLimits

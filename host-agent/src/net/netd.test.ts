@@ -119,6 +119,7 @@ test('two Warrens on one machine do not affect each other', { skip: skipReason }
   const overlapping = other.netd.request('setUpHost', {
     cidr: '100.65.0.0/16',
     egressProxy: EGRESS_PROXY_PORTS,
+    s3Port: 0,
     proxyAccess: PROXY_ACCESS,
     api: NO_API,
     limits: LIMITS,
@@ -206,7 +207,14 @@ test('the first `ip netns add` of another program on the machine does not hide o
 const isForwarding = (): boolean => readFileSync(IP_FORWARD, 'utf8').trim() === '1'
 
 async function host(t: TestContext, cidr: string): Promise<{ netd: Netd; instance: string; settings: HostSettings }> {
-  const settings = { cidr, egressProxy: EGRESS_PROXY_PORTS, proxyAccess: PROXY_ACCESS, api: NO_API, limits: LIMITS }
+  const settings = {
+    cidr,
+    egressProxy: EGRESS_PROXY_PORTS,
+    s3Port: 0,
+    proxyAccess: PROXY_ACCESS,
+    api: NO_API,
+    limits: LIMITS,
+  }
   const instance = randomInstance()
   const netd = new Netd(instance)
   t.after(async () => {

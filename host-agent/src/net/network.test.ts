@@ -118,6 +118,7 @@ test('an API that listens for this machine and its sandboxes only is reached at 
   const settings = {
     cidr: '100.64.0.0/16',
     egressProxy: network.egressProxyPorts,
+    s3Port: 0,
     proxyAccess: PROXY_ACCESS,
     limits: LIMITS,
   }
@@ -233,6 +234,7 @@ test('setting up the host again has no effect on sandboxes', { skip: skipReason 
   const settings = {
     cidr: '100.64.0.0/16',
     egressProxy: network.egressProxyPorts,
+    s3Port: 0,
     proxyAccess: PROXY_ACCESS,
     api: API,
     limits: LIMITS,

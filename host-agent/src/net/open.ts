@@ -1,10 +1,12 @@
 /**
- * Opens the network of this host: netd, the host's table, the egress proxy. Afterwards the caller adopts the slots of
+ * Opens the network of this host: netd, the host's table, the egress proxy and the S3 proxy. Afterwards the caller adopts the slots of
  * running VMs (`slots.adopt`), removes the others (`reap`) and fills the pool (`slots.start`).
  *
- * Closing stops netd and the egress proxy. Sandboxes keep their network, except for DNS and proxied connections.
+ * Closing stops netd and the proxies. Sandboxes keep their network, except for DNS, proxied connections and disks.
  */
 import type { Log } from '@warren/kit/log'
+import { S3_PROXY_UID, S3Proxy } from '../disks/s3-proxy-client.ts'
+import { waitForAll } from '../wait-for-all.ts'
 import { parseCidr } from './cidr.ts'
 import { EgressProxy, type StartProxy } from './egress-proxy-client.ts'
 import { checkProxyCode, startProxy } from './egress-proxy-jail.ts'
@@ -18,7 +20,7 @@ import { SlotPool } from './slot-pool.ts'
 import { SlotStore } from './slot-store.ts'
 import { Slots } from './slots.ts'
 
-export type NetworkSettings = Omit<HostSettings, 'egressProxy' | 'proxyAccess'> & {
+export type NetworkSettings = Omit<HostSettings, 'egressProxy' | 's3Port' | 'proxyAccess'> & {
   instance: string
   /** The number of slots to keep ready. */
   poolSize: number
@@ -31,12 +33,16 @@ export type NetworkSettings = Omit<HostSettings, 'egressProxy' | 'proxyAccess'> 
   privateCidrs?: readonly string[]
   /** Used instead of the host's name servers, for tests. */
   upstreams?: Upstream[]
+  /** With it, guests reach the S3 proxy. `privateCidrs`: blocks of private addresses in which stores may be. */
+  s3Proxy?: { privateCidrs: readonly string[] }
 }
 
 export type Network = {
   instance: string
   netd: Netd
   egressProxy: EgressProxy
+  /** Undefined if it is switched off. */
+  s3Proxy: S3Proxy | undefined
   slots: Slots
   host: HostNetwork
   guard: HostGuard
@@ -51,23 +57,35 @@ export type Network = {
   close: () => Promise<void>
 }
 
-/** Three ports per instance, below the kernel's ephemeral ports. When one is taken, the next three are tried. */
-const PORT_FIRST = 20_000
-const PORT_TRIPLES = 3_333
+/** Four ports per instance, below the kernel's ephemeral ports. When one is taken, the next four are tried. */
+const PORTS_FIRST = 20_000
+const PORTS_EACH = 4
+const PORTS_CHOICES = 2_500
 const PORT_ATTEMPTS_MAX = 20
 
 export async function openNetwork(log: Log, settings: NetworkSettings): Promise<Network> {
-  const { instance, poolSize, tapOwnerUid, stateDir, proxyUid, privateCidrs = [], upstreams, ...others } = settings
+  const {
+    instance,
+    poolSize,
+    tapOwnerUid,
+    stateDir,
+    proxyUid,
+    privateCidrs = [],
+    upstreams,
+    s3Proxy: s3,
+    ...others
+  } = settings
   for (const block of privateCidrs) parseCidr(block)
   const proxyAccess = { uid: proxyUid, privateCidrs, ...(upstreams && { upstreams }) }
   const hostSettings = { ...others, proxyAccess }
   const netd = new Netd(instance)
   netd.on('died', (exit) => log.warn(exit, 'netd died; the next request starts another one'))
-  let openedProxy: EgressProxy | undefined
+  let opened: Proxies | undefined
   try {
     checkProxyCode()
-    const { egressProxy, host, egressProxyPorts } = await openEgressProxy(log, netd, instance, hostSettings)
-    openedProxy = egressProxy
+    opened = await openProxies(log, netd, instance, hostSettings, s3)
+    const { egressProxy, s3Proxy, host, egressProxyPorts } = opened
+    const s3Port = s3Proxy?.port ?? 0
     for (const warning of host.warnings) log.warn(warning)
     const { packetsPerSecond } = settings.limits
     const pool = new SlotPool({ netd, log }, { size: poolSize, mtu: host.mtu, tapOwnerUid, packetsPerSecond })
@@ -77,12 +95,13 @@ export async function openNetwork(log: Log, settings: NetworkSettings): Promise<
       ...found,
       api,
       dnsPort: egressProxyPorts.dns,
+      s3Port,
       dnsPerSecond: settings.limits.dnsPerSecond,
     })
     let machine = describeMachine(host.machine)
     const policySettings = { cidr: settings.cidr, privateCidrs, machine }
     const slots = await Slots.open({ netd, egressProxy, store, pool, log }, policySettings)
-    const currentSettings = () => ({ ...hostSettings, egressProxy: egressProxyPorts, api })
+    const currentSettings = () => ({ ...hostSettings, egressProxy: egressProxyPorts, s3Port, api })
     const changeMachine = async (network: MachineNetwork) => {
       const next = describeMachine(network)
       if (isSameMachine(machine, next)) return
@@ -100,6 +119,7 @@ export async function openNetwork(log: Log, settings: NetworkSettings): Promise<
       instance,
       netd,
       egressProxy,
+      s3Proxy,
       slots,
       host,
       guard,
@@ -116,37 +136,51 @@ export async function openNetwork(log: Log, settings: NetworkSettings): Promise<
       close: async () => {
         await guard.close()
         await slots.close()
-        await egressProxy.close()
+        await closeProxies({ egressProxy, s3Proxy })
         await netd.close()
       },
     }
   } catch (error) {
-    await openedProxy?.close()
+    if (opened) await closeProxies(opened)
     await netd.close()
     throw new Error('failed to open the network', { cause: error })
   }
 }
 
-/** The host is set up first, because that adds the address on which the egress proxy listens. */
-async function openEgressProxy(
+type Proxies = Pick<Network, 'egressProxy' | 's3Proxy' | 'host' | 'egressProxyPorts'>
+
+/** The host is set up first, because that adds the address on which the proxies listen. */
+async function openProxies(
   log: Log,
   netd: Netd,
   instance: string,
-  hostSettings: Omit<HostSettings, 'egressProxy'>,
-): Promise<Pick<Network, 'egressProxy' | 'host' | 'egressProxyPorts'>> {
+  hostSettings: Omit<HostSettings, 'egressProxy' | 's3Port'>,
+  s3: NetworkSettings['s3Proxy'],
+): Promise<Proxies> {
   const start: StartProxy = (proxySettings) => startProxy(hostSettings.proxyAccess.uid, proxySettings)
   for (let attempt = 0; ; attempt++) {
-    const first = PORT_FIRST + 3 * ((Number.parseInt(instance, 16) + attempt) % PORT_TRIPLES)
+    const first = PORTS_FIRST + PORTS_EACH * ((Number.parseInt(instance, 16) + attempt) % PORTS_CHOICES)
     const ports = { dns: first, http: first + 1, tls: first + 2 }
-    const host = await netd.request('setUpHost', { ...hostSettings, egressProxy: ports })
+    const s3Port = s3 ? first + 3 : 0
+    const host = await netd.request('setUpHost', { ...hostSettings, egressProxy: ports, s3Port })
+    const { dnsPerSecond } = hostSettings.limits
+    const egressSettings = { address: HOST_ADDRESS, ports, upstreams: host.upstreams, dnsPerSecond }
+    // At the same time, because each is a process.
+    const egressProxy = EgressProxy.open(log, start, egressSettings)
+    const s3Proxy = s3 && openS3Proxy(log, s3Port, s3.privateCidrs)
     try {
-      const egressProxy = await EgressProxy.open(log, start, {
-        ...{ address: HOST_ADDRESS, ports, upstreams: host.upstreams },
-        dnsPerSecond: hostSettings.limits.dnsPerSecond,
-      })
-      return { egressProxy, host, egressProxyPorts: ports }
+      const [openedEgressProxy, openedS3Proxy] = await waitForAll([egressProxy, s3Proxy])
+      return { egressProxy: openedEgressProxy, s3Proxy: openedS3Proxy, host, egressProxyPorts: ports }
     } catch (error) {
+      for (const opened of [egressProxy, s3Proxy]) await opened?.then((proxy) => proxy.close()).catch(() => {}) // One of them has failed.
       if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE' || attempt >= PORT_ATTEMPTS_MAX) throw error
     }
   }
+}
+
+const openS3Proxy = (log: Log, port: number, privateCidrs: readonly string[]): Promise<S3Proxy> =>
+  S3Proxy.open(log, { address: HOST_ADDRESS, port, uid: S3_PROXY_UID, privateCidrs: [...privateCidrs] })
+
+async function closeProxies({ egressProxy, s3Proxy }: Pick<Network, 'egressProxy' | 's3Proxy'>): Promise<void> {
+  await waitForAll([egressProxy.close(), s3Proxy?.close()])
 }

@@ -249,7 +249,7 @@ test('an exit that is handled while its sandbox is deleted does not bring the re
     ...{ stopping: false, qmp: { closed: new Promise(() => {}) }, close: () => {} },
     ...{ channel: () => Promise.reject(new Error('gone')), untilExit: () => exit.promise },
   } as unknown as Vmm // Only what a watch and a delete use.
-  watchVm(it.deps, entry, vmm)
+  watchVm(it.deps, entry, vmm, RUNNING.ip)
 
   exit.resolve('killed')
   await setImmediate()

@@ -126,7 +126,7 @@ async function adoptOne(deps: Deps, entry: Entry, record: RunningVm | DeadVm): P
   await refreshActiveDisk(adopted)
   if ((await adopted.status()) !== 'running') await adopted.resumeCpus()
   deps.network.slots.adopt(vmm.slot, record.ip)
-  watchVm(deps, entry, adopted)
+  watchVm(deps, entry, adopted, record.ip)
   return 'running'
 }
 

@@ -53,7 +53,8 @@ export async function createVm(
         )
       const { vmm, response } = await startVm(deps, request, record, undo, signal)
       moveVm(entry, 'createDone', { ip, diskMib, vmm: vmm.record })
-      watchVm(deps, entry, vmm, request.network.revision)
+      const { mounts } = watchVm(deps, entry, vmm, ip, request.network.revision)
+      if (request.mounts) mounts?.setInBackground(request.mounts)
       return response
     } catch (error) {
       await undo.run(deps.log)

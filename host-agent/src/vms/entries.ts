@@ -4,6 +4,7 @@
  * may interrupt an operation.
  */
 import type { Socket } from 'node:net'
+import type { VmMounts } from '../disks/vm-mounts.ts'
 import { HostError } from '../host-error.ts'
 import type { Vmm } from '../vmm/vmm.ts'
 import { toStored, type VmRecord } from './record.ts'
@@ -13,8 +14,10 @@ type Operation = { name: string; fence: number; abort: AbortController; done: Pr
 /** What exists only while the sandbox runs. */
 export type LiveVm = {
   vmm: Vmm
-  /** Stops listening to the signals of the guest. */
+  /** Aborted when it no longer runs: ends what listens to the guest, and its mounts. */
   signals: AbortController
+  /** Undefined if this host cannot mount disks. */
+  mounts: VmMounts | undefined
   /** Of the network rules in force; undefined for a VMM that was adopted and whose rules this process never applied. */
   networkRevision: number | undefined
 }

@@ -1,7 +1,8 @@
 /**
  * Pauses a sandbox. Order of events:
  *
- *   1. The channel to the guest is closed: what runs for a caller ends as if the caller had disconnected.
+ *   1. Unsaved files on disks are saved, as far as that is possible within a few seconds. The channel to the guest is closed:
+ *      what runs for a caller ends as if the caller had disconnected.
  *   2. The CPUs stop. Nothing changes memory, devices or disk from here on, so what is saved is one consistent state.
  *   3. Memory, device state and disk are written to the store, on disk and checksummed (vmm/save.ts).
  *   4. The manifest is renamed into place. This commits the pause: no later failure or crash undoes it.
@@ -27,6 +28,8 @@ import { saveCounts, saveFlows } from './usage.ts'
 
 /** It takes a moment, and is not worth an error. */
 const WAITS_FOR = ['resize']
+/** A store that is away delays a pause by no more. What is not saved stays in the guest. */
+const FLUSH_LIMIT_MS = 10_000
 
 export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: HostVmPauseBody): Promise<HostVmPaused> {
   for (let wait = findWait(entry, WAITS_FOR); wait; wait = findWait(entry, WAITS_FOR)) await wait
@@ -34,10 +37,11 @@ export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: Hos
   if (previous) return previous
   const newest = deps.snapshots.findNewestIntact(entry.id)
   if (entry.record.state === 'paused' && newest) return repeatPause(deps, entry, entry.record, fence, newest.manifest)
-  const { vmm, signals } = getLive(entry)
+  const { vmm, signals, mounts } = getLive(entry)
   const { diskMib, growPending = false } = moveVm(entry, 'pause', { fence })
   return runOperation(entry, 'pause', fence, async () => {
     try {
+      await span('save files on disks', async () => mounts?.flush(Math.min(FLUSH_LIMIT_MS, limit_ms / 4)))
       for (const connection of entry.connections) connection.destroy()
       const { saved, response } = await commitGeneration(deps, { id: entry.id, diskMib, growPending }, vmm, limit_ms)
       await span('read counters', () => saveCounts(deps, entry, vmm.record))

@@ -34,7 +34,7 @@ function addVm(qemu: Qemu): Entry {
     throw new Error('no guest')
   }
   const vmm = { qmp: { run }, record: { ...VMM }, channel } as unknown as Vmm
-  entry.live = { vmm, signals: new AbortController(), networkRevision: 1 }
+  entry.live = { vmm, signals: new AbortController(), mounts: undefined, networkRevision: 1 }
   return entry
 }
 

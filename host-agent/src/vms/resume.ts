@@ -5,7 +5,9 @@
  *   2. A new VMM is started with its CPUs paused (restore.ts): an empty disk on top of the saved ones, the saved pages in
  *      its memory, the devices loaded. The saved files are compared with their checksums meanwhile.
  *   3. The address and the network rules are applied, then the CPUs run.
- *   4. Clock, entropy and identity are applied and confirmed by the guest. Then the sandbox may be used.
+ *   4. Clock, entropy and identity are applied and confirmed by the guest. Mount programs close their connections. Then the
+ *      sandbox may be used.
+ *   5. Its mounts are set, with new tokens. The response does not wait for it.
  *
  * If anything fails, the new VMM is removed and every generation stays as it was. A damaged generation is set aside, so
  * that the next resume uses the one before it. The error says which one that is: a sandbox never returns to an
@@ -55,7 +57,8 @@ export async function resumeVm(deps: Deps, entry: Entry, request: HostVmResumeBo
         throw error
       }
       moveVm(entry, 'resumeDone', change)
-      watchVm(deps, entry, vmm, request.network.revision)
+      const { mounts } = watchVm(deps, entry, vmm, ip, request.network.revision)
+      if (request.mounts) mounts?.setInBackground(request.mounts)
       if (from.state === 'dead') await deleteDeadVmm(deps, from.vmm)
       return response
     } catch (error) {

@@ -30,7 +30,7 @@ import { connectToVm } from './connect.ts'
 import { listCounts } from './counts.ts'
 import { createVm } from './create.ts'
 import { deleteVm } from './delete.ts'
-import { checkFence, Entries, type Entry, getLive, wrongState } from './entries.ts'
+import { checkFence, Entries, type Entry, getLive, type LiveVm, wrongState } from './entries.ts'
 import { withFlows } from './flows.ts'
 import { forkVm } from './fork.ts'
 import { pauseVm } from './pause.ts'
@@ -149,22 +149,23 @@ export class Vms {
     return { vms: await listCounts(this.#deps, this.#entries.list()) }
   }
 
-  /** This host cannot mount disks, so it accepts no mounts. */
-  setMounts(id: string, { fence, revision, mounts }: HostVmMountsBody): HostVmMountsApplied {
+  /** Needs the fence of the last operation. */
+  async setMounts(id: string, { fence, revision, mounts }: HostVmMountsBody): Promise<HostVmMountsApplied> {
     const entry = this.#entries.get(id)
     checkFence(entry.record, fence)
-    getLive(entry)
+    const live = getLive(entry)
+    if (live.mounts) return live.mounts.set({ revision, mounts })
     if (mounts.length > 0) throw new HostError('disks_unavailable', 'this host cannot mount disks')
     return { revision, mounts: [], removed: [] }
   }
 
   reportMounts(id: string): HostVmMountsReport {
-    getLive(this.#entries.get(id))
-    return { revision: 0, mounts: [] }
+    return reportMountsOf(getLive(this.#entries.get(id)))
   }
 
   listMounts(): HostMounts {
-    return { vms: this.listRunning().map(({ id }) => ({ id, revision: 0, mounts: [] })) }
+    const running = this.#entries.list().filter(({ live, record }) => live && record.state === 'running')
+    return { vms: running.map((entry) => ({ id: entry.id, ...reportMountsOf(getLive(entry)) })) }
   }
 
   #measure<Response extends object>(operation: Parameters<typeof measureOperation>[1], work: () => Promise<Response>) {
@@ -179,6 +180,9 @@ export class Vms {
 function toRunning({ id, record, live }: Entry): RunningSandbox | undefined {
   return live && record.state === 'running' ? { id, vmm: live.vmm, diskMib: record.diskMib } : undefined
 }
+
+/** Revision 0: a host that cannot mount disks is asked for every mount once, and refuses it. */
+const reportMountsOf = ({ mounts }: LiveVm): HostVmMountsReport => mounts?.report() ?? { revision: 0, mounts: [] }
 
 function renderVm(record: VmRecord, generation: number | undefined): HostVm {
   const { id, fence, state } = record

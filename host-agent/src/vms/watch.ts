@@ -1,15 +1,20 @@
-/** Watches a VMM that runs: records the signals of its guest, and marks the sandbox dead when QEMU exits. */
+/** Watches a VMM that runs: records the signals of its guest, has its mounts, and marks the sandbox dead when QEMU exits. */
 import type { Deps } from '../deps.ts'
+import { VmMounts } from '../disks/vm-mounts.ts'
 import { listenToSignals } from '../guest/listen-to-signals.ts'
 import { releaseVmm } from '../vmm/release.ts'
 import type { Vmm } from '../vmm/vmm.ts'
-import type { Entry } from './entries.ts'
+import type { Entry, LiveVm } from './entries.ts'
 import { moveVm, vmCan } from './move.ts'
 import { saveUsage } from './usage.ts'
 
-export function watchVm(deps: Deps, entry: Entry, vmm: Vmm, networkRevision?: number): void {
+export function watchVm(deps: Deps, entry: Entry, vmm: Vmm, ip: string, networkRevision?: number): LiveVm {
   const signals = new AbortController()
-  entry.live = { vmm, signals, networkRevision }
+  const { s3Proxy } = deps.network
+  const vm = { sandbox: entry.id, ip, vmm }
+  const mounts = s3Proxy && new VmMounts({ s3Proxy, log: deps.log }, vm, signals.signal)
+  const live = { vmm, signals, mounts, networkRevision }
+  entry.live = live
   void listenToSignals(
     () => vmm.channel(),
     async (signal) => {
@@ -19,6 +24,7 @@ export function watchVm(deps: Deps, entry: Entry, vmm: Vmm, networkRevision?: nu
   )
   void vmm.qmp.closed.then(() => signals.abort())
   void vmm.untilExit(deps).then((reason) => (vmm.stopping ? undefined : markDead(deps, entry, vmm, reason)))
+  return live
 }
 
 /** The process is killed for certain before the sandbox counts as dead, because its disk may be booted from then on. */

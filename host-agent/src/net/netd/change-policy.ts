@@ -36,6 +36,8 @@ const isDns = ({ machine }: Policy, port: number | undefined): boolean => port =
 
 /** Flows that the host redirected to the egress proxy are kept: the proxy closes its own connections. */
 function allowsFlow(policy: Policy, { destination, port, repliedFrom }: Flow): boolean {
-  if (destination === HOST_ADDRESS) return allowsHostPort(policy, port) || isDns(policy, port)
+  if (destination === HOST_ADDRESS) {
+    return allowsHostPort(policy, port) || isDns(policy, port) || port === policy.machine.s3Port
+  }
   return repliedFrom === HOST_ADDRESS || allowsAddress(policy, destination, port)
 }

@@ -109,13 +109,13 @@ const isForwarding = (): boolean => readFileSync(IP_FORWARD, 'utf8').trim() === 
 
 const describeTables = (
   { instance }: Kernel,
-  { cidr, egressProxy, proxyAccess, api, limits }: HostSettings,
+  { cidr, egressProxy, s3Port, proxyAccess, api, limits }: HostSettings,
   uplinks: readonly Link[],
   { machine, upstreams }: Pick<HostCheck, 'machine' | 'upstreams'>,
   forwardingWasOff: boolean,
 ): HostTables => ({
   host: {
-    ...{ instance, cidr, egressProxy, api, limits, forwardingWasOff },
+    ...{ instance, cidr, egressProxy, s3Port, api, limits, forwardingWasOff },
     uplinks: uplinks.map((link) => link.name),
     subnets: machine.subnets,
   },

@@ -6,5 +6,6 @@ export const MACHINE: Machine = {
   subnets: ['198.51.100.128/25'],
   api: { port: 8080, beyondLoopback: false },
   dnsPort: 20_000,
+  s3Port: 20_003,
   dnsPerSecond: 100,
 }

@@ -9,6 +9,7 @@ const TABLE = {
   uplinks: ['eth0'],
   subnets: ['198.51.100.128/25'],
   egressProxy: { dns: 20_000, http: 20_001, tls: 20_002 },
+  s3Port: 20_003,
   api: { port: 8080, beyondLoopback: false },
   limits: { flows: 4096, newFlowsPerSecond: 200 },
   forwardingWasOff: false,
@@ -54,28 +55,29 @@ test('all DNS queries are redirected to our server and marked packets to the pro
   ])
 })
 
-test('of the host a sandbox reaches replies, DNS and the API, and nothing else', () => {
+test('of the host a sandbox reaches replies, DNS, the S3 proxy and the API, and nothing else', () => {
   const open = rules(renderHostTable(TABLE), 'input')
   const closed = rules(renderHostTable({ ...TABLE, api: { port: 0, beyondLoopback: false } }), 'input')
   const wide = rules(renderHostTable({ ...TABLE, api: { port: 8080, beyondLoopback: true } }), 'input')
 
-  assert.deepEqual(open.slice(1, 7), [
+  assert.deepEqual(open.slice(1, 8), [
     'iifname "wdeadbeef*" ct state established,related accept',
     'iifname "wdeadbeef*" ip daddr 169.254.1.1 udp dport 20000 accept',
     'iifname "wdeadbeef*" ip daddr 169.254.1.1 tcp dport { 20000, 20001, 20002 } accept',
+    'iifname "wdeadbeef*" ip daddr 169.254.1.1 tcp dport 20003 accept',
     'iifname "wdeadbeef*" ip dscp 3 drop',
     'iifname "wdeadbeef*" ip daddr 169.254.1.1 tcp dport 8080 accept',
     'iifname "wdeadbeef*" drop',
   ])
-  assert.deepEqual(closed.slice(1, 6), open.toSpliced(5, 1).slice(1, 6))
-  assert.deepEqual(wide, open.with(5, 'iifname "wdeadbeef*" tcp dport 8080 accept'))
+  assert.deepEqual(closed.slice(1, 7), open.toSpliced(6, 1).slice(1, 7))
+  assert.deepEqual(wide, open.with(6, 'iifname "wdeadbeef*" tcp dport 8080 accept'))
 })
 
 test('the address of the host for sandboxes is closed to every network around the machine', () => {
   const input = rules(renderHostTable(TABLE), 'input')
 
-  assert.deepEqual(input.slice(7), [
-    'iifname != "lo" ip daddr 169.254.1.1 meta l4proto { tcp, udp } th dport { 20000, 20001, 20002, 8080 } drop',
+  assert.deepEqual(input.slice(8), [
+    'iifname != "lo" ip daddr 169.254.1.1 meta l4proto { tcp, udp } th dport { 20000, 20001, 20002, 20003, 8080 } drop',
     'iifname { "eth0" } ip daddr 169.254.1.1 drop',
   ])
 })

@@ -30,6 +30,8 @@ export type HostTable = {
   /** The networks of this machine outside CLOSED_RANGES. */
   subnets: readonly string[]
   egressProxy: EgressProxyPorts
+  /** Of the S3 proxy; 0 if there is none. */
+  s3Port: number
   api: ApiListener
   limits: Pick<SandboxLimits, 'flows' | 'newFlowsPerSecond'>
   /** Forwarding was off before Warren was started; see FORWARDING_WAS_OFF. */
@@ -52,7 +54,7 @@ export function renderHostTable(table: HostTable): string {
   const name = hostTable(table.instance)
   const { dns, http, tls } = table.egressProxy
   const { flows, newFlowsPerSecond } = table.limits
-  const ownPorts = [dns, http, tls, ...(table.api.port === 0 ? [] : [table.api.port])]
+  const ownPorts = [dns, http, tls, table.s3Port, table.api.port].filter((port) => port !== 0)
   const veths = `"${outerVethPrefix(table.instance)}*"`
   const fresh = CHAINS.flatMap((chain) => [`add chain ip ${name} ${chain}`, `flush chain ip ${name} ${chain}`])
   const gone = CHAINS.map((chain) => `delete chain ip ${name} ${chain}`)
@@ -96,6 +98,7 @@ ${renderUplinkRules(table, veths)}
     iifname ${veths} ct state established,related accept
     iifname ${veths} ip daddr ${HOST_ADDRESS} udp dport ${dns} accept
     iifname ${veths} ip daddr ${HOST_ADDRESS} tcp dport { ${dns}, ${http}, ${tls} } accept
+${table.s3Port === 0 ? '' : `    iifname ${veths} ip daddr ${HOST_ADDRESS} tcp dport ${table.s3Port} accept\n`}\
     iifname ${veths} ip dscp ${MARK.LIMITED} drop
 ${renderApiRule(table, veths)}\
     iifname ${veths} drop

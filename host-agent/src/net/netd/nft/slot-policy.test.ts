@@ -13,6 +13,7 @@ const TO_HOST = (apiAt: string[]) => [
   'ip daddr 169.254.1.1 udp dport 53 udp checksum 0 udp dport set 20000 udp checksum set 0 goto dns',
   'ip daddr 169.254.1.1 udp dport 53 udp dport set 20000 goto dns',
   'ip daddr 169.254.1.1 tcp dport 53 tcp dport set 20000 goto dns',
+  'ip daddr 169.254.1.1 tcp dport 20003 accept',
   ...(apiAt.length === 0 ? [] : [API_AT(apiAt)]),
   'ip daddr 169.254.1.1 tcp flags & (syn | ack) != syn ip dscp set 3 goto passed',
   'ip daddr 169.254.1.1 meta l4proto icmp ip dscp set 3 goto passed',
@@ -48,6 +49,7 @@ test('an open policy allows peers and the host, refuses closed ranges and allows
     'ip saddr 100.64.0.0/16 ip saddr != { 100.64.0.7 } drop',
     'ip saddr 169.254.1.1 udp sport 20000 udp sport set 53',
     'ip saddr 169.254.1.1 tcp sport 20000 tcp sport set 53',
+    'ip saddr 169.254.1.1 tcp sport 20003 accept',
     'counter name "in" accept',
   ])
 })

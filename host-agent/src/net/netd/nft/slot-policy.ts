@@ -1,14 +1,14 @@
 /**
  * Renders what one sandbox may send and receive as rules for the chains of its slot's table. The first match decides:
  *
- *   egress    allows peers, DNS and the API on the host, and granted private addresses; then refuses closed addresses, except
+ *   egress    allows peers, DNS, the S3 proxy and the API on the host, and granted private addresses; then refuses closed addresses, except
  *             that DNS queries go to our server whichever server they were sent to; then allows what rules allow, or
  *             everything when the policy is open; last, sends ports with rules by name to the proxy. Everything else is
  *             refused.
  *   ingress   drops packets of sandboxes that are not peers, so that a sandbox leaves a network as soon as one side changes.
  *   dns       queries to our server: above the rate of UDP they are dropped, which a resolver repeats. (Over TCP the server
  *             answers more slowly instead, egress-proxy/dns/server.ts.)
- *   passed    the budget, then the counter: refused packets cost nothing, and `out` counts exactly what left.
+ *   passed    everything but traffic of disks (docs/disks.md): the budget, then the counter: refused packets cost nothing, and `out` counts exactly what left.
  *
  * Ports of the host are closed here and not only in the host's table: another program on the machine can flush that one, and
  * until it is restored this table is all there is (guard-host.ts).
@@ -87,7 +87,7 @@ function egressRules(policy: Policy): string[] {
 }
 
 /**
- * Of the host a sandbox reaches DNS and the API; it also sends replies to connections of the host. What is marked the host
+ * Of the host a sandbox reaches DNS, the S3 proxy (which answers those with a disk) and the API; it also sends replies to connections of the host. What is marked the host
  * drops, except replies. DNS queries get the port of our server here, and its responses the port 53 (`ingressRules`), so that
  * without the host's table they reach no other server on the machine.
  */
@@ -102,6 +102,7 @@ function hostRules(policy: Policy): string[] {
     ...['udp', 'tcp'].map(
       (protocol) => `${toHost} ${protocol} dport 53 ${protocol} dport set ${machine.dnsPort} goto dns`,
     ),
+    ...(machine.s3Port === 0 ? [] : [`${toHost} tcp dport ${machine.s3Port} accept`]),
     ...(port === 0 || apiAt.length === 0 ? [] : [`ip daddr ${braces(apiAt)} tcp dport ${port} goto passed`]),
     `${toHost} tcp flags & (syn | ack) != syn ip dscp set ${MARK.LIMITED} goto passed`,
     `${toHost} meta l4proto icmp ip dscp set ${MARK.LIMITED} goto passed`,
@@ -119,9 +120,10 @@ const subnetRules = ({ machine: { subnets } }: Policy): string[] =>
     ? []
     : [`${TCP_OR_UDP} th dport 53 ip daddr ${braces(subnets)} goto dns`, `ip daddr ${braces(subnets)} return`]
 
-const ingressRules = ({ cidr, peers, machine: { dnsPort } }: Policy): string[] => [
+const ingressRules = ({ cidr, peers, machine: { dnsPort, s3Port } }: Policy): string[] => [
   `ip saddr ${cidr} ${peers.length === 0 ? '' : `ip saddr != ${braces(peers)} `}drop`,
   ...['udp', 'tcp'].map((protocol) => `ip saddr ${HOST_ADDRESS} ${protocol} sport ${dnsPort} ${protocol} sport set 53`),
+  ...(s3Port === 0 ? [] : [`ip saddr ${HOST_ADDRESS} tcp sport ${s3Port} accept`]),
   'counter name "in" accept',
 ]
 
