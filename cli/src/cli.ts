@@ -8,6 +8,7 @@ import { spellCommand, warrenCommand } from '@warren/kit/warren-command'
 import { Command, Help } from 'commander'
 import { printCaCertificate } from './ca.ts'
 import { addDisk, attachDisk, detachDisk, listDisks, removeDisks, rotateDisk } from './disks/commands.ts'
+import { runDiskDemo } from './disks/demo.ts'
 import { printEnv } from './env.ts'
 import { installCommand, uninstallCommand } from './install.ts'
 import { resizeSandbox } from './resize.ts'
@@ -243,4 +244,10 @@ function addDiskCommands(cli: Command): void {
     .description('delete disks that are not attached, with their keys; the buckets remain')
     .argument('<disks...>', 'names or ids')
     .action(removeDisks)
+  disks
+    .command('demo')
+    .description(
+      'start an S3 store on this machine, mount a bucket of it in a new sandbox, and pass a file in each direction',
+    )
+    .action(runDiskDemo)
 }

@@ -5,6 +5,7 @@ import path from 'node:path'
 import { after, describe, test } from 'node:test'
 import { startS3Server, type TestS3Server } from '@warren/kit/testing/s3-server'
 import { until } from '@warren/kit/testing/until'
+import { runWarren } from './support/instance.ts'
 import {
   createSandbox,
   destroySandbox,
@@ -169,6 +170,18 @@ describe('disks', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
     assert.ok(failed.mount_error)
     await waitFor(id, '/mnt/media')
     assert.equal(await runShell(warren, id, 'cat /mnt/media/dir/f'), 'written in a guest')
+  })
+
+  test('the demo passes a file in each direction, and removes everything', async () => {
+    const { stdout } = await runWarren(warren.instance.dataDir, 'disks', 'demo')
+
+    assert.match(stdout, /In the bucket: {3}hello\.txt: hello from \S+\n/)
+    assert.match(stdout, /In the sandbox: .*\nhello from the bucket\n/)
+    const disks = (await requestOk(warren, 'GET', '/disks')).data as { name: string }[]
+    assert.deepEqual(
+      disks.map(({ name }) => name),
+      ['media'],
+    )
   })
 
   test('a disk is deleted once its sandbox is gone', async () => {

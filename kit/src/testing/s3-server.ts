@@ -10,10 +10,18 @@ import { mkdir, open, rm, writeFile } from 'node:fs/promises'
 import http from 'node:http'
 import https from 'node:https'
 import { type AddressInfo, connect, createServer, type Server } from 'node:net'
-import { homedir, tmpdir } from 'node:os'
+import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { chooseRegion, renderS3Path, resolveS3Bucket } from '../s3/endpoint.ts'
 import { parseS3Listing } from '../s3/listing.ts'
+import {
+  hasSeaweedfsVolumes,
+  listSeaweedfsSockets,
+  renderSeaweedfsArgs,
+  renderSeaweedfsConfig,
+  SEAWEEDFS_PORTS,
+  s3ServerProgram,
+} from '../s3/seaweedfs.ts'
 import { type S3Credentials, sha256Hex, signS3Request } from '../s3/sign.ts'
 import { withParentDeathSignal } from '../unprivileged.ts'
 import { addCleanUp, type Scope } from './clean-up.ts'
@@ -73,7 +81,7 @@ export async function startS3Server(
   addCleanUp(scope, async () => {
     if (child !== undefined) await killChild(child)
     await rm(folder, { recursive: true, force: true })
-    await Promise.all(usedPorts.flatMap(listSockets).map((file) => rm(file, { force: true })))
+    await Promise.all(listSeaweedfsSockets(usedPorts).map((file) => rm(file, { force: true })))
   })
 
   const server: TestS3Server = {
@@ -103,7 +111,7 @@ export async function startS3Server(
     },
   }
   for (let attempt = 1; ; attempt++) {
-    ports = await findPorts(name === 'seaweedfs' ? 8 : 1)
+    ports = await findPorts(name === 'seaweedfs' ? SEAWEEDFS_PORTS : 1)
     if (name === 'seaweedfs') usedPorts.push(...ports)
     try {
       await server.start()
@@ -116,8 +124,7 @@ export async function startS3Server(
 }
 
 function findProgram(name: S3ServerName): string {
-  const cache = process.env.XDG_CACHE_HOME || path.join(homedir(), '.cache')
-  const program = path.join(cache, 'warren/test-tools/bin', name)
+  const program = s3ServerProgram(name)
   if (!existsSync(program)) {
     throw new Error(`the S3 server ${program} is missing: \`npm test\` as root installs it (tools/s3-servers.sh)`)
   }
@@ -149,7 +156,7 @@ async function startProcess(server: TestS3Server, { program, folder, ports, opti
       return isListening(ports[0]!)
     }, `${server.name} listens`)
     await until(async () => (await requestS3(server, 'GET', '', '', {}).catch(() => undefined))?.status === 200)
-    if (server.name === 'seaweedfs') await until(() => hasVolumes(ports[2]!), 'the volume server has registered')
+    if (server.name === 'seaweedfs') await until(() => hasSeaweedfsVolumes(ports), 'the volume server has registered')
   } catch (error) {
     await killChild(child)
     throw error
@@ -157,56 +164,15 @@ async function startProcess(server: TestS3Server, { program, folder, ports, opti
   return child
 }
 
-/** SeaweedFS opens a socket for each of its ports here, whatever TMPDIR is, and leaves it when it is killed. */
-const listSockets = (port: number): string[] =>
-  ['s3', 's3-grpc', 'master-grpc', 'volume-grpc', 'filer', 'filer-grpc'].map(
-    (part) => `/tmp/seaweedfs-${part}-${port}.sock`,
-  )
-
-/** Until its volume server has registered at the master, SeaweedFS answers requests for objects with 500. */
-async function hasVolumes(masterPort: number): Promise<boolean> {
-  const status = await fetch(`http://127.0.0.1:${masterPort}/dir/status`).then((response) => response.json())
-  return (status as { Topology?: { Max?: number } }).Topology?.Max !== 0
-}
-
-async function seaweedfsArgs(server: TestS3Server, folder: string, data: string, ports: number[]): Promise<string[]> {
-  const config = path.join(folder, 's3.json')
-  const identity = {
-    name: 'test',
-    credentials: [server.credentials],
-    actions: ['Admin', 'Read', 'List', 'Tagging', 'Write'],
-  }
-  await writeFile(config, JSON.stringify({ identities: [identity] }))
-  const [s3, s3Grpc, master, masterGrpc, volume, volumeGrpc, filer, filerGrpc] = ports
-  return [
-    '-logtostderr=true',
-    'server',
-    `-dir=${data}`,
-    '-ip=127.0.0.1',
-    '-ip.bind=127.0.0.1',
-    `-master.port=${master}`,
-    `-master.port.grpc=${masterGrpc}`,
-    '-master.volumeSizeLimitMB=1024',
-    '-master.volumePreallocate=false',
-    '-master.telemetry=false',
-    // Short, because the only master waits for it after a restart.
-    '-master.electionTimeout=500ms',
-    '-master.heartbeatInterval=100ms',
-    `-volume.port=${volume}`,
-    `-volume.port.grpc=${volumeGrpc}`,
-    '-volume.max=100',
-    // The percentage of free disk below which it refuses writes.
-    '-volume.minFreeSpace=1',
-    '-filer',
-    `-filer.port=${filer}`,
-    `-filer.port.grpc=${filerGrpc}`,
-    '-s3',
-    `-s3.port=${s3}`,
-    `-s3.port.grpc=${s3Grpc}`,
-    '-s3.port.iceberg=0',
-    '-s3.port.lance=0',
-    `-s3.config=${config}`,
-  ]
+async function seaweedfsArgs(
+  server: TestS3Server,
+  folder: string,
+  dataDir: string,
+  ports: number[],
+): Promise<string[]> {
+  const configFile = path.join(folder, 's3.json')
+  await writeFile(configFile, renderSeaweedfsConfig(server.credentials))
+  return renderSeaweedfsArgs({ dataDir, configFile, ports })
 }
 
 function versitygwArgs({ credentials, port }: TestS3Server, data: string, { tls, domain }: S3ServerOptions): string[] {
