@@ -5,7 +5,7 @@ import path from 'node:path'
 import { after, describe, test } from 'node:test'
 import { startS3Server, type TestS3Server } from '@warren/kit/testing/s3-server'
 import { until } from '@warren/kit/testing/until'
-import { runWarren } from './support/instance.ts'
+import { getHostAgentPid, kill, runWarren } from './support/instance.ts'
 import {
   createSandbox,
   destroySandbox,
@@ -172,6 +172,25 @@ describe('disks', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
     assert.equal(await runShell(warren, id, 'cat /mnt/media/dir/f'), 'written in a guest')
   })
 
+  test('a killed S3 proxy and a killed host agent are replaced, and the mount works again', async () => {
+    const hostAgent = await getHostAgentPid(warren.instance.dataDir)
+    const write = (name: string) => `echo ${name} > /mnt/media/${name} && sync /mnt/media/${name}`
+    const mounted = await runShell(warren, id, 'grep /mnt/media /proc/self/mountinfo')
+
+    kill(findChild(hostAgent, 's3-proxy/main.ts'))
+    await runShell(warren, id, `until ${write('proxy')}; do sleep 0.2; done`)
+    kill(hostAgent)
+    await until(async () => {
+      const { status } = await request(warren, 'POST', `/sandboxes/${id}/exec`, { cmd: 'true' })
+      return status === 200
+    }, 'the next host agent reaches the guest')
+    await runShell(warren, id, `until ${write('agent')}; do sleep 0.2; done`)
+
+    assert.deepEqual([await readObject('proxy'), await readObject('agent')], ['proxy\n', 'agent\n'])
+    await waitFor(id, '/mnt/media')
+    assert.equal(await runShell(warren, id, 'grep /mnt/media /proc/self/mountinfo'), mounted)
+  })
+
   test('the demo passes a file in each direction, and removes everything', async () => {
     const { stdout } = await runWarren(warren.instance.dataDir, 'disks', 'demo')
 
@@ -194,6 +213,20 @@ describe('disks', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
 })
 
 const get = async (to: string): Promise<string> => JSON.stringify(await requestOk(warren, 'GET', to))
+
+function findChild(parent: number, program: string): number {
+  const pids = readdirSync('/proc').filter((name) => /^\d+$/.test(name))
+  const found = pids.find((pid) => {
+    try {
+      const isChild = readFileSync(`/proc/${pid}/status`, 'utf8').includes(`\nPPid:\t${parent}\n`)
+      return isChild && readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(program)
+    } catch {
+      return false // It exited meanwhile.
+    }
+  })
+  assert.ok(found, `${program} runs`)
+  return Number(found)
+}
 
 const CHUNK_BYTES = 4 * 1024 * 1024
 
