@@ -156,7 +156,7 @@ export class Builds {
     const setPhase = (phase: HostBuild['phase']) => {
       build.phase = phase
     }
-    let end: Pick<HostBuild, 'state' | 'image' | 'failure'>
+    let end: Pick<HostBuild, 'state' | 'image' | 'failure' | 'ended_at'>
     try {
       const work = () => runAttempt(this.#deps, this.#cache, { build, log, body, setPhase }, signal)
       end = { state: 'done', image: await this.#deps.activity.run(work) }
@@ -168,11 +168,14 @@ export class Builds {
     }
     log.flush()
     await log.settled()
-    delete build.phase
-    Object.assign(build, end, { ended_at: new Date().toISOString() })
+    Object.assign(end, { ended_at: new Date().toISOString() })
+    const { phase: _, ...ended } = { ...build, ...end }
     await this.#registry
-      .write(build)
+      .write(ended)
       .catch((error) => this.#deps.log.error({ err: error, build: build.id }, 'failed to write the record of a build'))
+    // Together: who sees that this attempt has ended can start the next one.
+    delete build.phase
+    Object.assign(build, end)
     delete entry.running
     log.notify()
     const outcome = end.failure?.code ?? 'done'
