@@ -3,7 +3,7 @@ import { chown, mkdir, readFile, rename, rm, truncate, writeFile } from 'node:fs
 import type { ClientHttp2Session } from 'node:http2'
 import path from 'node:path'
 import { errorText } from '@warren/kit/error-text'
-import { GUEST_PROTOCOL, GuestGrowResponse, GuestIdentityResponse, GuestReady } from '@warren/protocol'
+import { GUEST_PROTOCOL, GuestGrowResponse, GuestIdentityResponse } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { callGuest } from '../guest/call-guest.ts'
 import { openGuestChannel } from '../guest/channel.ts'
@@ -18,6 +18,7 @@ import { createVmmCgroup } from '../vmm/memory.ts'
 import type { Qmp } from '../vmm/qmp.ts'
 import type { Base } from './base.ts'
 import type { Build } from './builds.ts'
+import { waitForClock } from './wait-for-clock.ts'
 
 /**
  * Of one attempt. A guest that panics ends its attempt at once, so this is only for one that hangs. It must not end slow
@@ -136,10 +137,7 @@ async function applySettings(deps: Deps, session: ClientHttp2Session, signal: Ab
 
 /** Does what every sandbox does first, so that clones find the pages in memory and the code translated. */
 async function warmUp(session: ClientHttp2Session, signal: AbortSignal): Promise<void> {
-  const ready = await callGuest(session, { method: 'GET', path: '/ready', response: GuestReady }, signal)
-  if (!['tsc', 'kvm-clock'].includes(ready.clocksource)) {
-    throw new Error(`the guest uses the clock source ${ready.clocksource}, expected tsc or kvm-clock`)
-  }
+  const ready = await waitForClock(session, signal)
   if (ready.protocol !== GUEST_PROTOCOL.CURRENT) {
     throw new Error(`the guest agent reports protocol ${ready.protocol}, expected ${GUEST_PROTOCOL.CURRENT}`)
   }
