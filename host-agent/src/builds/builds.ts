@@ -156,7 +156,7 @@ export class Builds {
     const setPhase = (phase: HostBuild['phase']) => {
       build.phase = phase
     }
-    let end: Pick<HostBuild, 'state' | 'image' | 'failure' | 'ended_at'>
+    let end: Pick<HostBuild, 'state' | 'image' | 'failure'>
     try {
       const work = () => runAttempt(this.#deps, this.#cache, { build, log, body, setPhase }, signal)
       end = { state: 'done', image: await this.#deps.activity.run(work) }
@@ -168,14 +168,13 @@ export class Builds {
     }
     log.flush()
     await log.settled()
-    Object.assign(end, { ended_at: new Date().toISOString() })
-    const { phase: _, ...ended } = { ...build, ...end }
+    const { phase: _, ...ended } = { ...build, ...end, ended_at: new Date().toISOString() }
     await this.#registry
       .write(ended)
       .catch((error) => this.#deps.log.error({ err: error, build: build.id }, 'failed to write the record of a build'))
     // Together: who sees that this attempt has ended can start the next one.
     delete build.phase
-    Object.assign(build, end)
+    Object.assign(build, ended)
     delete entry.running
     log.notify()
     const outcome = end.failure?.code ?? 'done'

@@ -19,7 +19,7 @@ import {
   type S3ProxySettings,
 } from './s3-proxy-protocol.ts'
 
-/** Directly below that of the egress proxy (net/open.ts), above every real account. */
+/** Directly below that of an egress proxy without a launcher (config.ts), above every real account. */
 export const S3_PROXY_UID = 1_610_612_734
 
 const PROGRAM = join(import.meta.dirname, 's3-proxy/main.ts')
