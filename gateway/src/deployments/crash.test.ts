@@ -13,8 +13,8 @@ import {
   deploymentConfig,
   freePort,
   listSandboxes,
-  readStatus,
   startControlPlane,
+  waitForOutcome,
 } from '../testing/deployments.ts'
 import { startGatewayProcess } from '../testing/gateway-process.ts'
 
@@ -22,7 +22,13 @@ const database = await createTestDatabase()
 const controlPlane = await startControlPlane(database)
 const gateway = await createTestGateway({ database, config: deploymentConfig(controlPlane) })
 
-const APP = `require('node:http').createServer((_, r) => r.end(require('node:fs').readFileSync('built'))).listen(process.env.PORT)`
+/**
+ * The fake host's programs share the ports of this machine: the app of the attempt before has the port until a sweep destroys
+ * its sandbox, which can be after the next one is started.
+ */
+const APP = `const server = require('node:http').createServer((_, r) => r.end(require('node:fs').readFileSync('built')))
+server.on('error', () => {})
+setInterval(() => server.listening || server.listen(process.env.PORT), 100)`
 
 const POINTS = [
   'build.sandbox.intended',
@@ -52,12 +58,17 @@ test('killed at every point of a deployment: it is ready after the restart, with
     await doomed.ended
     const next = await startGatewayProcess(gateway.deps, crashPoints, { carriesOut: true })
 
-    await until(async () => (await readStatus(gateway, wallet, deployed)).status === 'ready', `ready after ${point}`)
-    assert.equal((await (await fetch(`http://127.0.0.1:${port}`)).text()).trim(), 'result')
+    const { status, reason } = await waitForOutcome(gateway, wallet, deployed)
+    assert.equal(status, 'ready', `after ${point}: ${reason}`)
     await until(
       async () => (await listSandboxes(gateway)).filter(({ name }) => name.includes(deployed.projectId)).length === 1,
       `one sandbox after ${point}`,
     )
+    const page = await until(
+      () => fetch(`http://127.0.0.1:${port}`).catch(() => undefined),
+      `an answer of the app after ${point}`,
+    )
+    assert.equal((await page.text()).trim(), 'result')
     const { rows } = await gateway.deps.database.pool.query(
       `select count(*)::int as builds from gateway.log_lines where deployment_id = $1 and text like 'build: %'`,
       [deployed.deploymentId],
