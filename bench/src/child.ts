@@ -5,7 +5,7 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import path from 'node:path'
-import { asUnprivileged } from '@warren/kit/unprivileged'
+import { type Confinement, confine } from '@warren/kit/confine/confine'
 
 export const ROOT = path.resolve(import.meta.dirname, '../..')
 
@@ -19,15 +19,21 @@ export type Child<Ready> = {
 const START_LIMIT_MS = 60_000
 const STOP_LIMIT_MS = 10_000
 
+type Options = {
+  args?: string[]
+  env?: NodeJS.ProcessEnv
+  /** As `warren start` confines it. */
+  confinement?: Confinement | undefined
+  hasPrivateMounts?: true
+  stopLimitMs?: number
+}
+
 /** `script` is relative to the repository. Its stdout goes to our stderr, because our stdout is for results. */
-export async function startChild<Ready>(
-  script: string,
-  options: { args?: string[]; env?: NodeJS.ProcessEnv; asRoot?: true; stopLimitMs?: number } = {},
-): Promise<Child<Ready>> {
+export async function startChild<Ready>(script: string, options: Options = {}): Promise<Child<Ready>> {
   const line = [path.join(ROOT, script), ...(options.args ?? [])]
-  const [command, args] = options.asRoot
+  const [command, args] = options.hasPrivateMounts
     ? withPrivateMounts(process.execPath, line)
-    : asUnprivileged(process.execPath, line)
+    : confine(options.confinement, process.execPath, line)
   const child = spawn(command, args, {
     cwd: ROOT,
     stdio: ['ignore', process.stderr, 'inherit', 'ipc'],

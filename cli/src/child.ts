@@ -9,22 +9,27 @@
  */
 import { type ChildProcess, spawn } from 'node:child_process'
 import type { Readable } from 'node:stream'
-
-type Message<Ready> = (Ready & { ready: true }) | { failed: string } | { progress: string }
+import type { Static, TSchema } from 'typebox'
+import { Value } from 'typebox/value'
+import { Failed, Progress } from './child-messages.ts'
+import { print } from './output.ts'
 
 export type Child<Ready> = Ready & {
   exited: Promise<string>
   stop(): Promise<void>
-  /** Sends a message and waits for the one that `isReply` accepts. */
-  request<Reply extends object>(message: object, isReply: (reply: object) => reply is Reply): Promise<Reply>
+  /** Sends a message and waits for one of the given form. */
+  request<Reply extends TSchema>(message: object, reply: Reply): Promise<Static<Reply>>
 }
 
 /** A reply takes milliseconds; a busy machine may need seconds. */
 const REPLY_LIMIT_MS = 20_000
 
-export type ChildSettings = {
+export type ChildSettings<Ready extends TSchema = TSchema> = {
   /** As messages name it: "the control plane". */
   name: string
+  /** The form of the message that says that it is ready, and those of its replies. */
+  ready: Ready
+  replies?: readonly TSchema[]
   command: string
   args: string[]
   env: NodeJS.ProcessEnv
@@ -35,31 +40,44 @@ export type ChildSettings = {
   onProgress?: (text: string) => void
   /** Called when the process has ended, also when it was never ready. */
   onExit?: (exit: { isClean: boolean }) => void
+  /** Then it does not get our terminal, from which it could read what is typed. */
+  isConfined?: boolean
+  /** Removes what was prepared for the process. The child counts as ended when it has. */
+  release?: () => Promise<void>
 }
 
-export async function startChild<Ready extends object>(
-  settings: ChildSettings,
+export async function startChild<Ready extends TSchema>(
+  settings: ChildSettings<Ready>,
   signal: AbortSignal,
-): Promise<Child<Ready>> {
-  const { command, args, env } = settings
-  const child = spawn(command, args, { stdio: ['ignore', 'inherit', 'pipe', 'ipc'], detached: true, env })
+): Promise<Child<Static<Ready> & object>> {
+  const { command, args } = settings
+  const hasTerminal = process.stdout.isTTY === true && settings.isConfined === true
+  const env = hasTerminal
+    ? { ...settings.env, WARREN_LOG_FORMAT: settings.env.WARREN_LOG_FORMAT || 'pretty' }
+    : settings.env
+  const stdout = hasTerminal ? 'pipe' : 'inherit'
+  const child = spawn(command, args, { stdio: ['ignore', stdout, 'pipe', 'ipc'], detached: true, env })
+  child.stdout?.on('data', (chunk) => process.stdout.write(chunk))
   const exited = new Promise<string>((resolve) => {
-    child.once('error', (error) => resolve(error.message))
+    const end = (reason: string) => void (settings.release?.() ?? Promise.resolve()).finally(() => resolve(reason))
+    child.once('error', (error) => end(error.message))
     child.once('close', (code, name) => {
       settings.onExit?.({ isClean: code === 0 })
-      resolve(name ? `ended by ${name}` : `exit status ${code}`)
+      end(name ? `ended by ${name}` : `exit status ${code}`)
     })
   })
   const stop = () => stopChild(child, exited, settings.stopLimitMs)
   const stderr = bufferStream(child.stderr!) // Not null: stdio asks for a pipe.
   try {
-    const ready = waitUntilReady<Ready>(child, settings, exited, stderr, signal)
+    refuseOtherMessages(child, settings)
+    const ready = waitUntilReady(child, settings, exited, stderr, signal)
     await Promise.all([ready, child.pid && settings.onSpawn(child.pid)])
     return {
       ...(await ready),
       exited,
       stop,
-      request: (message, isReply) => sendRequest(child, settings.name, message, isReply, exited),
+      request: <Reply extends TSchema>(message: object, reply: Reply) =>
+        sendRequest(child, settings.name, message, reply, exited),
     }
   } catch (error) {
     await stop()
@@ -69,19 +87,29 @@ export async function startChild<Ready extends object>(
   }
 }
 
-async function waitUntilReady<Ready extends object>(
+/** A message of another form ends the child. */
+function refuseOtherMessages(child: ChildProcess, { name, ready, replies = [] }: ChildSettings): void {
+  const known = [Progress, Failed, ready, ...replies]
+  child.on('message', (message: unknown) => {
+    if (known.some((schema) => Value.Check(schema, message))) return
+    print(`${name} sent a message that it should not send, and is ended`)
+    child.kill('SIGKILL')
+  })
+}
+
+async function waitUntilReady<Ready extends TSchema>(
   child: ChildProcess,
-  { name, startLimitMs, onProgress = () => {} }: ChildSettings,
+  { name, ready, startLimitMs, onProgress = () => {} }: ChildSettings<Ready>,
   exited: Promise<string>,
   stderr: { take(): string },
   signal: AbortSignal,
-): Promise<Ready> {
+): Promise<Static<Ready> & object> {
   const limit = AbortSignal.any([signal, AbortSignal.timeout(startLimitMs)])
-  const { promise, resolve, reject } = Promise.withResolvers<Ready>()
-  child.on('message', (message: Message<Ready>) => {
-    if ('progress' in message) onProgress(message.progress)
-    else if ('ready' in message) resolve(message)
-    else if ('failed' in message) reject(new Error(`${name} did not start: ${message.failed}`))
+  const { promise, resolve, reject } = Promise.withResolvers<Static<Ready> & object>()
+  child.on('message', (message: unknown) => {
+    if (Value.Check(Progress, message)) onProgress(message.progress)
+    else if (Value.Check(ready, message)) resolve(message as Static<Ready> & object)
+    else if (Value.Check(Failed, message)) reject(new Error(`${name} did not start: ${message.failed}`))
   })
   void exited.then((reason) => reject(new Error(`${name} did not start (${reason})\n${stderr.take()}`.trim())))
   limit.addEventListener('abort', () =>
@@ -90,16 +118,16 @@ async function waitUntilReady<Ready extends object>(
   return promise
 }
 
-async function sendRequest<Reply extends object>(
+async function sendRequest<Reply extends TSchema>(
   child: ChildProcess,
   name: string,
   message: object,
-  isReply: (reply: object) => reply is Reply,
+  schema: Reply,
   exited: Promise<string>,
-): Promise<Reply> {
-  const { promise, resolve, reject } = Promise.withResolvers<Reply>()
-  const onMessage = (reply: object) => {
-    if (isReply(reply)) resolve(reply)
+): Promise<Static<Reply>> {
+  const { promise, resolve, reject } = Promise.withResolvers<Static<Reply>>()
+  const onMessage = (reply: unknown) => {
+    if (Value.Check(schema, reply)) resolve(reply)
   }
   const timer = setTimeout(() => reject(new Error(`${name} did not reply within ${REPLY_LIMIT_MS} ms`)), REPLY_LIMIT_MS)
   void exited.then((reason) => reject(new Error(`${name} ended before it replied (${reason})`)))

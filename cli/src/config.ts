@@ -2,7 +2,7 @@
 import { homedir } from 'node:os'
 import path from 'node:path'
 import { flag, readConfig, text } from '@warren/kit/config'
-import { DATA_DIR, DATABASE_URL, INGRESS_CA_DIR, LISTENERS } from '@warren/kit/shared-settings'
+import { DATA_DIR, DATABASE_URL, INGRESS_CA_DIR, LISTENERS, SERVICE_UID } from '@warren/kit/shared-settings'
 
 export const ROOT = path.resolve(import.meta.dirname, '../..')
 
@@ -21,6 +21,14 @@ export const CACHE_DIR = readCacheDir()
 export const SETTINGS = {
   dataDir: DATA_DIR,
   databaseUrl: DATABASE_URL,
+  migrateDatabaseUrl: text('WARREN_MIGRATE_DATABASE_URL', {
+    default: '',
+    defaultText: 'DATABASE_URL',
+    description:
+      'URL of the same database with a role that owns its schemas. If it is set, migrations are applied with it, and the role ' +
+      'of DATABASE_URL needs to read and write rows only.',
+  }),
+  serviceUid: SERVICE_UID,
   caDir: INGRESS_CA_DIR,
   // tools/setup.sh reads it too: with `off` it installs nothing for virtual machines.
   vms: flag('WARREN_VMS', {
@@ -49,6 +57,8 @@ export type InstanceConfig = {
   dataDir: string
   /** Set when the operator runs the database. */
   databaseUrl: string | undefined
+  /** Set when the operator has a separate role for migrations. */
+  migrateDatabaseUrl: string | undefined
   keyFile: string
   /** Encrypts secrets in the database, unless WARREN_SECRETS_KEY is set. */
   secretsKeyFile: string
@@ -58,21 +68,32 @@ export type InstanceConfig = {
   instanceFile: string
   /** Holds the local certificate authority of ingress. */
   caDir: string
+  gatewayDir: string
+  /** The development chain of the gateway. */
+  chainDir: string
 }
 
+/** The control plane owns it, if root has started Warren. */
+export const CONTROL_PLANE_FOLDER = 'control-plane'
+
 export function readInstanceConfig(env: NodeJS.ProcessEnv = process.env): InstanceConfig {
-  const { dataDir: wanted, databaseUrl, caDir } = SETTINGS
-  const config = readConfig({ dataDir: wanted, databaseUrl, caDir }, env)
+  const { dataDir: wanted, databaseUrl, migrateDatabaseUrl, caDir } = SETTINGS
+  const config = readConfig({ dataDir: wanted, databaseUrl, migrateDatabaseUrl, caDir }, env)
   const dataDir = config.dataDir === '' ? path.join(ROOT, '.warren') : resolvePath(config.dataDir, env)
   return {
     dataDir,
     databaseUrl: config.databaseUrl || undefined,
+    migrateDatabaseUrl: (config.databaseUrl && config.migrateDatabaseUrl) || undefined,
     keyFile: path.join(dataDir, 'local.key'),
     secretsKeyFile: path.join(dataDir, 'secrets.key'),
     gatewayKeyFile: path.join(dataDir, 'gateway.key'),
     logDir: path.join(dataDir, 'log'),
     instanceFile: path.join(dataDir, 'instance.json'),
-    caDir: config.caDir || path.join(dataDir, 'ingress'),
+    caDir: config.caDir === '' ? path.join(dataDir, 'ingress') : resolvePath(config.caDir, env),
+    gatewayDir: env.WARREN_GATEWAY_DATA_DIR
+      ? resolvePath(env.WARREN_GATEWAY_DATA_DIR, env)
+      : path.join(dataDir, 'gateway'),
+    chainDir: path.join(dataDir, 'development-chain'),
   }
 }
 

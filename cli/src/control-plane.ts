@@ -1,38 +1,53 @@
-/** Starts the control plane without the privileges of root. */
+/** Starts the control plane, as root in a jail. */
 import path from 'node:path'
-import { asUnprivileged } from '@warren/kit/unprivileged'
+import { Type } from 'typebox'
 import { type Child, startChild } from './child.ts'
-import { ROOT } from './config.ts'
+import { ControlPlaneListening, ControlPlaneReady, type ControlPlaneUrls, Failed } from './child-messages.ts'
+import type { InstanceConfig } from './config.ts'
+import { checkAuthorityFolder, prepareService, type ServicePlan } from './confined-service.ts'
+import { controlPlaneFolder } from './data-layout.ts'
+import { findSocketFolder, listFiles } from './service-env.ts'
 
-type Urls = {
-  baseUrl: string
-  port: number
-  metricsUrl: string
-  ingressUrl?: string
-  ingressPort?: number
-}
-
-export type ControlPlane = Child<Urls>
+export type ControlPlane = Child<ControlPlaneUrls>
 
 const START_LIMIT_MS = 60_000
 /** The control plane limits its own stop to 3 s (STOP_LIMIT_MS in control-plane/src/main.ts). */
 const STOP_LIMIT_MS = 3_500
 
+const WORKSPACES = ['control-plane', 'kit', 'protocol', 'dockerfile']
+
 /** Starts it up to the point where it could listen. */
-export function prepareControlPlane(
+export async function prepareControlPlane(
+  config: InstanceConfig,
   env: NodeJS.ProcessEnv,
   onSpawn: (pid: number) => Promise<void>,
   signal: AbortSignal,
 ): Promise<Child<object>> {
-  const [command, args] = asUnprivileged(process.execPath, [path.join(ROOT, 'control-plane/src/main.ts')])
+  if (process.env.WARREN_INGRESS_CA_DIR) await checkAuthorityFolder(config.caDir, 'WARREN_INGRESS_CA_DIR')
+  const prepared = await prepareService(config, planControlPlane(config, env))
   const limits = { startLimitMs: START_LIMIT_MS, stopLimitMs: STOP_LIMIT_MS }
-  return startChild({ name: 'the control plane', command, args, env, onSpawn, ...limits }, signal)
+  const messages = { ready: ControlPlaneReady, replies: [ControlPlaneListening] }
+  return startChild({ name: 'the control plane', ...messages, ...prepared, onSpawn, ...limits }, signal)
 }
+
+/** What it needs of the machine. */
+export const planControlPlane = (config: InstanceConfig, env: NodeJS.ProcessEnv): ServicePlan => ({
+  service: 'control-plane',
+  program: 'control-plane/src/main.ts',
+  workspaces: WORKSPACES,
+  env,
+  own: [controlPlaneFolder(config), config.caDir],
+  read: [findSocketFolder(env.DATABASE_URL ?? ''), findFolder(env.WARREN_HOST_SOCKET)].filter(
+    (folder) => folder !== undefined,
+  ),
+  files: listFiles('control-plane', env),
+})
+
+const findFolder = (file: string | undefined): string | undefined => (file ? path.dirname(file) : undefined)
 
 /** To be called when the host agent is ready: it adds an address at which the API listens, and the API looks for hosts. */
 export async function listen(prepared: Child<object>): Promise<ControlPlane> {
-  const isReply = (reply: object): reply is Urls | { failed: string } => 'listening' in reply || 'failed' in reply
-  const reply = await prepared.request({ listen: true }, isReply)
+  const reply = await prepared.request({ listen: true }, Type.Union([ControlPlaneListening, Failed]))
   if ('failed' in reply) throw new Error(`the control plane did not start: ${reply.failed}`)
   return { ...prepared, ...reply }
 }

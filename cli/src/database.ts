@@ -1,5 +1,6 @@
 /** Starts the embedded PostgreSQL on the data directory, or checks the server that DATABASE_URL names. */
 import path from 'node:path'
+import { urlFor } from '@warren/kit/postgres/logins'
 import { startPostgres } from '@warren/kit/postgres/server'
 import pg from 'pg'
 import type { InstanceConfig } from './config.ts'
@@ -10,7 +11,12 @@ export type EmbeddedDatabase = Service & { databaseUrl: string }
 const OLDEST_VERSION = 16
 
 export async function startDatabase(config: InstanceConfig, signal: AbortSignal): Promise<EmbeddedDatabase> {
-  const options = { dir: path.join(config.dataDir, 'postgres'), logFile: path.join(config.logDir, 'postgres.log') }
+  const options = {
+    dir: path.join(config.dataDir, 'postgres'),
+    dataDir: config.dataDir,
+    logFile: path.join(config.logDir, 'postgres.log'),
+    hasRoles: true,
+  }
   const server = await startPostgres(options, signal)
   try {
     await withClient(server.url, createDatabase)
@@ -19,7 +25,7 @@ export async function startDatabase(config: InstanceConfig, signal: AbortSignal)
     throw new Error('failed to create the database "warren"', { cause: error })
   }
   return {
-    databaseUrl: server.url.replace('/postgres?', '/warren?'),
+    databaseUrl: urlFor(server.url, { database: 'warren' }),
     exited: server.exited.then(() => undefined),
     stop: server.stop,
   }
@@ -63,7 +69,7 @@ async function createDatabase(client: pg.Client): Promise<void> {
   if (rowCount === 0) await client.query('create database warren')
 }
 
-async function withClient<T>(url: string, work: (client: pg.Client) => Promise<T>): Promise<T> {
+export async function withClient<T>(url: string, work: (client: pg.Client) => Promise<T>): Promise<T> {
   const client = new pg.Client({ connectionString: url, connectionTimeoutMillis: 5_000 })
   client.on('error', () => {}) // A broken connection also fails the query, which reports the error.
   await client.connect()

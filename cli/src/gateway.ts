@@ -1,26 +1,23 @@
 /**
  * Starts the deployment gateway. With settings that say where payments go and which chains are read it is in production; without
  * any of them, on a machine that serves itself only, it gets a development chain, whose money is worth nothing. Like the
- * control plane, both run without the privileges of root.
+ * control plane, both run in jails if root starts them.
  */
 import path from 'node:path'
 import { readConfig } from '@warren/kit/config'
 import { GATEWAY_LISTENERS, isLoopback, LISTENERS } from '@warren/kit/shared-settings'
-import { asUnprivileged } from '@warren/kit/unprivileged'
+import type { Static } from 'typebox'
 import { type Child, startChild } from './child.ts'
-import { type InstanceConfig, isGatewayWanted, ROOT } from './config.ts'
+import { DevelopmentChainReady, GatewayReady } from './child-messages.ts'
+import { type InstanceConfig, isGatewayWanted } from './config.ts'
+import { checkAuthorityFolder, prepareService, type ServicePlan } from './confined-service.ts'
+import { moveChain } from './data-layout.ts'
 import { canRunVms } from './host-agent.ts'
+import { migrateDatabase } from './migrate.ts'
+import { findSocketFolder, listFiles, serviceEnv } from './service-env.ts'
 
-type Urls = { url: string; port: number; appsUrl: string; appsPort: number; metricsPort: number }
-export type Gateway = Child<Urls>
-export type DevelopmentChain = Child<{
-  rpcArbitrum: string
-  rpcBase: string
-  ports: number[]
-  payTo: string
-  walletKeyFile: string
-  settlerKeyFile: string
-}>
+export type Gateway = Child<Static<typeof GatewayReady>>
+export type DevelopmentChain = Child<Static<typeof DevelopmentChainReady>>
 
 const REQUIRED = ['WARREN_GATEWAY_PAY_TO', 'WARREN_GATEWAY_RPC_ARBITRUM', 'WARREN_GATEWAY_RPC_BASE']
 const START_LIMIT_MS = 60_000
@@ -45,55 +42,95 @@ function servesThisMachineOnly(env: NodeJS.ProcessEnv): boolean {
   return [host, appsHost || host, readConfig(LISTENERS, env).host].every(isLoopback)
 }
 
-export function startDevelopmentChain(
+const LIMITS = { startLimitMs: START_LIMIT_MS, stopLimitMs: STOP_LIMIT_MS }
+const WORKSPACES = ['gateway', 'kit', 'protocol', 'dockerfile']
+const NO_DATABASE = { databaseUrl: '', isExternal: false }
+
+export async function startDevelopmentChain(
   config: InstanceConfig,
   previous: DevelopmentChain | undefined,
   onSpawn: (pid: number) => Promise<void>,
   signal: AbortSignal,
 ): Promise<DevelopmentChain> {
-  const [command, args] = asUnprivileged(process.execPath, [path.join(ROOT, 'gateway/src/dev-chain/main.ts')])
-  const limits = { startLimitMs: START_LIMIT_MS, stopLimitMs: STOP_LIMIT_MS }
-  const env = {
-    ...process.env,
-    WARREN_DEV_CHAIN_DIR: path.join(config.dataDir, 'gateway/chain'),
-    // The gateway, and clients of the chain, have the URLs of the first start.
-    WARREN_DEV_CHAIN_PORTS: (previous?.ports ?? [0, 0]).join(),
-  }
-  return startChild({ name: 'the development chain', command, args, env, onSpawn, ...limits }, signal)
+  await moveChain(config)
+  const prepared = await prepareService(config, {
+    service: 'development-chain',
+    program: 'gateway/src/dev-chain/main.ts',
+    workspaces: WORKSPACES,
+    env: {
+      ...serviceEnv('development-chain', NO_DATABASE),
+      WARREN_DEV_CHAIN_DIR: config.chainDir,
+      // The gateway, and clients of the chain, have the URLs of the first start.
+      WARREN_DEV_CHAIN_PORTS: (previous?.ports ?? [0, 0]).join(),
+    },
+    own: [config.chainDir],
+    read: [],
+    files: listFiles('development-chain', process.env),
+  })
+  const ready = DevelopmentChainReady
+  return startChild({ name: 'the development chain', ready, ...prepared, onSpawn, ...LIMITS }, signal)
 }
+
+/** Of the development chain: it sends payments, and the other one has money for its user. */
+const settlerKeyFile = (config: InstanceConfig): string => path.join(config.chainDir, 'settler.key')
+export const walletKeyFile = (config: InstanceConfig): string => path.join(config.chainDir, 'wallet.key')
 
 export type GatewayAccess = { databaseUrl: string; baseUrl: string; chain: DevelopmentChain | undefined }
 
-export function startGateway(
+export async function startGateway(
   config: InstanceConfig,
   access: GatewayAccess,
   previous: Gateway | undefined,
   onSpawn: (pid: number) => Promise<void>,
   signal: AbortSignal,
 ): Promise<Gateway> {
-  const [command, args] = asUnprivileged(process.execPath, [path.join(ROOT, 'gateway/src/main.ts')])
-  const limits = { startLimitMs: START_LIMIT_MS, stopLimitMs: STOP_LIMIT_MS }
-  const env = { ...gatewayEnv(config, access), ...samePorts(previous) }
-  return startChild<Urls>({ name: 'the gateway', command, args, env, onSpawn, ...limits }, signal)
+  const database = await migrateDatabase(config, access.databaseUrl, 'gateway', signal)
+  const own = { ...database.env, ...samePorts(previous) }
+  const env = { ...gatewayEnv(config, { ...access, databaseUrl: database.databaseUrl }), ...own }
+  if (env.WARREN_GATEWAY_APPS_CA_DIR) {
+    await checkAuthorityFolder(path.resolve(env.WARREN_GATEWAY_APPS_CA_DIR), 'WARREN_GATEWAY_APPS_CA_DIR')
+  }
+  const prepared = await prepareService(config, planGatewayService(config, env))
+  return startChild({ name: 'the gateway', ready: GatewayReady, ...prepared, onSpawn, ...LIMITS }, signal)
 }
 
-const gatewayEnv = (config: InstanceConfig, { databaseUrl, baseUrl, chain }: GatewayAccess): NodeJS.ProcessEnv => ({
-  ...process.env,
-  DATABASE_URL: databaseUrl,
-  WARREN_GATEWAY_CONTROL_PLANE_URL: process.env.WARREN_GATEWAY_CONTROL_PLANE_URL || baseUrl,
-  WARREN_GATEWAY_KEY_FILE: process.env.WARREN_GATEWAY_KEY_FILE || config.gatewayKeyFile,
-  WARREN_GATEWAY_DATA_DIR: process.env.WARREN_GATEWAY_DATA_DIR || path.join(config.dataDir, 'gateway'),
-  WARREN_LOG_LEVEL: process.env.WARREN_LOG_LEVEL || 'warn',
-  ...(chain ? developmentEnv(chain) : {}),
-})
+/** What it needs of the machine. */
+export function planGatewayService(config: InstanceConfig, env: NodeJS.ProcessEnv): ServicePlan {
+  const authority = env.WARREN_GATEWAY_APPS_CA_DIR ? path.resolve(env.WARREN_GATEWAY_APPS_CA_DIR) : undefined
+  const socketFolder = findSocketFolder(env.DATABASE_URL ?? '')
+  const ofChain = settlerKeyFile(config)
+  const files = listFiles('gateway', env)
+  return {
+    service: 'gateway',
+    program: 'gateway/src/main.ts',
+    workspaces: WORKSPACES,
+    env: authority ? { ...env, WARREN_GATEWAY_APPS_CA_DIR: authority } : env,
+    own: [config.gatewayDir, ...(authority ? [authority] : [])],
+    read: socketFolder ? [socketFolder] : [],
+    files: files.filter((file) => file !== ofChain),
+    filesOfServices: files.filter((file) => file === ofChain),
+  }
+}
 
-const developmentEnv = (chain: DevelopmentChain): NodeJS.ProcessEnv => ({
+const gatewayEnv = (config: InstanceConfig, { databaseUrl, baseUrl, chain }: GatewayAccess): NodeJS.ProcessEnv => {
+  const env = serviceEnv('gateway', { databaseUrl, isExternal: config.databaseUrl !== undefined })
+  return {
+    ...env,
+    WARREN_GATEWAY_CONTROL_PLANE_URL: env.WARREN_GATEWAY_CONTROL_PLANE_URL || baseUrl,
+    WARREN_GATEWAY_KEY_FILE: env.WARREN_GATEWAY_KEY_FILE || config.gatewayKeyFile,
+    WARREN_GATEWAY_DATA_DIR: config.gatewayDir,
+    WARREN_LOG_LEVEL: env.WARREN_LOG_LEVEL || 'warn',
+    ...(chain ? developmentEnv(config, chain) : {}),
+  }
+}
+
+const developmentEnv = (config: InstanceConfig, chain: DevelopmentChain): NodeJS.ProcessEnv => ({
   WARREN_GATEWAY_DEVELOPMENT: 'true',
   WARREN_GATEWAY_PAY_TO: chain.payTo,
   WARREN_GATEWAY_RPC_ARBITRUM: chain.rpcArbitrum,
   WARREN_GATEWAY_RPC_BASE: chain.rpcBase,
   WARREN_GATEWAY_SETTLER_KEY: '',
-  WARREN_GATEWAY_SETTLER_KEY_FILE: chain.settlerKeyFile,
+  WARREN_GATEWAY_SETTLER_KEY_FILE: settlerKeyFile(config),
 })
 
 /** A restarted gateway listens on the ports that the system chose at the first start, because clients use them. */

@@ -4,16 +4,20 @@
  */
 import { spawn } from 'node:child_process'
 import { once } from 'node:events'
+import { chmod, chown, mkdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { withCapabilities } from '@warren/kit/capabilities'
 import { claimServiceIds } from '@warren/kit/confine/claim-ids'
 import { serviceUser } from '@warren/kit/confine/services'
+import { instanceName } from '@warren/kit/instance-name'
+import type { Static } from 'typebox'
 import { type Child, type ChildSettings, startChild } from './child.ts'
+import { HostAgentReady, OpenedApiPort } from './child-messages.ts'
 import { areVmsEnabled, CACHE_DIR, type InstanceConfig, ROOT } from './config.ts'
+import { removeOldSocket } from './data-layout.ts'
 
-export type HostAgent = Child<HostAgentReady>
-type HostAgentReady = { socket: string; accel: 'kvm' | 'tcg' }
+export type HostAgent = Child<Static<typeof HostAgentReady>>
 
 /** Long enough to build an image over a slow network; a start with all images present takes a second. */
 const START_LIMIT_MS = 30 * 60_000
@@ -28,15 +32,39 @@ const CLEAN_UP_LIMIT_MS = 20_000
 export const canRunVms = (env: NodeJS.ProcessEnv): boolean =>
   process.getuid?.() === 0 && process.arch === 'x64' && areVmsEnabled(env)
 
-export const hostSocket = (config: InstanceConfig): string => path.join(config.dataDir, 'host.sock')
+/** sun_path holds 108 bytes with the final NUL. */
+const SOCKET_PATH_MAX_BYTES = 107
+
+/** In a folder with nothing else, which the control plane can be given. Elsewhere if its path is too long for a socket. */
+export function hostSocket({ dataDir }: InstanceConfig): string {
+  const socket = path.join(dataDir, 'host-socket/host.sock')
+  if (Buffer.byteLength(socket) <= SOCKET_PATH_MAX_BYTES) return socket
+  return `/run/warren-${instanceName(dataDir)}-host/host.sock`
+}
+
+/** Returns the group that may connect: that of the control plane. */
+async function makeSocketFolder(config: InstanceConfig, ids: number): Promise<number> {
+  const { gid } = serviceUser(ids, 'control-plane')
+  const folder = path.dirname(hostSocket(config))
+  await removeOldSocket(config)
+  await mkdir(folder, { recursive: true, mode: 0o700 })
+  await chown(folder, 0, gid)
+  await chmod(folder, 0o750)
+  return gid
+}
+
+/** Outside the data directory nothing is left behind. */
+export async function removeSocketFolder(config: InstanceConfig): Promise<void> {
+  const folder = path.dirname(hostSocket(config))
+  if (!folder.startsWith(`${config.dataDir}/`)) await rm(folder, { recursive: true, force: true })
+}
 
 /**
  * `WARREN_PORT=0`: its port is known only when the API listens. Nothing reaches it from a sandbox before. A host agent that
  * ends meanwhile is no failure: the supervisor starts the next one with the port among its settings.
  */
 export async function openApiPort(hostAgent: HostAgent, port: number): Promise<void> {
-  const isReply = (reply: object): reply is { failed?: string } => 'openedApiPort' in reply
-  const asked = hostAgent.request({ openApiPort: port }, isReply).catch(async (error) => {
+  const asked = hostAgent.request({ openApiPort: port }, OpenedApiPort).catch(async (error) => {
     if (await hasEnded(hostAgent)) return { failed: undefined }
     throw error
   })
@@ -58,13 +86,21 @@ export async function startHostAgent(
 ): Promise<HostAgent> {
   const ids = (await claimServiceIds(config.dataDir))! // Only root runs a host agent.
   const { uid: proxyUid } = serviceUser(ids, 'egress-proxy')
+  const socketGroup = await makeSocketFolder(config, ids)
   const [command, args] = asHostAgent('main.ts')
-  return startChild<HostAgentReady>(
+  return startChild(
     {
       name: 'the host agent',
+      ready: HostAgentReady,
+      replies: [OpenedApiPort],
       command,
       args,
-      env: { ...renderEnv(config), WARREN_PORT: String(apiPort), WARREN_EGRESS_PROXY_UID: String(proxyUid) },
+      env: {
+        ...renderEnv(config),
+        WARREN_PORT: String(apiPort),
+        WARREN_EGRESS_PROXY_UID: String(proxyUid),
+        WARREN_HOST_SOCKET_GROUP: String(socketGroup),
+      },
       startLimitMs: START_LIMIT_MS,
       stopLimitMs: STOP_LIMIT_MS,
       ...callbacks,

@@ -1,15 +1,18 @@
 /** Runs a program of one of the services in the foreground and takes over its exit status. */
 
 import { spawn } from 'node:child_process'
+import { access } from 'node:fs/promises'
 import path from 'node:path'
 import { warrenCommand } from '@warren/kit/warren-command'
 import { CACHE_DIR, type InstanceConfig, ROOT, readInstanceConfig } from './config.ts'
+import { controlPlaneFolder } from './data-layout.ts'
+import { hostSocket } from './host-agent.ts'
 import { isAlive, readInstanceFile } from './instance-file.ts'
 
 export async function runProgram(file: string, args: string[], needs: { needsDatabase: boolean }): Promise<void> {
   const config = readInstanceConfig()
   const admin = needs.needsDatabase
-    ? { DATABASE_URL: await getDatabaseUrl(config, args), WARREN_SECRETS_KEY_FILE: config.secretsKeyFile }
+    ? { DATABASE_URL: await getDatabaseUrl(config, args), WARREN_SECRETS_KEY_FILE: await findSecretsKey(config) }
     : {}
   const child = spawn(process.execPath, [path.join(ROOT, file), ...args], {
     stdio: 'inherit',
@@ -18,6 +21,7 @@ export async function runProgram(file: string, args: string[], needs: { needsDat
       ...process.env,
       WARREN_DATA_DIR: config.dataDir,
       WARREN_CACHE_DIR: CACHE_DIR,
+      WARREN_HOST_SOCKET: hostSocket(config),
       ...admin,
     },
   })
@@ -40,6 +44,13 @@ async function gatewayEnv(config: InstanceConfig): Promise<NodeJS.ProcessEnv> {
     }),
   }
 }
+
+/** Where the control plane has it. In the data directory itself it may be a link, which is not followed. */
+const findSecretsKey = (config: InstanceConfig): Promise<string> =>
+  access(controlPlaneFolder(config)).then(
+    () => path.join(controlPlaneFolder(config), path.basename(config.secretsKeyFile)),
+    () => config.secretsKeyFile,
+  )
 
 async function getDatabaseUrl(config: InstanceConfig, args: string[]): Promise<string> {
   if (config.databaseUrl) return config.databaseUrl

@@ -2,7 +2,7 @@
  * `warren start`: runs everything on this machine, in the foreground.
  *
  * Order of events: lock the data directory, or fail if another Warren runs on it; stop services that a killed
- * predecessor left running; check ports and user namespaces; start the database and the host agent (as root) at the same
+ * predecessor left running; check ports and the jail of services; start the database and the host agent (as root) at the same
  * time, and the control plane as soon as the database is ready; when all are, let the control plane find the host; start
  * the deployment gateway, with a development chain if it has no other; write the instance file, by which other commands
  * find this instance; print the base URL and the API key. From then on a service that ends is restarted. A signal, at any
@@ -11,14 +11,15 @@
 
 import { readFile, statfs } from 'node:fs/promises'
 import { abortable } from '@warren/kit/abortable'
+import { checkJail } from '@warren/kit/confine/check-jail'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
-import { checkUserNamespaces } from '@warren/kit/unprivileged'
 import { VERSION } from '@warren/kit/version'
 import { warrenCommand } from '@warren/kit/warren-command'
 import { checkPorts } from './check-ports.ts'
 import { compileCacheDir, pruneCompileCache } from './compile-cache.ts'
 import { CACHE_DIR, type InstanceConfig, type Listeners, ROOT, readInstanceConfig, readListeners } from './config.ts'
 import { type ControlPlane, listen, prepareControlPlane } from './control-plane.ts'
+import { giveKeys, isRoot, publishKeys, serviceKeyFile } from './data-layout.ts'
 import { checkDatabase, describeDatabase, type EmbeddedDatabase, startDatabase } from './database.ts'
 import {
   type DevelopmentChain,
@@ -27,6 +28,7 @@ import {
   planGateway,
   startDevelopmentChain,
   startGateway,
+  walletKeyFile,
 } from './gateway.ts'
 import {
   canRunVms,
@@ -34,11 +36,14 @@ import {
   type HostAgent,
   hostSocket,
   openApiPort,
+  removeSocketFolder,
   startHostAgent,
 } from './host-agent.ts'
 import { findProcess, type Instance, removeInstanceFile, writeInstanceFile } from './instance-file.ts'
 import { lockDataDir } from './lock-data-dir.ts'
+import { migrateDatabase } from './migrate.ts'
 import { print, printBackgroundProgress, printError, printStep } from './output.ts'
+import { serviceEnv } from './service-env.ts'
 import { Supervisor } from './supervisor.ts'
 
 /**
@@ -103,8 +108,10 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
   const hasGateway = planGateway(process.env).kind !== 'off'
   // One after the other: a port in use ends this process, which must not leave the program of the other check running.
   await checkPorts(listeners, { servesGuests: canRunVms(process.env), hasGateway })
-  await checkUserNamespaces()
+  await checkJail(config.dataDir)
   if (config.databaseUrl !== undefined) await checkExternalDatabase(config.databaseUrl)
+
+  if (isRoot()) await giveKeys(config)
 
   const publish = async (changes: Partial<Instance>) => writeInstanceFile(config, Object.assign(instance, changes))
   const children = new Map<string, number>()
@@ -120,9 +127,12 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
     : undefined
   let databaseUrl = ''
   const controlPlane = new Supervisor<ControlPlane>('the control plane', async (previous, signal) => {
-    const env = { ...controlPlaneEnv(config, databaseUrl), ...samePorts(listeners, previous) }
-    const prepared = await prepareControlPlane(env, publishChild('control plane'), signal)
+    const access = await migrateDatabase(config, databaseUrl, 'control-plane', signal)
+    const own = { ...access.env, ...samePorts(listeners, previous) }
+    const env = { ...controlPlaneEnv(config, access.databaseUrl), ...own }
+    const prepared = await prepareControlPlane(config, env, publishChild('control plane'), signal)
     try {
+      await publishKeys(config)
       // A stop ends the control plane before the host agent, so it must not wait for that one's start.
       if (hostAgents) await abortable(hostAgents.started, signal)
       const started = await listen(prepared)
@@ -152,7 +162,7 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
   )
   if (deployments) {
     const { gateway, chain } = deployments
-    const development = chain && { rpcUrl: chain.rpcArbitrum, keyFile: chain.walletKeyFile }
+    const development = chain && { rpcUrl: chain.rpcArbitrum, keyFile: walletKeyFile(config) }
     await publish({ gatewayUrl: gateway.url, ...(development ? { gatewayDevelopment: development } : {}) })
   }
   return { controlPlane: started, deployments }
@@ -219,6 +229,7 @@ function superviseHostAgent(
   const hostAgent = new Supervisor<HostAgent>('the host agent', (_previous, signal) =>
     startHostAgent(config, api.port, callbacks, signal),
   )
+  stack.add('the socket of the host agent', () => removeSocketFolder(config))
   stack.add('what the host agent left', async () => isClean || cleanUpAfterHostAgent(config), RESERVED_MS.cleanUp)
   stack.add('the host agent', () => hostAgent.stop(), RESERVED_MS.hostAgent)
   const started = printStep('host agent', async (progress) => {
@@ -247,13 +258,12 @@ function superviseDatabase(config: InstanceConfig, stack: StopStack): () => Prom
 }
 
 const controlPlaneEnv = (config: InstanceConfig, databaseUrl: string): NodeJS.ProcessEnv => ({
-  ...process.env,
-  DATABASE_URL: databaseUrl,
+  ...serviceEnv('control-plane', { databaseUrl, isExternal: config.databaseUrl !== undefined }),
   WARREN_LOCAL_USER: 'true',
-  WARREN_LOCAL_KEY_FILE: config.keyFile,
-  WARREN_SECRETS_KEY_FILE: config.secretsKeyFile,
+  WARREN_LOCAL_KEY_FILE: serviceKeyFile(config, config.keyFile),
+  WARREN_SECRETS_KEY_FILE: serviceKeyFile(config, config.secretsKeyFile),
   // The account of the gateway exists only where there is one.
-  WARREN_GATEWAY_KEY_FILE: planGateway(process.env).kind === 'off' ? '' : config.gatewayKeyFile,
+  WARREN_GATEWAY_KEY_FILE: planGateway(process.env).kind === 'off' ? '' : serviceKeyFile(config, config.gatewayKeyFile),
   WARREN_INGRESS_CA_DIR: config.caDir,
   WARREN_HOST_SOCKET: canRunVms(process.env) ? hostSocket(config) : '',
   // The host agent has set up the address at which sandboxes see this machine.

@@ -11,6 +11,7 @@ import {
   INGRESS_CA_DIR,
   LISTENERS,
   LOGGING,
+  MIGRATE,
   OTLP_ENDPOINT,
   REGION,
 } from '@warren/kit/shared-settings'
@@ -36,6 +37,7 @@ export const SETTINGS = {
     description: 'URL under which clients reach the API, if a proxy is in front of it. May contain a path.',
   }),
   databaseUrl: DATABASE_URL,
+  migrate: MIGRATE,
   region: REGION,
   defaultRootfs: DEFAULT_ROOTFS,
   rateLimitPerMinute: integer('WARREN_RATE_LIMIT', {

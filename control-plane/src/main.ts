@@ -13,6 +13,7 @@ import { randomUUID } from 'node:crypto'
 import { ConfigError } from '@warren/kit/config'
 import { errorText } from '@warren/kit/error-text'
 import { createLog, type Log, logFormat } from '@warren/kit/log'
+import { withMigrationLock } from '@warren/kit/postgres/migrations'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
 import { VERSION } from '@warren/kit/version'
 import { warrenCommand } from '@warren/kit/warren-command'
@@ -77,7 +78,7 @@ function waitForListen(): Promise<void> {
 
 /** Starts everything but the API listener. */
 async function start(config: Config, log: Log, stack: StopStack): Promise<{ listen(): Promise<Urls> }> {
-  const secrets = await migrateDatabase(config, log)
+  const secrets = await openSecrets(config, log)
   const database = connectDatabase(config.databaseUrl, log)
   stack.add('database', () => database.close())
   const deps = createDeps({
@@ -129,15 +130,17 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ list
 }
 
 /** On separate connections, without the query timeouts of requests: a migration may take long. */
-async function migrateDatabase(config: Config, log: Log): Promise<Secrets> {
+async function openSecrets(config: Config, log: Log): Promise<Secrets> {
   const database = connectDatabase(config.databaseUrl, log, { max: 4, queryLimitMs: 0 })
   try {
     const source = keySourceOf(config)
     const keys = await findKeys(database, source)
     let secrets: Secrets | undefined
-    await migrate(database, async () => {
+    const register = async () => {
       secrets = await registerKeys(database, keys, source)
-    })
+    }
+    if (config.migrate) await migrate(database, register)
+    else await withMigrationLock(database.pool, register)
     return secrets! // Set by the function above, which has run.
   } finally {
     await database.close()

@@ -8,8 +8,10 @@ import pg from 'pg'
 import {
   createDataDir,
   fetchPath,
+  findInJail,
   findInstanceFile,
   getControlPlanePid,
+  getDatabaseSocketFolder,
   getDatabaseUrl,
   getPostmasterPid,
   type Instance,
@@ -47,6 +49,8 @@ describe('when one process is killed', () => {
     // A computing backend does not notice that the postmaster is gone, and PostgreSQL does not start beside it.
     busy.query('select count(*) from generate_series(1, 1e12::bigint) g where g % 7 = 1').catch(() => {})
     const killed = getPostmasterPid(dataDir)
+    const backend = findInJail(dataDir, rows[0]!.pid)!
+    assert.ok(backend > 0)
     await until(async () => (await statusOf(dataDir, rows[0]!.pid)) === 'active', 'the backend is busy')
 
     kill(killed)
@@ -54,7 +58,7 @@ describe('when one process is killed', () => {
     await until(() => instance.output().includes('PostgreSQL ended, starting it again'), 'the launcher has noticed')
     await until(() => isServing(instance), 'it serves again')
     assert.notEqual(getPostmasterPid(dataDir), killed)
-    assert.ok(!listProcesses(dataDir).includes(rows[0]!.pid))
+    assert.ok(!listProcesses(dataDir).includes(backend))
     assert.doesNotMatch(instance.output(), /failed to restart/)
   })
 
@@ -158,7 +162,9 @@ async function statusOf(dataDir: string, pid: number): Promise<string | undefine
 
 /** The database while the launcher creates it: its URL is published only when the control plane is ready. */
 async function countTables(dataDir: string): Promise<number> {
-  const client = await connect(`postgresql://postgres@/warren?host=${encodeURIComponent(`${dataDir}/postgres`)}`)
+  const client = await connect(
+    `postgresql://postgres@/warren?host=${encodeURIComponent(getDatabaseSocketFolder(dataDir))}`,
+  )
   try {
     const { rows } = await client.query<{ n: number }>(
       "select count(*)::int as n from pg_tables where schemaname = 'public'",

@@ -3,8 +3,10 @@ import assert from 'node:assert/strict'
 import { existsSync, readFileSync, writeFileSync } from 'node:fs'
 import path from 'node:path'
 import { describe, test } from 'node:test'
+import { findProgram } from '@warren/kit/testing/find-program'
 import { until } from '@warren/kit/testing/until'
 import { SHAPES, vmmMemoryMib } from '@warren/protocol'
+import { getPostmasterPid } from './support/instance.ts'
 import {
   createSandbox,
   destroySandbox,
@@ -139,10 +141,8 @@ function memoryGroupOf(id: string) {
 /** Of Warren and of PostgreSQL. */
 function ownPids(): number[] {
   const { pid, children } = JSON.parse(readFileSync(path.join(warren.instance.dataDir, 'instance.json'), 'utf8'))
-  const postmaster = Number(
-    readFileSync(path.join(warren.instance.dataDir, 'postgres', 'postmaster.pid'), 'utf8').split('\n')[0],
-  )
-  return [pid, ...children.map((child: { pid: number }) => child.pid), postmaster]
+  const started = [pid, ...children.map((child: { pid: number }) => child.pid)]
+  return [...started, ...started.map(findProgram), getPostmasterPid(warren.instance.dataDir)]
 }
 
 async function freeMib(): Promise<number> {

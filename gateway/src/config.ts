@@ -1,6 +1,6 @@
 /** The settings of the gateway. `npm run docs` lists them in docs/configuration.md. */
 import { ConfigError, choice, flag, integer, list, readConfig, text, url } from '@warren/kit/config'
-import { DATABASE_URL, GATEWAY_LISTENERS, isLoopback, LOGGING } from '@warren/kit/shared-settings'
+import { DATABASE_URL, GATEWAY_LISTENERS, isLoopback, LOGGING, MIGRATE } from '@warren/kit/shared-settings'
 
 const FINALITY = ['latest', 'safe', 'finalized'] as const
 export type Finality = (typeof FINALITY)[number]
@@ -34,6 +34,7 @@ export const SETTINGS = {
       'signatures cover neither path nor body.',
   }),
   databaseUrl: DATABASE_URL,
+  migrate: MIGRATE,
   dataDir: text('WARREN_GATEWAY_DATA_DIR', {
     default: '',
     defaultText: 'gateway in the data directory',

@@ -72,7 +72,7 @@ try {
 }
 
 async function start(): Promise<Urls> {
-  await migrateDatabase()
+  if (config.migrate) await migrateDatabase()
   const database = connectDatabase(config.databaseUrl, log)
   stack.add('database', () => database.close())
   const deps = await createDeps({ config, log, database })

@@ -25,6 +25,13 @@ export const SETTINGS = {
   dataDir: DATA_DIR,
   cacheDir: CACHE_DIR,
   socket: HOST_SOCKET,
+  socketGroup: integer('WARREN_HOST_SOCKET_GROUP', {
+    default: 0,
+    min: 0,
+    max: 4_294_967_294,
+    description: 'Id of the group that may connect to that socket, besides root.',
+    internal: true,
+  }),
   hostId: text('WARREN_HOST_ID', {
     default: '127.0.0.1',
     description: 'Id of this host in the control plane.',

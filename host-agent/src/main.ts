@@ -20,7 +20,7 @@
  *
  * The exit code is 0 only if all of that was done. Otherwise `warren start` cleans up (clean-up/main.ts).
  */
-import { chmod, mkdir, rm } from 'node:fs/promises'
+import { chmod, chown, mkdir, rm } from 'node:fs/promises'
 import { availableParallelism } from 'node:os'
 import path from 'node:path'
 import { ConfigError } from '@warren/kit/config'
@@ -201,7 +201,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ acce
   const app = createHostApp(deps, vms, builds, sampler)
   await rm(config.socket, { force: true })
   await app.listen(config.socket)
-  await chmod(config.socket, 0o600)
+  await chown(config.socket, 0, config.socketGroup)
+  await chmod(config.socket, config.socketGroup === 0 ? 0o600 : 0o660)
   stack.add('the listener', () => app.close())
   // A stop does not wait for it: a guest may take seconds to answer, and only one sample is lost.
   void sampler.run(signal)

@@ -36,6 +36,7 @@ const NUMBER: u32 = offset_of!(libc::seccomp_data, nr) as u32;
 const ARCH: u32 = offset_of!(libc::seccomp_data, arch) as u32;
 /// The low half; the high half of these arguments has no meaning.
 pub const FIRST_ARGUMENT: u32 = offset_of!(libc::seccomp_data, args) as u32;
+pub const THIRD_ARGUMENT: u32 = FIRST_ARGUMENT + 2 * size_of::<u64>() as u32;
 
 /// Denies other ABIs, whose numbers mean other calls. Afterwards the number is loaded.
 pub const PROLOGUE: [libc::sock_filter; 6] = [
@@ -66,7 +67,7 @@ const fn instruction(code: u32, k: u32, jt: u8, jf: u8) -> libc::sock_filter {
 
 /// Runs a filter as the kernel does.
 #[cfg(test)]
-pub fn decide(program: &[libc::sock_filter], arch: u32, number: u32, first_argument: u64) -> u32 {
+pub fn decide(program: &[libc::sock_filter], arch: u32, number: u32, [first, _, third]: [u64; 3]) -> u32 {
     let (mut at, mut loaded) = (0, 0);
     loop {
         let libc::sock_filter { code, jt, jf, k } = program[at];
@@ -77,7 +78,8 @@ pub fn decide(program: &[libc::sock_filter], arch: u32, number: u32, first_argum
                 loaded = match k {
                     NUMBER => number,
                     ARCH => arch,
-                    FIRST_ARGUMENT => first_argument as u32,
+                    FIRST_ARGUMENT => first as u32,
+                    THIRD_ARGUMENT => third as u32,
                     other => panic!("nothing is at {other}"),
                 }
             }

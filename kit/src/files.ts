@@ -3,8 +3,16 @@ import { randomBytes } from 'node:crypto'
 import { mkdir, open, rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 
-/** Writes a temporary file beside it, syncs, renames it and syncs the directory. Readers see the old or the new content. */
-export async function writeFileDurably(file: string, content: string, mode = 0o600): Promise<void> {
+/**
+ * Writes a temporary file beside it, syncs, renames it and syncs the directory. Readers see the old or the new content.
+ * Without an owner the file belongs to this process.
+ */
+export async function writeFileDurably(
+  file: string,
+  content: string,
+  mode = 0o600,
+  owner?: { uid: number; gid: number },
+): Promise<void> {
   const folder = path.dirname(file)
   await mkdir(folder, { recursive: true, mode: 0o700 })
   const temporary = path.join(folder, `.${path.basename(file)}.${randomBytes(6).toString('hex')}`)
@@ -12,6 +20,7 @@ export async function writeFileDurably(file: string, content: string, mode = 0o6
     const handle = await open(temporary, 'wx', mode)
     try {
       await handle.writeFile(content)
+      if (owner) await handle.chown(owner.uid, owner.gid)
       await handle.sync()
     } finally {
       await handle.close()

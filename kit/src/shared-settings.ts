@@ -31,6 +31,14 @@ export const SERVICE_UID = integer('WARREN_SERVICE_UID', {
     'have them. In a container whose range of ids is smaller, one in that range.',
 })
 
+/** `warren start` turns it off where a separate process has applied the migrations with another role. */
+export const MIGRATE = flag('WARREN_MIGRATE', {
+  default: true,
+  description:
+    'Whether a service applies the migrations of its database when it starts. If `off`, run `node control-plane/src/db/main.ts`, ' +
+    'and `node gateway/src/db/main.ts` for the gateway, with the DATABASE_URL of a role that owns the schemas.',
+})
+
 /** Host agents set it up on the loopback interface; with virtual machines the API listens there too. */
 export const GUEST_HOST = linkLocalAddress('WARREN_GUEST_HOST', {
   default: '169.254.1.1',

@@ -16,7 +16,7 @@ const STOP_LIMIT_MS = 120_000
 export const hostNetwork: Fixture<HostNetwork> = async (run) => {
   if (process.getuid?.() !== 0) throw new Skip('network namespaces need root')
   run.report('  starting a host network in private namespaces')
-  const child = await startChild('bench/src/net/main.ts', { asRoot: true, stopLimitMs: STOP_LIMIT_MS })
+  const child = await startChild('bench/src/net/main.ts', { hasPrivateMounts: true, stopLimitMs: STOP_LIMIT_MS })
   run.defer(child.stop)
   return async (task, ...params) => {
     run.signal.throwIfAborted()

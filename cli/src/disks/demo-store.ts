@@ -7,6 +7,7 @@ import { type AddressInfo, createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { withParentDeathSignal } from '@warren/kit/parent-death-signal'
 import { chooseRegion, renderS3Path, resolveS3Bucket } from '@warren/kit/s3/endpoint'
 import {
   hasSeaweedfsVolumes,
@@ -17,7 +18,6 @@ import {
   s3ServerProgram,
 } from '@warren/kit/s3/seaweedfs'
 import { sha256Hex, signS3Request } from '@warren/kit/s3/sign'
-import { withParentDeathSignal } from '@warren/kit/unprivileged'
 import { ROOT } from '../config.ts'
 
 const START_LIMIT_MS = 60_000

@@ -3,8 +3,9 @@
  * one encrypts, the others are needed until a rotation has ended (rotate.ts).
  */
 import { randomUUID } from 'node:crypto'
-import { chmod, link, readFile, rm } from 'node:fs/promises'
+import { link, mkdir, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
+import { readServiceFile } from '@warren/kit/confine/read-service-file'
 import { writeFileDurably } from '@warren/kit/files'
 import { newSecretKey, parseKey, renderKey, type SecretKey } from './cipher.ts'
 
@@ -24,7 +25,7 @@ export async function readKeys({ value, file }: KeySource): Promise<SecretKey[] 
         'keep a copy of it, and give the same key to every process on this database',
     )
   }
-  const text = await readFile(file, 'utf8').catch((error: NodeJS.ErrnoException) => {
+  const text = await readServiceFile(file).catch((error: NodeJS.ErrnoException) => {
     if (error.code === 'ENOENT') return undefined
     throw new Error(`failed to read the secrets key in ${file}`, { cause: error })
   })
@@ -55,7 +56,10 @@ export async function createKeyFile(file: string): Promise<void> {
   }
 }
 
+/** The folder may belong to the control plane's own user, while root runs `warren admin`. The file gets the same owner. */
 export async function writeKeyFile(file: string, keys: SecretKey[]): Promise<void> {
-  await writeFileDurably(file, `${keys.map(renderKey).join('\n')}\n`, 0o600)
-  await chmod(file, 0o600)
+  await mkdir(path.dirname(file), { recursive: true, mode: 0o700 })
+  const { uid, gid } = await stat(path.dirname(file))
+  const owner = process.getuid?.() === 0 ? { uid, gid } : undefined
+  await writeFileDurably(file, `${keys.map(renderKey).join('\n')}\n`, 0o600, owner)
 }

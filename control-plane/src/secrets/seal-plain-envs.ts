@@ -1,10 +1,13 @@
 /**
  * Encrypts the values of environment variables that versions before 0.3 stored in plain text.
  *
- * Rows are converted in batches, each in its own transaction. Then the table is rewritten, so that its file no longer holds
- * the old values, and last the old column is dropped. While the column exists the conversion is not complete: a start that
- * was killed anywhere in between is continued by the next one. Runs under the lock of the migration, before this process
- * serves requests.
+ * Rows are converted in batches, each in its own transaction. Then, in one more, the old column is dropped and the table is
+ * rewritten, so that its file no longer holds the old values. While the column exists the conversion is not complete: a
+ * start that was killed anywhere in between is continued by the next one. Runs under the lock of the migration, before this
+ * process serves requests.
+ *
+ * The role of the control plane may not own the table. The last step is therefore a function of its owner, who prepares it
+ * with the migrations.
  */
 import { crashPoint } from '@warren/kit/crash-point'
 import type { Database } from '../db/connect.ts'
@@ -14,13 +17,33 @@ import type { Secrets } from './secrets.ts'
 const BATCH = 500
 
 export async function sealPlainEnvs({ pool }: Pick<Database, 'pool'>, secrets: Secrets): Promise<void> {
-  const { rowCount } = await pool.query(`select from information_schema.columns
-    where table_schema = current_schema() and table_name = 'sandbox_envs' and column_name = 'plain_envs'`)
-  if (rowCount === 0) return
+  if (!(await hasPlainEnvs(pool))) return
   while ((await sealBatch(pool, secrets)) > 0) await crashPoint('secrets.batch')
-  await pool.query('vacuum full sandbox_envs')
-  await crashPoint('secrets.rewritten')
-  await pool.query(`alter table sandbox_envs drop column plain_envs, alter column envs set not null`)
+  await crashPoint('secrets.sealed')
+  await pool.query('select drop_plain_envs()')
+}
+
+/** To be called by the role that owns the tables. `set not null` fails while there is a row that is not encrypted. */
+export async function prepareDropOfPlainEnvs({ pool }: Pick<Database, 'pool'>): Promise<void> {
+  if (!(await hasPlainEnvs(pool))) {
+    await pool.query('drop function if exists drop_plain_envs')
+    return
+  }
+  await pool.query(`
+    create or replace function drop_plain_envs() returns void
+      language plpgsql security definer set search_path = public, pg_temp as $$
+    begin
+      alter table sandbox_envs drop column plain_envs, alter column envs set not null;
+      cluster sandbox_envs using sandbox_envs_pkey;
+      alter table sandbox_envs set without cluster;
+    end $$`)
+}
+
+/** In the catalogue of PostgreSQL: the standard one shows a role only what it may use. */
+async function hasPlainEnvs(pool: Database['pool']): Promise<boolean> {
+  const { rowCount } = await pool.query(`select from pg_attribute
+    where attrelid = to_regclass('sandbox_envs') and attname = 'plain_envs' and not attisdropped`)
+  return rowCount === 1
 }
 
 async function sealBatch(pool: Database['pool'], secrets: Secrets): Promise<number> {

@@ -158,7 +158,7 @@ test('plain values of an earlier version are encrypted, also if the start is kil
   const crashPoints = await mkdtemp(path.join(folder, 'crash-'))
   const env = envOf(database, file, { [CRASH_POINTS_VARIABLE]: crashPoints })
 
-  for (const point of ['secrets.batch', 'secrets.rewritten']) {
+  for (const point of ['secrets.batch', 'secrets.sealed']) {
     await writeFile(path.join(crashPoints, point), 'kill')
     await runMain(env)
     assert.ok(existsSync(path.join(crashPoints, `${point}.reached`)), point)

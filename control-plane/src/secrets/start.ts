@@ -27,6 +27,12 @@ export async function findKeys(database: Database, source: KeySource): Promise<S
   return keys! // The file exists now, or the line above has thrown.
 }
 
+/** Step 1 in a process that cannot create the file: it is created later, by the process that registers the key. */
+export async function checkKeys(database: Database, source: KeySource): Promise<void> {
+  const registered = await listRegisteredKeys(database)
+  if (registered.length > 0) requireKeys(registered, (await readKeys(source)) ?? [], source)
+}
+
 /** Steps 3 and 4. Runs under the lock of the migration. */
 export async function registerKeys(database: Database, keys: SecretKey[], source: KeySource): Promise<Secrets> {
   await database.pool.query('insert into secret_keys (id, current) values ($1, true) on conflict do nothing', [

@@ -4,12 +4,15 @@
  * on the machine is removed.
  */
 import { type ChildProcess, type ChildProcessWithoutNullStreams, spawn } from 'node:child_process'
-import { readdirSync, readFileSync, readlinkSync } from 'node:fs'
+import { chmodSync, existsSync, readdirSync, readFileSync, readlinkSync } from 'node:fs'
 import { mkdtemp, readFile, rm } from 'node:fs/promises'
 import { homedir, tmpdir } from 'node:os'
 import path from 'node:path'
+import { CRASH_POINTS_VARIABLE } from '@warren/kit/crash-point'
 import { instanceName } from '@warren/kit/instance-name'
+import { findDirectoryId, findPostmaster } from '@warren/kit/postgres/stop-server'
 import { addCleanUp, type Scope } from '@warren/kit/testing/clean-up'
+import { findProgram } from '@warren/kit/testing/find-program'
 import { recordInstance } from '@warren/kit/testing/ledger'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
@@ -71,6 +74,8 @@ export async function killProcesses(dataDir: string, folder = dataDir): Promise<
 
 export function launch(dataDir: string, options: Options = {}): WarrenProcess {
   recordInstance(instanceName(dataDir))
+  // The services that reach crash points run as several users.
+  if (options.env?.[CRASH_POINTS_VARIABLE]) chmodSync(options.env[CRASH_POINTS_VARIABLE], 0o777)
   const [command, ...args] = options.command ?? [process.execPath, MAIN, 'start']
   let output = ''
   const child = spawn(command!, args, {
@@ -167,24 +172,46 @@ export async function findInstanceFile(dataDir: string): Promise<InstanceFile | 
   return text === undefined ? undefined : JSON.parse(text)
 }
 
-export async function getControlPlanePid(dataDir: string): Promise<number> {
-  return (await findInstanceFile(dataDir))!.children[0]!.pid
-}
+/** The program itself: the instance file names its jail. */
+export const getControlPlanePid = (dataDir: string): Promise<number> =>
+  getChildPid(dataDir, 'control-plane/src/main.ts')
 
 export const getHostAgentPid = (dataDir: string): Promise<number> => getChildPid(dataDir, 'host-agent/src/main')
 export const getGatewayPid = (dataDir: string): Promise<number> => getChildPid(dataDir, 'gateway/src/main.ts')
 
 async function getChildPid(dataDir: string, program: string): Promise<number> {
   const { children } = (await findInstanceFile(dataDir))!
-  return children.find(({ pid }) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(program))!.pid
+  const child = children.find(({ pid }) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(program))
+  return findProgram(child!.pid)
 }
 
 export async function getDatabaseUrl(dataDir: string): Promise<string> {
   return (await findInstanceFile(dataDir))!.databaseUrl!
 }
 
-export const getPostmasterPid = (dataDir: string): number =>
-  Number.parseInt(readFileSync(path.join(dataDir, 'postgres/postmaster.pid'), 'utf8'), 10)
+/** NaN if it does not run. The pid in its own file is one of its jail's namespace. */
+export function getPostmasterPid(dataDir: string): number {
+  const id = findDirectoryId(path.join(dataDir, 'postgres'))
+  return (id && findPostmaster(id)) ?? Number.NaN
+}
+
+/** The process that has this pid in the jail of a service. */
+export const findInJail = (dataDir: string, pid: number): number | undefined =>
+  listProcesses(dataDir).find((one) => new RegExp(`^NSpid:.*\\s${pid}$`, 'm').test(readStatus(one)))
+
+function readStatus(pid: number): string {
+  try {
+    return readFileSync(`/proc/${pid}/status`, 'utf8')
+  } catch {
+    return '' // It exited meanwhile.
+  }
+}
+
+/** Where the embedded PostgreSQL listens. */
+export function getDatabaseSocketFolder(dataDir: string): string {
+  const inJail = path.join(dataDir, 'postgres-socket')
+  return existsSync(inJail) ? inJail : path.join(dataDir, 'postgres')
+}
 
 /** The live processes that were started for a data directory, or whose working directory is in it. */
 export function listProcesses(dataDir: string): number[] {

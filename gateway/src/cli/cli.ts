@@ -8,8 +8,10 @@
 import { readFile } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
+import { readServiceFile } from '@warren/kit/confine/read-service-file'
 import { spellCommand, warrenCommand } from '@warren/kit/warren-command'
 import { Command, Help, InvalidArgumentError } from 'commander'
+import { PRIVATE_KEY } from '../config.ts'
 import { createClient, type GatewayClient } from './client.ts'
 import { type DeployOptions, deployFolder } from './deploy.ts'
 import { readAccount } from './key.ts'
@@ -197,7 +199,9 @@ function getUrl({ WARREN_GATEWAY_URL: url }: Env): string {
 async function renderEnv(env: Env): Promise<string> {
   const lines = [`WARREN_GATEWAY_URL=${getUrl(env)}`]
   if (env.WARREN_GATEWAY_DEV_RPC && env.WARREN_GATEWAY_DEV_KEY_FILE) {
-    const key = (await readFile(env.WARREN_GATEWAY_DEV_KEY_FILE, 'utf8')).trim()
+    const key = (await readServiceFile(env.WARREN_GATEWAY_DEV_KEY_FILE)).trim()
+    // A shell runs what this prints.
+    if (!PRIVATE_KEY.test(key)) throw new Error(`${env.WARREN_GATEWAY_DEV_KEY_FILE} has no private key`)
     lines.push(`WARREN_GATEWAY_DEV_RPC=${env.WARREN_GATEWAY_DEV_RPC}`, `WARREN_GATEWAY_DEV_KEY=${key}`)
   }
   return `${lines.join('\n')}\n`

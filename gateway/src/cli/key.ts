@@ -2,6 +2,7 @@
 import { readFile } from 'node:fs/promises'
 import { createInterface } from 'node:readline'
 import { Writable } from 'node:stream'
+import { readServiceFile } from '@warren/kit/confine/read-service-file'
 import { type PrivateKeyAccount, privateKeyToAccount } from 'viem/accounts'
 import { PRIVATE_KEY } from '../config.ts'
 
@@ -19,7 +20,7 @@ export async function readAccount(keyFile: string | undefined, env: Env): Promis
 async function readKey(keyFile: string | undefined, env: Env): Promise<string> {
   if (keyFile !== undefined) return readKeyFile(keyFile)
   if (env.WARREN_GATEWAY_WALLET_KEY) return env.WARREN_GATEWAY_WALLET_KEY
-  if (env.WARREN_GATEWAY_DEV_KEY_FILE) return readKeyFile(env.WARREN_GATEWAY_DEV_KEY_FILE)
+  if (env.WARREN_GATEWAY_DEV_KEY_FILE) return readServiceFile(env.WARREN_GATEWAY_DEV_KEY_FILE)
   if (process.stdin.isTTY) return prompt('Private key of the wallet: ')
   throw new Error('no wallet: use --key-file, or set WARREN_GATEWAY_WALLET_KEY')
 }

@@ -5,7 +5,7 @@
 import { type ChildProcess, spawn } from 'node:child_process'
 import { createInterface } from 'node:readline'
 import { fileURLToPath } from 'node:url'
-import { withParentDeathSignal } from '@warren/kit/unprivileged'
+import { withParentDeathSignal } from '@warren/kit/parent-death-signal'
 
 export type Anvil = { url: string; port: number; child: ChildProcess; exited: Promise<string> }
 export type AnvilOptions = {

@@ -49,8 +49,6 @@ try {
     rpcBase: base!.url,
     ports: [arbitrum!.port, base!.port],
     payTo: keys.recipient.address,
-    walletKeyFile: keys.wallet.file,
-    settlerKeyFile: keys.settler.file,
   })
 } catch (error) {
   process.send?.({ failed: errorText(error) })

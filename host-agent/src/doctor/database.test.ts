@@ -1,10 +1,10 @@
 import assert from 'node:assert/strict'
-import { chmod, copyFile, mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/promises'
+import { copyFile, mkdir, mkdtemp, readdir, rm, symlink, writeFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { tmpdir } from 'node:os'
 import { dirname, join } from 'node:path'
 import { type TestContext, test } from 'node:test'
-import { checkPostgres, checkUserNamespaces, databaseChecks } from './database.ts'
+import { checkPostgres, checkServiceJail, databaseChecks } from './database.ts'
 
 const signal = new AbortController().signal
 const postgresFolder = dirname(
@@ -17,7 +17,7 @@ test('with DATABASE_URL the embedded PostgreSQL is not required', () => {
 
   assert.deepEqual(needed({}, true), ['required', 'required'])
   assert.deepEqual(needed({}, false), ['recommended', 'required'])
-  assert.deepEqual(needed({ DATABASE_URL: 'postgres://db/warren' }, true), ['recommended', 'recommended'])
+  assert.deepEqual(needed({ DATABASE_URL: 'postgres://db/warren' }, true), ['required', 'recommended'])
 })
 
 test('the installed PostgreSQL binaries run', async () => {
@@ -54,26 +54,23 @@ test('if the binaries are missing, the fix is to install them', async () => {
   assert.match(result.ok ? '' : result.fix, /npm ci --ignore-scripts, or set DATABASE_URL/)
 })
 
-test('an unshare that is too old fails with its version', async (t) => {
-  const PATH = await folderWith(t, 'unshare', '#!/bin/sh\necho unshare from util-linux 2.37.4\n')
+test('root can confine services here', { skip: process.getuid?.() !== 0 && 'needs root' }, async () => {
+  const result = await checkServiceJail({ env: {}, isRoot: true })
 
-  const result = await checkUserNamespaces({ env: { PATH }, isRoot: true }, signal)
-
-  assert.equal(result.ok, false)
-  assert.match(result.detail, /util-linux 2\.37\.4 is older than 2\.38/)
+  assert.equal(result.ok, true, result.detail)
 })
 
-test('the error of unshare is quoted if user namespaces are not allowed', async (t) => {
-  const refusing = '#!/bin/sh\n[ "$1" = --version ] && echo unshare from util-linux 2.39 && exit\necho no >&2; exit 1\n'
-  const PATH = await folderWith(t, 'unshare', refusing)
+test('an ordinary user needs no jail', async () => {
+  const result = await checkServiceJail({ env: {}, isRoot: false })
 
-  const result = await checkUserNamespaces({ env: { PATH }, isRoot: true }, signal)
+  assert.deepEqual([result.ok, /not needed/.test(result.detail)], [true, true])
+})
 
-  assert.deepEqual(result, {
-    ok: false,
-    detail: 'refused: no\n',
-    fix: 'sysctl -w user.max_user_namespaces=15000, or set DATABASE_URL to another PostgreSQL server',
-  })
+test('user ids of virtual machines are refused for services, with the name of the setting', async () => {
+  const result = await checkServiceJail({ env: { WARREN_SERVICE_UID: '1700000000' }, isRoot: true })
+
+  assert.equal(result.ok, false)
+  assert.match(result.detail, /^WARREN_SERVICE_UID=1700000000 is in the range of virtual machines/)
 })
 
 /** The package as npm installs it without install scripts. */
@@ -88,13 +85,5 @@ async function postgresWithoutLinks(t: TestContext): Promise<string> {
   for (const entry of await readdir(join(postgresFolder, 'native/lib'), { withFileTypes: true })) {
     if (entry.isFile()) await symlink(join(entry.parentPath, entry.name), join(folder, 'native/lib', entry.name))
   }
-  return folder
-}
-
-async function folderWith(t: TestContext, name: string, script: string): Promise<string> {
-  const folder = await mkdtemp(join(tmpdir(), 'warren-doctor-'))
-  t.after(() => rm(folder, { recursive: true }))
-  await writeFile(join(folder, name), script)
-  await chmod(join(folder, name), 0o755)
   return folder
 }

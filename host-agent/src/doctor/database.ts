@@ -1,28 +1,21 @@
 /**
- * Checks what the embedded PostgreSQL needs: its binaries, and a user namespace, because PostgreSQL refuses to run as
- * root and the namespace maps root to another user. With DATABASE_URL neither is needed.
+ * Checks what services need: the binaries of the embedded PostgreSQL, unless there is DATABASE_URL, and the jail in which
+ * services run that root starts.
  */
 import { existsSync } from 'node:fs'
 import { readFile } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import { basename, dirname, join } from 'node:path'
+import { checkMachine } from '@warren/kit/confine/check-jail'
 import { runCommand } from '../run-command.ts'
 import type { Check, CheckResult, Machine } from './check.ts'
-import { asRoot, findTool, installCommand, toolEnv } from './find-tool.ts'
-import { isAtLeast } from './version.ts'
 
-/** The first version whose --map-user accepts a uid other than root. */
-const UNSHARE_MINIMUM = '2.38'
 const OR_OTHER_DATABASE = 'or set DATABASE_URL to another PostgreSQL server'
 
 export function databaseChecks(machine: Machine): Check[] {
   const embedded = !machine.env.DATABASE_URL
   return [
-    {
-      name: 'user namespaces',
-      needed: embedded && machine.isRoot ? 'required' : 'recommended',
-      run: (signal) => checkUserNamespaces(machine, signal),
-    },
+    { name: 'service jail', needed: machine.isRoot ? 'required' : 'recommended', run: () => checkServiceJail(machine) },
     {
       name: 'postgres',
       needed: embedded ? 'required' : 'recommended',
@@ -31,30 +24,13 @@ export function databaseChecks(machine: Machine): Check[] {
   ]
 }
 
-export async function checkUserNamespaces(machine: Machine, signal: AbortSignal): Promise<CheckResult> {
-  const unshare = findTool(machine, 'unshare')
-  if (unshare === undefined) {
-    return { ok: false, detail: 'unshare not found', fix: installCommand(machine, 'util-linux') }
-  }
-  const env = toolEnv(machine)
-  const { stdout } = await runCommand(unshare, ['--version'], { env, signal })
-  const version = /util-linux ([\d.]+)/.exec(stdout)?.[1] ?? '0'
-  if (!isAtLeast(version, UNSHARE_MINIMUM)) {
-    return {
-      ok: false,
-      detail: `util-linux ${version} is older than ${UNSHARE_MINIMUM}`,
-      fix: `${installCommand(machine, 'util-linux')} on a newer release, ${OR_OTHER_DATABASE}`,
-    }
-  }
-
-  const result = await runCommand(unshare, ['-U', '--map-user=65534', '--map-group=65534', 'id', '-u'], { env, signal })
-  if (result.exitCode === 0 && result.stdout.trim() === '65534') {
-    return { ok: true, detail: `available, util-linux ${version}` }
-  }
-  return {
-    ok: false,
-    detail: `refused: ${result.stderr || `exit code ${result.exitCode}`}`,
-    fix: `${asRoot(machine)}sysctl -w user.max_user_namespaces=15000, ${OR_OTHER_DATABASE}`,
+export async function checkServiceJail({ env, isRoot }: Machine): Promise<CheckResult> {
+  if (!isRoot) return { ok: true, detail: 'not needed: services run as the user who starts Warren' }
+  try {
+    await checkMachine(env)
+    return { ok: true, detail: 'services run as separate users, in private namespaces' }
+  } catch (error) {
+    return { ok: false, detail: (error as Error).message, fix: 'allow it, or start Warren as an ordinary user' }
   }
 }
 

@@ -7,7 +7,8 @@
 //! Keys: `pid`, a process outside. `port`, a TCP port on 127.0.0.1 and at `address`. `socket`, a Unix socket. `secret`, a
 //! file that only another user may read. `folder`, the folder of another sandbox. `fd`, the descriptor of the own folder, or
 //! `own`, its path. `netns`, the network namespace of a sandbox. `abstract`, the name of an abstract Unix socket. `flood`, for a
-//! user that no other program has: its other processes could not start any.
+//! user that no other program has: its other processes could not start any. `read:NAME`, `write:NAME`, `list:NAME`,
+//! `create:NAME` and `connect:NAME`, paths that are attempted under that name.
 
 mod network;
 
@@ -17,6 +18,7 @@ use std::fs;
 use std::io::{Error, ErrorKind, Result};
 use std::mem::zeroed;
 use std::os::fd::AsRawFd;
+use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::Command;
 use std::ptr::null;
@@ -39,6 +41,7 @@ fn main() {
         targets.insert("fd".to_owned(), folder.as_raw_fd().to_string());
     }
     files(&targets);
+    named(&targets);
     own_folder(&targets);
     processes(&targets);
     network::attack(&targets);
@@ -116,6 +119,26 @@ fn files(targets: &Targets) {
     }
     if let Some(folder) = targets.get("folder") {
         report("list the folder of another sandbox", || Ok(fs::read_dir(folder)?.count()));
+    }
+}
+
+/// Nothing is changed where an attempt succeeds.
+fn named(targets: &Targets) {
+    let mut sorted: Vec<_> = targets.iter().filter_map(|(key, path)| Some((key.split_once(':')?, path))).collect();
+    sorted.sort();
+    for ((kind, name), path) in sorted {
+        report(&format!("{kind} {name}"), || match kind {
+            "read" => first_bytes(path),
+            "write" => fs::OpenOptions::new().append(true).open(path).map(|_| "opened".to_owned()),
+            "list" => Ok(fs::read_dir(path)?.count().to_string()),
+            "create" => {
+                let file = format!("{path}/warren-attack");
+                fs::write(&file, "")?;
+                fs::remove_file(&file).map(|()| "created".to_owned())
+            }
+            "connect" => UnixStream::connect(path).map(|_| "connected".to_owned()),
+            _ => Err(ErrorKind::InvalidInput.into()),
+        });
     }
 }
 

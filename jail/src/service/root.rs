@@ -58,6 +58,9 @@ pub fn enter(options: &Options) -> std::result::Result<(), Failure> {
     let read_only = libc::MS_REMOUNT | libc::MS_BIND | libc::MS_RDONLY | NOTHING;
     mount(None, ROOT, None, read_only, None).step("make the root read-only")?;
     drop(sources);
+    // What the service creates is for itself alone.
+    // SAFETY: no pointers.
+    unsafe { libc::umask(0o077) };
     change_root(&root).step("change the root")
 }
 

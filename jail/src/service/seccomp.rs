@@ -4,18 +4,31 @@
 
 use std::io::Result;
 
-use crate::bpf::{self, ALLOW, DENY, FIRST_ARGUMENT, NAMESPACES, PROLOGUE, give, load, skip_if};
+use crate::bpf::{self, ALLOW, DENY, FIRST_ARGUMENT, NAMESPACES, PROLOGUE, THIRD_ARGUMENT, give, load, skip_if};
 
 pub fn install(ip_only: bool) -> Result<()> {
     bpf::install(assemble(ip_only))
 }
 
-/// What services connect with. Netlink lists the addresses of the machine.
-const FAMILIES: [libc::c_int; 4] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX, libc::AF_NETLINK];
+/// What services connect with.
+const FAMILIES: [libc::c_int; 3] = [libc::AF_INET, libc::AF_INET6, libc::AF_UNIX];
 const IP_FAMILIES: usize = 2;
 
 fn assemble(ip_only: bool) -> Vec<libc::sock_filter> {
-    let families = if ip_only { &FAMILIES[..IP_FAMILIES] } else { &FAMILIES };
+    let mut sockets = vec![load(FIRST_ARGUMENT)];
+    for family in if ip_only { &FAMILIES[..IP_FAMILIES] } else { &FAMILIES } {
+        sockets.extend([skip_if(libc::BPF_JEQ, *family as u32, 0, 1), give(ALLOW)]);
+    }
+    if !ip_only {
+        // The protocol that lists the addresses of the machine, and no other: not those of the firewall or of audits.
+        sockets.extend([
+            skip_if(libc::BPF_JEQ, libc::AF_NETLINK as u32, 0, 3),
+            load(THIRD_ARGUMENT),
+            skip_if(libc::BPF_JEQ, libc::NETLINK_ROUTE as u32, 0, 1),
+            give(ALLOW),
+        ]);
+    }
+    sockets.push(give(DENY));
     let mut program = PROLOGUE.to_vec();
     // clone: for threads and processes in the same namespaces. The flags of clone3 are in memory, where a filter cannot
     // see them; the C library falls back to clone.
@@ -25,14 +38,9 @@ fn assemble(ip_only: bool) -> Vec<libc::sock_filter> {
         skip_if(libc::BPF_JSET, NAMESPACES, 0, 1),
         give(DENY),
         give(ALLOW),
-        skip_if(libc::BPF_JEQ, libc::SYS_socket as u32, 0, 2 + 2 * families.len() as u8),
-        load(FIRST_ARGUMENT),
+        skip_if(libc::BPF_JEQ, libc::SYS_socket as u32, 0, sockets.len() as u8),
     ]);
-    for family in families {
-        program.push(skip_if(libc::BPF_JEQ, *family as u32, 0, 1));
-        program.push(give(ALLOW));
-    }
-    program.push(give(DENY));
+    program.extend(sockets);
     for number in DENIED.iter().chain(DENIED_HERE) {
         program.push(skip_if(libc::BPF_JEQ, *number as u32, 0, 1));
         program.push(give(DENY));
@@ -77,7 +85,7 @@ mod tests {
     use crate::bpf::{ARCHITECTURE, X32};
 
     fn decide(number: libc::c_long, first_argument: u64) -> u32 {
-        bpf::decide(&assemble(false), ARCHITECTURE, number as u32, first_argument)
+        bpf::decide(&assemble(false), ARCHITECTURE, number as u32, [first_argument, 0, 0])
     }
 
     #[test]
@@ -89,6 +97,18 @@ mod tests {
         assert_eq!(decide(libc::SYS_clone, libc::CLONE_THREAD as u64), ALLOW);
         for family in FAMILIES {
             assert_eq!(decide(libc::SYS_socket, family as u64), ALLOW, "{family}");
+        }
+    }
+
+    #[test]
+    fn of_netlink_only_the_protocol_for_addresses_is_allowed() {
+        let decide = |protocol: libc::c_int| {
+            let arguments = [libc::AF_NETLINK as u64, libc::SOCK_RAW as u64, protocol as u64];
+            bpf::decide(&assemble(false), ARCHITECTURE, libc::SYS_socket as u32, arguments)
+        };
+        assert_eq!(decide(libc::NETLINK_ROUTE), ALLOW);
+        for protocol in [libc::NETLINK_NETFILTER, libc::NETLINK_SOCK_DIAG, libc::NETLINK_AUDIT, libc::NETLINK_XFRM] {
+            assert_eq!(decide(protocol), DENY, "{protocol}");
         }
     }
 
@@ -108,7 +128,7 @@ mod tests {
     fn a_service_with_ip_only_has_no_other_sockets() {
         let program = assemble(true);
         let decide = |number: libc::c_long, family: libc::c_int| {
-            bpf::decide(&program, ARCHITECTURE, number as u32, family as u64)
+            bpf::decide(&program, ARCHITECTURE, number as u32, [family as u64, 0, 0])
         };
         for family in [libc::AF_INET, libc::AF_INET6] {
             assert_eq!(decide(libc::SYS_socket, family), ALLOW, "{family}");
@@ -122,7 +142,7 @@ mod tests {
 
     #[test]
     fn other_abis_are_denied() {
-        assert_eq!(bpf::decide(&assemble(false), 0x4000_0003, libc::SYS_read as u32, 0), DENY);
+        assert_eq!(bpf::decide(&assemble(false), 0x4000_0003, libc::SYS_read as u32, [0; 3]), DENY);
         assert_eq!(decide(libc::SYS_read | libc::c_long::from(X32), 0), DENY);
     }
 }

@@ -98,7 +98,7 @@ mod tests {
     }
 
     fn decide_for(arch: u32, number: u32, first_argument: u64) -> u32 {
-        bpf::decide(&assemble(), arch, number, first_argument)
+        bpf::decide(&assemble(), arch, number, [first_argument, 0, 0])
     }
 
     #[test]

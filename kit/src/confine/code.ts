@@ -19,14 +19,15 @@ export function listCode(workspaces: readonly string[]): string[] {
  * Throws if other users cannot read the code, as in a checkout that was made with umask 077. Of the packages, which are
  * tens of thousands of files, only the file is looked at that the set-up writes last.
  */
-export function checkReadable(workspaces: readonly string[]): void {
-  const sources = workspaces.map((name) => path.join(REPOSITORY, name, 'src'))
-  const files = [...sources, ...sources.flatMap(listFiles), PACKAGES, path.join(PACKAGES, '.warren-installed')]
+export function checkReadable(workspaces: readonly string[], root = REPOSITORY): void {
+  const sources = workspaces.map((name) => path.join(root, name, 'src'))
+  const packages = path.join(root, 'node_modules')
+  const files = [...sources, ...sources.flatMap(listFiles), packages, path.join(packages, '.warren-installed')]
   const closed = files.find(isClosed)
   if (closed === undefined) return
   throw new Error(
     `${closed} can be read by its owner only, but Warren's services run as separate users. ` +
-      `Make the checkout readable: chmod -R go+rX ${REPOSITORY}/node_modules ${REPOSITORY}/*/src`,
+      `Make the checkout readable: chmod -R go+rX ${root}/node_modules ${root}/*/src`,
   )
 }
 

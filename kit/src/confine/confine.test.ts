@@ -60,6 +60,14 @@ test('a program sees the system, what it was given and nothing else, and writes 
   assert.ok(Number(writable.at(-1)) <= 5)
 })
 
+test('what a program creates is for its own user alone', { skip }, async (t) => {
+  const it = await setUp(t)
+
+  const { stdout } = await it.run(`cd "${it.folder}/own" && touch file && mkdir folder && stat -c %a file folder`)
+
+  assert.equal(stdout, '600\n700\n')
+})
+
 test('without the network a program has no interface but its own loopback', { skip }, async (t) => {
   const it = await setUp(t)
 

@@ -5,7 +5,7 @@
  * A service sees the programs and libraries of the machine, the code that it runs, and its own folders, all at their
  * usual paths. What is not listed here or by its caller does not exist for it.
  */
-import { existsSync, lstatSync, readlinkSync, realpathSync } from 'node:fs'
+import { existsSync, lstatSync, readlinkSync, realpathSync, statSync } from 'node:fs'
 import path from 'node:path'
 import { accountName, SERVICE_NAMES, type ServiceUser, serviceUser } from './services.ts'
 
@@ -21,6 +21,8 @@ export type Confinement = {
   write: readonly string[]
   /** Copies of files that root reads for it (mirror.ts). */
   mirror?: { folder: string; files: readonly string[] }
+  /** Files with this content, by path. */
+  texts?: Readonly<Record<string, string>>
   /** Whether it has the network of the machine, or none. */
   network: boolean
   /** Whether it has sockets for IP only: with others it could reach abstract sockets of all programs in its network. */
@@ -52,9 +54,9 @@ export function confine(
   args: readonly string[],
 ): [string, string[]] {
   if (confinement === undefined) return [command, [...args]]
-  const { user, read, write, mirror, network, ipOnly, proc, processesMax, deathSignal } = confinement
+  const { user, read, write, mirror, texts = {}, network, ipOnly, proc, processesMax, deathSignal } = confinement
   const program = realpathSync(command)
-  const visible = [...SYSTEM_FOLDERS, ...read, ...write]
+  const visible = [...SYSTEM_FOLDERS, ...SYSTEM_FILES, ...read, ...write]
   return [
     JAIL_BINARY,
     [
@@ -68,6 +70,7 @@ export function confine(
       ...SYSTEM_FOLDERS.flatMap(showSystemFolder),
       ...SYSTEM_FILES.filter((file) => existsSync(file)).flatMap(showRead),
       ...['--text', renderPasswd(user), '/etc/passwd', '--text', renderGroup(user), '/etc/group'],
+      ...Object.entries(texts).flatMap(([file, content]) => ['--text', content, file]),
       ...(isVisible(program, visible) ? [] : showRead(program)),
       ...read.flatMap(showRead),
       ...write.flatMap((folder) => ['--write', folder, folder]),
@@ -90,8 +93,9 @@ const showMirror = ({ folder, files }: { folder: string; files: readonly string[
   ...showRead(folder),
   ...files.flatMap((file) => {
     const copy = path.join(folder, file)
-    // Inside a folder that is shown, no link can be made.
-    return isVisible(file, visible) ? ['--read', copy, file] : ['--link', copy, file]
+    if (!isVisible(file, visible)) return ['--link', copy, file]
+    // Inside a folder that is shown no link can be made, and often none is needed.
+    return (statSync(file).mode & 0o004) !== 0 ? [] : ['--read', copy, file]
   }),
 ]
 

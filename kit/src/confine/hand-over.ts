@@ -7,6 +7,7 @@ import { readdirSync, readFileSync } from 'node:fs'
 import { chmod, mkdir } from 'node:fs/promises'
 import { setTimeout as delay } from 'node:timers/promises'
 import { promisify } from 'node:util'
+import { withParentDeathSignal } from '../parent-death-signal.ts'
 import { JAIL_BINARY } from './confine.ts'
 import type { ServiceUser } from './services.ts'
 
@@ -20,7 +21,9 @@ const KILL_LIMIT_MS = 5_000
 export async function handOver(user: ServiceUser, folders: readonly string[]): Promise<void> {
   for (const folder of folders) await mkdir(folder, { recursive: true, mode: 0o700 })
   try {
-    await run(JAIL_BINARY, ['hand-over', `${user.uid}`, `${user.gid}`, ...folders])
+    // It ends with this process: the next start may hand the folders over to another user.
+    const args = ['hand-over', `${user.uid}`, `${user.gid}`, ...folders]
+    await run(...withParentDeathSignal('SIGKILL', JAIL_BINARY, args))
   } catch (error) {
     const { stderr, message } = error as Error & { stderr?: string }
     throw new Error(`failed to give ${folders.join(', ')} to ${user.service}: ${stderr?.trim() || message}`)

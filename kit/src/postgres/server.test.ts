@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
-import { chmod, mkdir, mkdtemp, readFile, rm } from 'node:fs/promises'
+import { chmod, chown, mkdir, mkdtemp, readFile, rename, rm, stat, symlink } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
@@ -47,6 +47,35 @@ test('a socket directory that other users can enter is refused', async (t) => {
   t.after(() => rm(folder, { recursive: true }))
 
   await assert.rejects(startPostgres(options), /must belong to this user alone/)
+})
+
+test('a socket directory that is a link of another user to somewhere else is refused', async (t) => {
+  const options = await makeOptions(t, 'deep/'.repeat(30))
+  const name = createHash('sha256').update(options.dir).digest('hex').slice(0, 16)
+  const victim = path.join(path.dirname(options.logFile), 'victim')
+  await mkdir(victim, { mode: 0o700 })
+  await symlink(victim, path.join(tmpdir(), `warren-${name}`))
+  t.after(() => rm(path.join(tmpdir(), `warren-${name}`)))
+
+  await assert.rejects(startPostgres(options), /must belong to this user alone/)
+
+  const { uid, mode } = await stat(victim)
+  assert.deepEqual([uid, mode & 0o777], [process.getuid?.(), 0o700])
+})
+
+test('a log of the database behind a link is refused before anything is handed over', {
+  skip: process.getuid?.() !== 0 && 'an ordinary user has no jail',
+}, async (t) => {
+  const options = await makeOptions(t)
+  await (await startPostgres(options)).stop()
+  const [log, elsewhere] = [path.join(options.dir, 'pg_wal'), path.join(path.dirname(options.dir), 'elsewhere')]
+  await rename(log, elsewhere)
+  await symlink(elsewhere, log)
+  await chown(options.dir, 0, 0)
+
+  await assert.rejects(startPostgres(options), /pg_wal is a link, which the jail of PostgreSQL does not show/)
+
+  assert.equal((await stat(options.dir)).uid, 0)
 })
 
 /** The parent first, so that it starts no child afterwards. */

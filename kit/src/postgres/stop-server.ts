@@ -1,12 +1,13 @@
 /**
  * Stops a PostgreSQL server, also one that outlived its launcher or lost its postmaster.
  *
- * A server consists of every `postgres` process whose working directory is the data directory. The pid file alone is not
- * enough: after a crash its pid may belong to another program, and a killed postmaster may leave a busy child behind.
- * In both cases PostgreSQL would refuse to start.
+ * A server consists of every `postgres` process whose working directory is the data directory. It is compared by device
+ * and inode: a server in a jail has other paths. The pid file is not used: in a jail it has a pid of the jail's own
+ * namespace, and after a crash its pid may belong to another program. A killed postmaster may leave a busy child behind,
+ * beside which PostgreSQL would refuse to start.
  */
-import { readdirSync, readFileSync, readlinkSync, realpathSync } from 'node:fs'
-import { readFile, rm } from 'node:fs/promises'
+import { readdirSync, readFileSync, statSync } from 'node:fs'
+import { rm } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 
@@ -19,9 +20,21 @@ const SHUTDOWN_MODES = [
 ] as const
 const KILL_LIMIT_MS = 1_000
 
-/** Stops every server process on the data directory. `postmaster` is its pid if the caller knows it. */
-export async function stopServer(dir: string, postmaster?: number): Promise<void> {
-  const pid = postmaster ?? (await findPostmaster(dir))
+/** A data directory, also after it was moved or removed. */
+export type DirectoryId = { dev: bigint; ino: bigint }
+
+/** Undefined if it does not exist. */
+export function findDirectoryId(dir: string): DirectoryId | undefined {
+  const found = statSync(dir, { bigint: true, throwIfNoEntry: false })
+  return found && { dev: found.dev, ino: found.ino }
+}
+
+/**
+ * Stops every server process on the data directory. `child` is the process that the caller has started, if it still runs:
+ * the postmaster or its jail, which passes signals on and whose end is the end of everything in it.
+ */
+export async function stopServer(dir: string, id: DirectoryId | undefined, child?: number): Promise<void> {
+  const pid = (id && findPostmaster(id)) ?? child
   if (pid !== undefined) {
     for (const { signal, limitMs } of SHUTDOWN_MODES) {
       send(pid, signal)
@@ -29,7 +42,9 @@ export async function stopServer(dir: string, postmaster?: number): Promise<void
       if (await haveEnded([pid], limitMs)) break
     }
   }
-  const rest = findProcesses(dir)
+  const rest = [...(child === undefined ? [] : [child]), ...(id ? findProcesses(id) : [])].filter(isAlive)
+  // A jail ends right after its program, so it gets a moment before it is killed.
+  if (await haveEnded(rest, rest.length === 1 && rest[0] === child ? KILL_LIMIT_MS : 0)) return
   for (const one of rest) send(one, 'SIGKILL')
   if (!(await haveEnded(rest, KILL_LIMIT_MS))) {
     throw new Error(
@@ -44,36 +59,35 @@ export async function removeLocks(dir: string, socketFile: string): Promise<void
   await rm(`${socketFile}.lock`, { force: true })
 }
 
-async function findPostmaster(dir: string): Promise<number | undefined> {
-  const text = await readFile(path.join(dir, 'postmaster.pid'), 'utf8').catch(() => '')
-  const pid = Number.parseInt(text, 10)
-  return findProcesses(dir).find((one) => one === pid)
+/** The process that all others of the server descend from. */
+export function findPostmaster(id: DirectoryId): number | undefined {
+  const pids = findProcesses(id)
+  return pids.find((pid) => !pids.includes(findParent(pid)))
 }
 
-function findProcesses(dir: string): number[] {
-  const home = realPath(dir)
+function findProcesses(id: DirectoryId): number[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
-    .filter((pid) => isPostgresIn(pid, home))
+    .filter((pid) => isPostgresIn(pid, id))
     .map(Number)
     .filter(isAlive)
 }
 
-function isPostgresIn(pid: string, home: string): boolean {
+function isPostgresIn(pid: string, { dev, ino }: DirectoryId): boolean {
   try {
     if (readFileSync(`/proc/${pid}/comm`, 'utf8') !== 'postgres\n') return false
-    // The kernel adds the suffix when the directory of a running server was removed.
-    return readlinkSync(`/proc/${pid}/cwd`).replace(/ \(deleted\)$/, '') === home
+    const found = statSync(`/proc/${pid}/cwd`, { bigint: true })
+    return found.dev === dev && found.ino === ino
   } catch {
     return false // It has just ended, or it belongs to another user.
   }
 }
 
-function realPath(dir: string): string {
+function findParent(pid: number): number {
   try {
-    return realpathSync(dir)
+    return Number(/^PPid:\t(\d+)$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1])
   } catch {
-    return path.resolve(dir)
+    return 0 // It has just ended.
   }
 }
 
@@ -86,10 +100,10 @@ function send(pid: number, signal: NodeJS.Signals): void {
 }
 
 async function haveEnded(pids: number[], limitMs: number): Promise<boolean> {
-  for (const deadline = Date.now() + limitMs; Date.now() < deadline; await delay(10)) {
+  for (const deadline = Date.now() + limitMs; ; await delay(10)) {
     if (!pids.some(isAlive)) return true
+    if (Date.now() >= deadline) return false
   }
-  return false
 }
 
 /** A zombie counts as ended: it only waits to be reaped and holds no resources. */

@@ -2,7 +2,7 @@
  * A temporary PostgreSQL for tests. `npm test` starts one for all files and passes its URL in the environment; a test
  * file that is run alone starts its own.
  */
-import { mkdtemp, rm } from 'node:fs/promises'
+import { chmod, mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { startPostgres } from './server.ts'
@@ -16,6 +16,8 @@ export async function startTestPostgres(): Promise<{ url: string; pid: number; s
     logFile: path.join(folder, 'postgres.log'),
     durable: false,
   })
+  // Tests start services of other data directories on it. The folder around it keeps other users of the machine out.
+  await chmod(new URL(server.url.replace('@/', '@localhost/')).searchParams.get('host')!, 0o755)
   return {
     url: server.url,
     pid: server.pid,

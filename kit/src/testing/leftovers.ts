@@ -28,7 +28,7 @@ export const listLeftovers = (owner: Owner): Leftover[] => [
   ...listRoutes(owner),
   // cgroup v2 has one tree, v1 one for each controller.
   ...list(owner, 'cgroup', (instance) => `/sys/fs/cgroup/{,*/}warren-${instance}`, deleteCgroup),
-  ...list(owner, 'folder', (instance) => `/run/warren-${instance}`, deleteFolder),
+  ...list(owner, 'folder', (instance) => `/run/warren-${instance}{,-*}`, deleteFolder),
 ]
 
 function list(

@@ -12,6 +12,7 @@ import https from 'node:https'
 import { type AddressInfo, connect, createServer, type Server } from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
+import { withParentDeathSignal } from '../parent-death-signal.ts'
 import { chooseRegion, renderS3Path, resolveS3Bucket } from '../s3/endpoint.ts'
 import { parseS3Listing } from '../s3/listing.ts'
 import {
@@ -23,7 +24,6 @@ import {
   s3ServerProgram,
 } from '../s3/seaweedfs.ts'
 import { type S3Credentials, sha256Hex, signS3Request } from '../s3/sign.ts'
-import { withParentDeathSignal } from '../unprivileged.ts'
 import { addCleanUp, type Scope } from './clean-up.ts'
 import { until } from './until.ts'
 

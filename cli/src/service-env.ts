@@ -1,0 +1,94 @@
+/**
+ * The environments of the services: what each of them needs, and no secrets of others. Settings that name files name
+ * them by absolute paths, because a service in a jail has another working directory.
+ */
+import { existsSync } from 'node:fs'
+import { homedir } from 'node:os'
+import path from 'node:path'
+
+type NodeService = 'control-plane' | 'gateway' | 'development-chain'
+
+const COMMON =
+  /^(PATH|HOME|TZ|LANG|LANGUAGE|LC_\w+|NODE_\w+|OTEL_\w+|SSL_CERT_(FILE|DIR)|WARREN_(LOG_\w+|CRASH_POINTS|TEST_\w+))$/
+const PROXIES = /^(no|https?|all)_proxy$/i
+/** Of `pg`, for the database of DATABASE_URL. */
+const DATABASE = /^PG\w+$/
+
+const NEEDED: Record<NodeService, (name: string) => boolean> = {
+  'control-plane': (name) => /^WARREN_/.test(name) && !/^WARREN_(GATEWAY_|API_KEY$|MIGRATE)/.test(name),
+  gateway: (name) => /^WARREN_GATEWAY_/.test(name) && !/^WARREN_GATEWAY_(WALLET_KEY|URL|DEV_\w+)$/.test(name),
+  'development-chain': () => false,
+}
+
+/** Settings that name a file which the service reads. */
+const FILES: Record<NodeService, readonly string[]> = {
+  'control-plane': ['WARREN_INGRESS_CERT', 'WARREN_INGRESS_KEY'],
+  gateway: [
+    ...['WARREN_GATEWAY_APPS_CERT', 'WARREN_GATEWAY_APPS_KEY', 'WARREN_GATEWAY_SETTLER_KEY_FILE'],
+    'WARREN_GATEWAY_KEY_FILE',
+  ],
+  'development-chain': [],
+}
+const COMMON_FILES = ['NODE_EXTRA_CA_CERTS', 'SSL_CERT_FILE']
+const DATABASE_FILES = ['PGSSLCERT', 'PGSSLKEY', 'PGSSLROOTCERT', 'PGPASSFILE']
+const URL_FILES = ['sslcert', 'sslkey', 'sslrootcert']
+
+/** `databaseUrl` is empty for a service without a database. `isExternal`: the operator runs the database. */
+export type ServiceDatabase = { databaseUrl: string; isExternal: boolean }
+
+export function serviceEnv(
+  service: NodeService,
+  { databaseUrl, isExternal }: ServiceDatabase,
+  env = process.env,
+): NodeJS.ProcessEnv {
+  const isNeeded = (name: string) =>
+    COMMON.test(name) || PROXIES.test(name) || (isExternal && DATABASE.test(name)) || NEEDED[service](name)
+  const needed = Object.fromEntries(Object.entries(env).filter(([name]) => isNeeded(name)))
+  for (const name of fileSettings(service)) if (needed[name]) needed[name] = path.resolve(needed[name])
+  // `pg` looks for it in the home directory, which a service in a jail does not see.
+  const passwords = path.join(homedir(), '.pgpass')
+  if (isExternal && !needed.PGPASSFILE && existsSync(passwords)) needed.PGPASSFILE = passwords
+  return databaseUrl === ''
+    ? needed
+    : { ...needed, DATABASE_URL: isExternal ? withAbsoluteFiles(databaseUrl) : databaseUrl }
+}
+
+/** The files that an environment names. */
+export function listFiles(service: NodeService, env: NodeJS.ProcessEnv): string[] {
+  const url = parseUrl(env.DATABASE_URL)
+  const named = [
+    ...fileSettings(service).map((name) => env[name]),
+    ...URL_FILES.map((name) => url?.searchParams.get(name)),
+  ]
+  return named.filter((file) => file !== undefined && file !== null && file !== '' && path.isAbsolute(file)) as string[]
+}
+
+/** The folder of the database's socket, if it is reached by one. */
+export function findSocketFolder(databaseUrl: string): string | undefined {
+  const url = parseUrl(databaseUrl)
+  const host = url?.searchParams.get('host') || (url && decodeURIComponent(url.hostname)) || ''
+  return host.startsWith('/') ? path.resolve(host) : undefined
+}
+
+const fileSettings = (service: NodeService): string[] => [...FILES[service], ...COMMON_FILES, ...DATABASE_FILES]
+
+function withAbsoluteFiles(databaseUrl: string): string {
+  const url = parseUrl(databaseUrl)
+  const relative = URL_FILES.filter((name) => {
+    const file = url?.searchParams.get(name)
+    return file && !path.isAbsolute(file)
+  })
+  if (url === undefined || relative.length === 0) return databaseUrl
+  for (const name of relative) url.searchParams.set(name, path.resolve(url.searchParams.get(name)!)) // Found above.
+  return url.href
+}
+
+/** Undefined for what only `pg` can read; it is passed on as it is. */
+function parseUrl(text: string | undefined): URL | undefined {
+  try {
+    // URLs without a host, as for sockets, have a user: `postgresql://postgres@/warren?host=…`.
+    return text ? new URL(text.replace(/^(\w+:\/\/[^/?]*@)(?=[/?])/, '$1localhost')) : undefined
+  } catch {
+    return undefined
+  }
+}
