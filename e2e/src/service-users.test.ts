@@ -6,6 +6,7 @@ import { lstat, mkdir, readdir, readFile, rename, rm, symlink, writeFile } from 
 import path from 'node:path'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
+import { backUp, restore } from './support/back-up.ts'
 import {
   createDataDir,
   fetchPath,
@@ -95,6 +96,30 @@ test('a start that is killed while folders are handed over loses nothing', { ski
   assert.equal(await stop(again), 0)
 })
 
+test('a data directory that was backed up and restored elsewhere starts, with other users', { skip }, async (t) => {
+  const dataDir = await createDataDir(t)
+  const { key, ...instance } = await startInstance(dataDir)
+  assert.equal((await runWarren(dataDir, 'admin', 'user', 'create', 'ada')).code, 0)
+  assert.equal(await stop(instance), 0)
+  const secretsKey = await readFile(path.join(dataDir, 'secrets.key'), 'utf8')
+  const file = path.join(path.dirname(dataDir), 'back-up.tar')
+  backUp(dataDir, file)
+  const restored = await createDataDir(t)
+  restore(file, restored)
+
+  // Both at once: the original still has its users.
+  const [original, copy] = await Promise.all([startInstance(dataDir), startInstance(restored)])
+
+  assert.equal(copy.key, key)
+  assert.match((await runWarren(restored, 'admin', 'user', 'list')).stdout, /\bada\b/)
+  assert.equal(await readFile(path.join(restored, 'secrets.key'), 'utf8'), secretsKey)
+  for (const name of ['postgres', 'postgres-socket', 'control-plane']) {
+    const [before, after] = [dataDir, restored].map((folder) => statSync(path.join(folder, name)).uid)
+    assert.notEqual(after, before, name)
+  }
+  assert.deepEqual(await Promise.all([stop(original), stop(copy)]), [0, 0])
+})
+
 test('the database can be on another volume, by a link', { skip }, async (t) => {
   const dataDir = await createDataDir(t)
   const volume = path.join(path.dirname(dataDir), 'volume')
@@ -131,12 +156,13 @@ test('when the jail of a service is killed, everything in it ends, and the servi
 
   kill(children[0].pid)
 
+  // Until then the old program could answer.
+  await until(() => !listProcesses(dataDir).includes(program), 'the program has ended')
   await until(
     async () => (await fetchPath(instance, '/v1/whoami').catch(() => undefined))?.status === 200,
     'it serves again',
   )
   assert.notEqual(await getControlPlanePid(dataDir), program)
-  assert.ok(!listProcesses(dataDir).includes(program))
 })
 
 test('certificates that only root can read are used, and replaced while Warren runs', { skip }, async (t) => {

@@ -11,6 +11,9 @@ const VMM_LAST = 1_879_048_191
 const ID_MAX = 4_294_967_294
 const SET_ANOTHER = 'set WARREN_SERVICE_UID to the first of at least 16 ids that are free'
 
+/** Whether nothing but a service of Warren has it: accounts, containers and VMMs have smaller ones. */
+export const isServiceId = (id: number): boolean => id > VMM_LAST
+
 /** Throws unless the first block exists in this user namespace. In a container ids above its range often do not. */
 export function checkMapped(first: number, maps: IdMaps): void {
   if (first <= VMM_LAST && first + IDS_PER_DATA_DIR > VMM_FIRST) {

@@ -63,6 +63,30 @@ test('a socket directory that is a link of another user to somewhere else is ref
   assert.deepEqual([uid, mode & 0o777], [process.getuid?.(), 0o700])
 })
 
+for (const [where, name] of [
+  ['in the data directory', ''],
+  ['elsewhere, because the path of the data directory is too long,', 'deep/'.repeat(30)],
+] as const) {
+  test(`a socket directory ${where} that belongs to another user of services is taken over`, {
+    skip: process.getuid?.() !== 0 && 'an ordinary user has no jail',
+  }, async (t) => {
+    const options = await makeOptions(t, name)
+    const hash = createHash('sha256').update(options.dir).digest('hex').slice(0, 16)
+    const folder = name
+      ? path.join(tmpdir(), `warren-${hash}`)
+      : path.join(path.dirname(options.dir), 'postgres-socket')
+    await mkdir(folder, { recursive: true, mode: 0o750 })
+    t.after(() => rm(folder, { recursive: true, force: true }))
+    // As in a restored or copied data directory, or after a change of WARREN_SERVICE_UID.
+    await chown(folder, 4_000_000_000, 4_000_000_008)
+
+    const server = await startPostgres(options)
+
+    await server.stop()
+    assert.equal((await stat(folder)).uid, (await stat(options.dir)).uid)
+  })
+}
+
 test('a log of the database behind a link is refused before anything is handed over', {
   skip: process.getuid?.() !== 0 && 'an ordinary user has no jail',
 }, async (t) => {

@@ -16,6 +16,7 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import pg from 'pg'
+import { isServiceId } from '../confine/check-ids.ts'
 import { claimServiceIds } from '../confine/claim-ids.ts'
 import { type Confinement, confine } from '../confine/confine.ts'
 import { endProcesses, handOver } from '../confine/hand-over.ts'
@@ -162,19 +163,28 @@ async function makeSocketDir(dir: string, dataDir: string, ids: number | undefin
   const hash = createHash('sha256').update(dir).digest('hex').slice(0, 16)
   const folder = isUsable ? wanted : path.join(tmpdir(), `warren-${hash}`)
   if (isUsable && ids === undefined) return folder
+  const user = ids === undefined ? undefined : serviceUser(ids, 'postgres')
+  if (!isUsable) await checkTemporaryFolder(folder, dir, user)
   await mkdir(folder, { recursive: true, mode: 0o700 })
-  const owner = ids === undefined ? undefined : serviceUser(ids, 'postgres').uid
-  // Every user can write to the folder for temporary files and could have created this one first.
-  const found = await lstat(folder)
-  const isOurs = found.isDirectory() && (found.uid === process.getuid?.() || found.uid === owner)
-  if (!isOurs || (found.mode & 0o007) !== 0) {
-    throw new Error(`${folder} must belong to this user alone; remove it, or use a shorter data directory than ${dir}`)
-  }
-  if (ids !== undefined && owner !== undefined) {
-    await chown(folder, owner, databaseClientsGroup(ids))
-    await chmod(folder, 0o750)
-  }
+  if (ids === undefined || user === undefined) return folder
+  // In a data directory that was restored, copied or moved, it belongs to a user of the previous one.
+  if (!(await lstat(folder)).isDirectory()) throw new Error(`${folder} is not a folder; remove it`)
+  await chown(folder, user.uid, databaseClientsGroup(ids))
+  await chmod(folder, 0o750)
   return folder
+}
+
+/** Every user can write to the folder for temporary files and could have created this one first. */
+async function checkTemporaryFolder(folder: string, dir: string, user: ServiceUser | undefined): Promise<void> {
+  await mkdir(folder, { mode: 0o700 }).catch((error: NodeJS.ErrnoException) => {
+    if (error.code !== 'EEXIST') throw error
+  })
+  const found = await lstat(folder)
+  // Of another one when the data directory had other ids.
+  const isOfService = user !== undefined && (found.uid === user.uid || isServiceId(found.uid))
+  const isOurs = found.isDirectory() && (found.uid === process.getuid?.() || isOfService)
+  if (isOurs && (found.mode & 0o007) === 0) return
+  throw new Error(`${folder} must belong to this user alone; remove it, or use a shorter data directory than ${dir}`)
 }
 
 /** `write` are the folders that it changes. */
