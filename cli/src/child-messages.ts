@@ -1,5 +1,5 @@
 /**
- * What services report over their IPC channels. A service may have been taken over, and the launcher is root: everything
+ * What services report over their channels. A service may have been taken over, and the launcher is root: everything
  * is checked, and a message of another form ends the service, which is then started again.
  */
 import { type Static, Type } from 'typebox'

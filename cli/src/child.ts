@@ -2,17 +2,17 @@
  * Starts a service as a child process and waits until it reports that it is ready.
  *
  * The child runs in its own session, so Ctrl-C reaches only this process, which then stops the services in order. The
- * IPC channel between them closes when this process dies; the child then stops automatically.
+ * channel between them (child-channel.ts) closes when this process dies; the child then stops automatically.
  *
- * The child writes its log to our stdout. Its stderr, used for an invalid setting or a crash of Node, is buffered while
+ * What the child logs appears on our stdout. Its stderr, used for an invalid setting or a crash of Node, is buffered while
  * it starts, so that it appears after the line of the step that is being printed.
  */
 import { type ChildProcess, spawn } from 'node:child_process'
-import type { Readable } from 'node:stream'
 import type { Static, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
+import { type ChildChannel, channelEnv, channelStdio, openChildChannel } from './child-channel.ts'
 import { Failed, Progress } from './child-messages.ts'
-import { print } from './output.ts'
+import { copyToStdout, keepOutput, printable } from './service-output.ts'
 
 export type Child<Ready> = Ready & {
   exited: Promise<string>
@@ -40,7 +40,7 @@ export type ChildSettings<Ready extends TSchema = TSchema> = {
   onProgress?: (text: string) => void
   /** Called when the process has ended, also when it was never ready. */
   onExit?: (exit: { isClean: boolean }) => void
-  /** Then it does not get our terminal, from which it could read what is typed. */
+  /** Whether it runs in a jail, and so is not trusted. */
   isConfined?: boolean
   /** Removes what was prepared for the process. The child counts as ended when it has. */
   release?: () => Promise<void>
@@ -50,14 +50,18 @@ export async function startChild<Ready extends TSchema>(
   settings: ChildSettings<Ready>,
   signal: AbortSignal,
 ): Promise<Child<Static<Ready> & object>> {
-  const { command, args } = settings
-  const hasTerminal = process.stdout.isTTY === true && settings.isConfined === true
-  const env = hasTerminal
-    ? { ...settings.env, WARREN_LOG_FORMAT: settings.env.WARREN_LOG_FORMAT || 'pretty' }
-    : settings.env
-  const stdout = hasTerminal ? 'pipe' : 'inherit'
-  const child = spawn(command, args, { stdio: ['ignore', stdout, 'pipe', 'ipc'], detached: true, env })
-  child.stdout?.on('data', (chunk) => process.stdout.write(chunk))
+  const { command, args, name, isConfined = false } = settings
+  const hasTerminal = process.stdout.isTTY === true && isConfined
+  const child = spawn(command, args, {
+    stdio: ['ignore', isConfined ? 'pipe' : 'inherit', 'pipe', channelStdio(isConfined)],
+    detached: true,
+    env: {
+      ...settings.env,
+      ...(hasTerminal ? { WARREN_LOG_FORMAT: settings.env.WARREN_LOG_FORMAT || 'pretty' } : {}),
+      ...channelEnv(isConfined),
+    },
+  })
+  if (child.stdout) copyToStdout(child.stdout)
   const exited = new Promise<string>((resolve) => {
     const end = (reason: string) => void (settings.release?.() ?? Promise.resolve()).finally(() => resolve(reason))
     child.once('error', (error) => end(error.message))
@@ -67,17 +71,19 @@ export async function startChild<Ready extends TSchema>(
     })
   })
   const stop = () => stopChild(child, exited, settings.stopLimitMs)
-  const stderr = bufferStream(child.stderr!) // Not null: stdio asks for a pipe.
+  const stderr = keepOutput(child.stderr!) // Not null: stdio asks for a pipe.
   try {
-    refuseOtherMessages(child, settings)
-    const ready = waitUntilReady(child, settings, exited, stderr, signal)
+    const known = [Progress, Failed, settings.ready, ...(settings.replies ?? [])]
+    const isKnown = (message: unknown) => known.some((schema) => Value.Check(schema, message))
+    const channel = openChildChannel(child, { name, isConfined, isKnown })
+    const ready = waitUntilReady(channel, settings, exited, stderr, signal)
     await Promise.all([ready, child.pid && settings.onSpawn(child.pid)])
     return {
       ...(await ready),
       exited,
       stop,
       request: <Reply extends TSchema>(message: object, reply: Reply) =>
-        sendRequest(child, settings.name, message, reply, exited),
+        sendRequest(channel, name, message, reply, exited),
     }
   } catch (error) {
     await stop()
@@ -87,18 +93,8 @@ export async function startChild<Ready extends TSchema>(
   }
 }
 
-/** A message of another form ends the child. */
-function refuseOtherMessages(child: ChildProcess, { name, ready, replies = [] }: ChildSettings): void {
-  const known = [Progress, Failed, ready, ...replies]
-  child.on('message', (message: unknown) => {
-    if (known.some((schema) => Value.Check(schema, message))) return
-    print(`${name} sent a message that it should not send, and is ended`)
-    child.kill('SIGKILL')
-  })
-}
-
 async function waitUntilReady<Ready extends TSchema>(
-  child: ChildProcess,
+  channel: ChildChannel,
   { name, ready, startLimitMs, onProgress = () => {} }: ChildSettings<Ready>,
   exited: Promise<string>,
   stderr: { take(): string },
@@ -106,10 +102,10 @@ async function waitUntilReady<Ready extends TSchema>(
 ): Promise<Static<Ready> & object> {
   const limit = AbortSignal.any([signal, AbortSignal.timeout(startLimitMs)])
   const { promise, resolve, reject } = Promise.withResolvers<Static<Ready> & object>()
-  child.on('message', (message: unknown) => {
-    if (Value.Check(Progress, message)) onProgress(message.progress)
+  channel.onMessage((message) => {
+    if (Value.Check(Progress, message)) onProgress(printable(message.progress))
     else if (Value.Check(ready, message)) resolve(message as Static<Ready> & object)
-    else if (Value.Check(Failed, message)) reject(new Error(`${name} did not start: ${message.failed}`))
+    else if (Value.Check(Failed, message)) reject(new Error(`${name} did not start: ${printable(message.failed)}`))
   })
   void exited.then((reason) => reject(new Error(`${name} did not start (${reason})\n${stderr.take()}`.trim())))
   limit.addEventListener('abort', () =>
@@ -119,46 +115,24 @@ async function waitUntilReady<Ready extends TSchema>(
 }
 
 async function sendRequest<Reply extends TSchema>(
-  child: ChildProcess,
+  channel: ChildChannel,
   name: string,
   message: object,
   schema: Reply,
   exited: Promise<string>,
 ): Promise<Static<Reply>> {
   const { promise, resolve, reject } = Promise.withResolvers<Static<Reply>>()
-  const onMessage = (reply: unknown) => {
+  const removeListener = channel.onMessage((reply) => {
     if (Value.Check(schema, reply)) resolve(reply)
-  }
+  })
   const timer = setTimeout(() => reject(new Error(`${name} did not reply within ${REPLY_LIMIT_MS} ms`)), REPLY_LIMIT_MS)
   void exited.then((reason) => reject(new Error(`${name} ended before it replied (${reason})`)))
-  child.on('message', onMessage)
   try {
-    child.send(message, (error) => error && reject(error))
+    channel.send(message)
     return await promise
   } finally {
     clearTimeout(timer)
-    child.off('message', onMessage)
-  }
-}
-
-/** Buffers a stream until `release`, which writes the rest of the buffer and all later output to our stderr. */
-function bufferStream(stream: Readable): { take(): string; release(): void } {
-  let buffered = ''
-  const append = (chunk: string) => {
-    buffered += chunk
-  }
-  stream.setEncoding('utf8').on('data', append)
-  return {
-    take() {
-      const text = buffered
-      buffered = ''
-      return text
-    },
-    release() {
-      stream.off('data', append)
-      stream.on('data', (chunk) => process.stderr.write(chunk))
-      setImmediate(() => process.stderr.write(buffered))
-    },
+    removeListener()
   }
 }
 

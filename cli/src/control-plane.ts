@@ -7,6 +7,7 @@ import type { InstanceConfig } from './config.ts'
 import { checkAuthorityFolder, prepareService, type ServicePlan } from './confined-service.ts'
 import { controlPlaneFolder } from './data-layout.ts'
 import { findSocketFolder, listFiles } from './service-env.ts'
+import { printable } from './service-output.ts'
 
 export type ControlPlane = Child<ControlPlaneUrls>
 
@@ -48,6 +49,6 @@ const findFolder = (file: string | undefined): string | undefined => (file ? pat
 /** To be called when the host agent is ready: it adds an address at which the API listens, and the API looks for hosts. */
 export async function listen(prepared: Child<object>): Promise<ControlPlane> {
   const reply = await prepared.request({ listen: true }, Type.Union([ControlPlaneListening, Failed]))
-  if ('failed' in reply) throw new Error(`the control plane did not start: ${reply.failed}`)
+  if ('failed' in reply) throw new Error(`the control plane did not start: ${printable(reply.failed)}`)
   return { ...prepared, ...reply }
 }

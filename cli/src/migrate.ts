@@ -8,7 +8,6 @@ import { createHash } from 'node:crypto'
 import { once } from 'node:events'
 import { readdir, readFile } from 'node:fs/promises'
 import path from 'node:path'
-import { text } from 'node:stream/consumers'
 import { OWNER_ROLE, SERVICE_ROLES, urlFor } from '@warren/kit/postgres/logins'
 import type pg from 'pg'
 import { type InstanceConfig, ROOT } from './config.ts'
@@ -24,6 +23,7 @@ import {
   writeRecord,
 } from './database-roles.ts'
 import { findSocketFolder, listFiles, serviceEnv } from './service-env.ts'
+import { copyToStdout, keepOutput } from './service-output.ts'
 
 /** What the service is started with. */
 export type DatabaseAccess = { databaseUrl: string; env: NodeJS.ProcessEnv }
@@ -100,14 +100,16 @@ async function runMigrations(
   try {
     const { command, args } = prepared
     const child = spawn(command, args, {
-      stdio: ['ignore', 'inherit', 'pipe'],
+      stdio: ['ignore', prepared.isConfined ? 'pipe' : 'inherit', 'pipe'],
       env: prepared.env,
       detached: true,
       signal,
     })
-    const [stderr, [code, name]] = await Promise.all([text(child.stderr), once(child, 'exit')])
+    if (child.stdout) copyToStdout(child.stdout)
+    const stderr = keepOutput(child.stderr!) // A pipe.
+    const [code, name] = await once(child, 'close')
     if (code !== 0)
-      throw new Error(`failed to migrate the database: ${stderr.trim() || (name ?? `exit status ${code}`)}`)
+      throw new Error(`failed to migrate the database: ${stderr.take().trim() || (name ?? `exit status ${code}`)}`)
   } finally {
     await prepared.release()
   }

@@ -2,7 +2,7 @@
  * The control plane process. It starts in this order and stops in the reverse order: configuration, secrets key, database, deps, app,
  * worker, webhooks, ingress, API listener.
  *
- * Under `warren start` it has an IPC channel to its parent. It sends `ready` when it could listen, and listens when the
+ * Under `warren start` it has a channel to its parent (kit/src/parent-channel.ts). It sends `ready` when it could listen, and listens when the
  * parent sends `listen`: the host agent starts at the same time and adds the address at which sandboxes reach the API. It
  * stops when the channel closes, because then the parent has exited.
  *
@@ -13,6 +13,7 @@ import { randomUUID } from 'node:crypto'
 import { ConfigError } from '@warren/kit/config'
 import { errorText } from '@warren/kit/error-text'
 import { createLog, type Log, logFormat } from '@warren/kit/log'
+import { openParentChannel, type ParentChannel } from '@warren/kit/parent-channel'
 import { withMigrationLock } from '@warren/kit/postgres/migrations'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
 import { VERSION } from '@warren/kit/version'
@@ -52,27 +53,27 @@ const log = createLog({
 const stack = new StopStack()
 
 onStopSignal(() => void stop(0))
-process.on('disconnect', () => void stop(0))
+const parent = openParentChannel(() => void stop(0))
 process.on('uncaughtException', (error) => die(error))
 process.on('unhandledRejection', (error) => die(error))
 
 try {
   const { listen } = await start(config, log, stack)
-  if (process.send) await waitForListen()
+  if (parent) await waitForListen(parent)
   const urls = await listen()
-  process.send?.({ listening: true, ...urls })
+  parent?.send({ listening: true, ...urls })
   log.info({ ...urls, version: VERSION }, 'control plane is ready')
 } catch (error) {
   // The parent reports the failure to the user; without a parent, the log does.
-  if (process.send) process.send({ failed: errorText(error) })
+  if (parent) parent.send({ failed: errorText(error) })
   else log.fatal({ err: error }, 'failed to start the control plane')
   await stop(1)
 }
 
-function waitForListen(): Promise<void> {
+function waitForListen(launcher: ParentChannel): Promise<void> {
   const { promise, resolve } = Promise.withResolvers<void>()
-  process.on('message', (message: { listen?: true }) => message.listen && resolve())
-  process.send?.({ ready: true })
+  launcher.onMessage((message) => (message as { listen?: true }).listen && resolve())
+  launcher.send({ ready: true })
   return promise
 }
 

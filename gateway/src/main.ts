@@ -3,12 +3,13 @@
  * the proxy of apps, deployments, listener. It needs DATABASE_URL, the control plane and a key for it, the endpoints of both chains and the
  * address that receives payments; without them it says what is missing and exits.
  *
- * With an IPC channel to a parent it reports `listening` or `failed` there, and stops when the channel closes.
+ * With a channel to a parent (kit/src/parent-channel.ts) it reports `listening` or `failed` there, and stops when the channel closes.
  */
 import type { AddressInfo } from 'node:net'
 import { ConfigError } from '@warren/kit/config'
 import { errorText } from '@warren/kit/error-text'
 import { createLog, logFormat } from '@warren/kit/log'
+import { openParentChannel } from '@warren/kit/parent-channel'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
 import { VERSION } from '@warren/kit/version'
 import { buildApp } from './app.ts'
@@ -57,16 +58,16 @@ const log = createLog({
 const stack = new StopStack()
 
 onStopSignal(() => void stop(0))
-process.on('disconnect', () => void stop(0))
+const parent = openParentChannel(() => void stop(0))
 process.on('uncaughtException', (error) => die(error))
 process.on('unhandledRejection', (error) => die(error))
 
 try {
   const urls = await start()
-  process.send?.({ ready: true, listening: true, ...urls })
+  parent?.send({ ready: true, listening: true, ...urls })
   log.info({ ...urls, version: VERSION }, 'gateway is ready')
 } catch (error) {
-  if (process.send) process.send({ failed: errorText(error) })
+  if (parent) parent.send({ failed: errorText(error) })
   else log.fatal({ err: error }, 'failed to start the gateway')
   await stop(1)
 }

@@ -5,13 +5,14 @@
  * The chains are kept in the data directory. A chain that began anew would repeat the hashes of transactions, which the
  * gateway takes once; should its file be lost, the numbers of the accounts continue by the clock, so that hashes differ.
  *
- * With an IPC channel to a parent it reports what the gateway needs, and stops when the channel closes. If one of the chains
+ * With a channel to a parent (kit/src/parent-channel.ts) it reports what the gateway needs, and stops when the channel closes. If one of the chains
  * ends, it ends as well, and the parent starts it again on the same ports.
  */
 import { readFile, rename } from 'node:fs/promises'
 import path from 'node:path'
 import { readConfig, text } from '@warren/kit/config'
 import { errorText } from '@warren/kit/error-text'
+import { openParentChannel } from '@warren/kit/parent-channel'
 import { onStopSignal } from '@warren/kit/stop'
 import { createTestClient, http, publicActions } from 'viem'
 import { CHAIN_NAMES, CHAINS, type ChainName, TOKEN_NAMES } from '../chains/table.ts'
@@ -37,13 +38,13 @@ const running: Anvil[] = []
 let isStopping = false
 
 onStopSignal(() => void stop(0))
-process.on('disconnect', () => void stop(0))
+const parent = openParentChannel(() => void stop(0))
 
 try {
   const keys = await openDevKeys(folder)
   const wanted = ports.split(',').map(Number)
   const [arbitrum, base] = await Promise.all(CHAIN_NAMES.map((name, i) => startChain(name, wanted[i] ?? 0, keys)))
-  process.send?.({
+  parent?.send({
     ready: true,
     rpcArbitrum: arbitrum!.url,
     rpcBase: base!.url,
@@ -51,7 +52,7 @@ try {
     payTo: keys.recipient.address,
   })
 } catch (error) {
-  process.send?.({ failed: errorText(error) })
+  parent?.send({ failed: errorText(error) })
   await stop(1)
 }
 

@@ -3,7 +3,7 @@
  * programs of the machine and our code, read-only, and nothing else, not even /proc. It has the network of the machine, in which
  * a table for its user limits what it reaches (netd/nft/proxy-table.ts).
  *
- * Its socket to this process (rpc/json-lines.ts) is the descriptor after stderr, which is a pipe. It gets nothing of the
+ * Its socket to this process (kit/src/json-lines.ts) is the descriptor after stderr, which is a pipe. It gets nothing of the
  * terminal, and of the environment only the address of the host.
  */
 import { type ChildProcess, spawn } from 'node:child_process'

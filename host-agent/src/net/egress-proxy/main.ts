@@ -7,8 +7,8 @@
  * host agent's channel closes.
  */
 import { Socket } from 'node:net'
+import { openJsonLines } from '@warren/kit/json-lines'
 import { ignoreTerminalSignals } from '../../rpc/child-channel.ts'
-import { openJsonLines } from '../../rpc/json-lines.ts'
 import type { RpcRequest } from '../../rpc/protocol.ts'
 import { type Handlers, renderError, serveRequest } from '../../rpc/serve-request.ts'
 import {

@@ -3,7 +3,7 @@
  * BROKEN_ANSWERS or in `tricks` that is not among NAMES (JSON): another process has failed to answer those.
  */
 import { Socket } from 'node:net'
-import { openJsonLines } from '../../rpc/json-lines.ts'
+import { openJsonLines } from '@warren/kit/json-lines'
 import type { RpcRequest } from '../../rpc/protocol.ts'
 import { CHANNEL_FD } from '../egress-proxy-protocol.ts'
 import { BROKEN_ANSWERS, GOOD_ANSWER } from './broken-proxies.ts'

@@ -1,5 +1,5 @@
 /**
- * Messages between the host agent and a process that it does not trust: JSON, one message per line, over a socket.
+ * Messages between the host agent, or the launcher, and a process that it does not trust: JSON, one message per line, over a socket.
  *
  * Node's own channel (`fork`) is for processes that are trusted. It throws, in the process that reads, when a line is not JSON or
  * has one of Node's internal forms, and it reads lines of any length into memory.

@@ -1,8 +1,8 @@
 import assert from 'node:assert/strict'
 import { type Duplex, duplexPair } from 'node:stream'
 import { test } from 'node:test'
-import { until } from '@warren/kit/testing/until'
 import { openJsonLines } from './json-lines.ts'
+import { until } from './testing/until.ts'
 
 const MAX_BYTES = 100
 
