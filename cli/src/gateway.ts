@@ -53,19 +53,20 @@ export async function startDevelopmentChain(
   signal: AbortSignal,
 ): Promise<DevelopmentChain> {
   await moveChain(config)
+  const env = {
+    ...serviceEnv('development-chain', NO_DATABASE),
+    WARREN_DEV_CHAIN_DIR: config.chainDir,
+    // The gateway, and clients of the chain, have the URLs of the first start.
+    WARREN_DEV_CHAIN_PORTS: (previous?.ports ?? [0, 0]).join(),
+  }
   const prepared = await prepareService(config, {
     service: 'development-chain',
     program: 'gateway/src/dev-chain/main.ts',
     workspaces: WORKSPACES,
-    env: {
-      ...serviceEnv('development-chain', NO_DATABASE),
-      WARREN_DEV_CHAIN_DIR: config.chainDir,
-      // The gateway, and clients of the chain, have the URLs of the first start.
-      WARREN_DEV_CHAIN_PORTS: (previous?.ports ?? [0, 0]).join(),
-    },
+    env,
     own: [config.chainDir],
     read: [],
-    files: listFiles('development-chain', process.env),
+    files: listFiles('development-chain', env),
   })
   const ready = DevelopmentChainReady
   return startChild({ name: 'the development chain', ready, ...prepared, onSpawn, ...LIMITS }, signal)

@@ -8,6 +8,7 @@ const ENV = {
   PATH: '/usr/bin',
   HOME: '/root',
   AWS_SECRET_ACCESS_KEY: 'secret',
+  NODE_AUTH_TOKEN: 'secret',
   PGPASSWORD: 'secret',
   WARREN_API_KEY: 'skp_x',
   WARREN_SECRETS_KEY: 'secret of the control plane',
@@ -31,6 +32,20 @@ test('variables of PostgreSQL are for a database of DATABASE_URL', () => {
 
   assert.equal(serviceEnv('gateway', external, ENV).PGPASSWORD, 'secret')
   assert.equal(serviceEnv('gateway', EMBEDDED, ENV).PGPASSWORD, undefined)
+})
+
+test('the development chain gets no credentials of a database', () => {
+  const env = {
+    ...ENV,
+    PGPASSFILE: '/root/.pgpass',
+    PGSSLKEY: '/etc/db/client.key',
+    DATABASE_URL: 'postgres://db.example/warren?sslkey=/etc/db/client.pem',
+    NODE_EXTRA_CA_CERTS: '/etc/ca.pem',
+  }
+
+  assert.deepEqual(listFiles('development-chain', env), ['/etc/ca.pem'])
+  const names = Object.keys(serviceEnv('development-chain', { databaseUrl: '', isExternal: false }, env)).sort()
+  assert.deepEqual(names, ['HOME', 'NODE_EXTRA_CA_CERTS', 'PATH', 'WARREN_LOG_LEVEL'])
 })
 
 test('files are named by absolute paths, in settings and in DATABASE_URL', () => {

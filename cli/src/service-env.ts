@@ -9,10 +9,16 @@ import path from 'node:path'
 type NodeService = 'control-plane' | 'gateway' | 'development-chain'
 
 const COMMON =
-  /^(PATH|HOME|TZ|LANG|LANGUAGE|LC_\w+|NODE_\w+|OTEL_\w+|SSL_CERT_(FILE|DIR)|WARREN_(LOG_\w+|CRASH_POINTS|TEST_\w+))$/
+  /^(PATH|HOME|TZ|LANG|LANGUAGE|LC_\w+|OTEL_\w+|SSL_CERT_(FILE|DIR)|WARREN_(LOG_\w+|CRASH_POINTS|TEST_\w+))$/
+/** Those that Node reads. Others, such as NODE_AUTH_TOKEN, are secrets of other programs. */
+const NODE =
+  /^NODE_(OPTIONS|EXTRA_CA_CERTS|USE_SYSTEM_CA|USE_ENV_PROXY|TLS_REJECT_UNAUTHORIZED|ICU_DATA|NO_WARNINGS|COMPILE_CACHE|DEBUG|ENV|V8_COVERAGE)$/
 const PROXIES = /^(no|https?|all)_proxy$/i
 /** Of `pg`, for the database of DATABASE_URL. */
 const DATABASE = /^PG\w+$/
+
+/** Settings of databases are for these. */
+const HAS_DATABASE: Record<NodeService, boolean> = { 'control-plane': true, gateway: true, 'development-chain': false }
 
 const NEEDED: Record<NodeService, (name: string) => boolean> = {
   'control-plane': (name) => /^WARREN_/.test(name) && !/^WARREN_(GATEWAY_|API_KEY$|MIGRATE)/.test(name),
@@ -42,7 +48,11 @@ export function serviceEnv(
   env = process.env,
 ): NodeJS.ProcessEnv {
   const isNeeded = (name: string) =>
-    COMMON.test(name) || PROXIES.test(name) || (isExternal && DATABASE.test(name)) || NEEDED[service](name)
+    COMMON.test(name) ||
+    NODE.test(name) ||
+    PROXIES.test(name) ||
+    (isExternal && DATABASE.test(name)) ||
+    NEEDED[service](name)
   const needed = Object.fromEntries(Object.entries(env).filter(([name]) => isNeeded(name)))
   for (const name of fileSettings(service)) if (needed[name]) needed[name] = path.resolve(needed[name])
   // `pg` looks for it in the home directory, which a service in a jail does not see.
@@ -55,7 +65,7 @@ export function serviceEnv(
 
 /** The files that an environment names. */
 export function listFiles(service: NodeService, env: NodeJS.ProcessEnv): string[] {
-  const url = parseUrl(env.DATABASE_URL)
+  const url = HAS_DATABASE[service] ? parseUrl(env.DATABASE_URL) : undefined
   const named = [
     ...fileSettings(service).map((name) => env[name]),
     ...URL_FILES.map((name) => url?.searchParams.get(name)),
@@ -70,7 +80,11 @@ export function findSocketFolder(databaseUrl: string): string | undefined {
   return host.startsWith('/') ? path.resolve(host) : undefined
 }
 
-const fileSettings = (service: NodeService): string[] => [...FILES[service], ...COMMON_FILES, ...DATABASE_FILES]
+const fileSettings = (service: NodeService): string[] => [
+  ...FILES[service],
+  ...COMMON_FILES,
+  ...(HAS_DATABASE[service] ? DATABASE_FILES : []),
+]
 
 function withAbsoluteFiles(databaseUrl: string): string {
   const url = parseUrl(databaseUrl)
