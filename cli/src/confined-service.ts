@@ -12,7 +12,7 @@ import { MIRRORED_SYSTEM_FILES, openMirror } from '@warren/kit/confine/mirror'
 import { type ServiceName, serviceUser } from '@warren/kit/confine/services'
 import { CRASH_POINTS_VARIABLE } from '@warren/kit/crash-point'
 import { type InstanceConfig, ROOT } from './config.ts'
-import { isRoot } from './data-layout.ts'
+import { checkOwnFolders } from './own-folders.ts'
 
 const COMPILED = 'compiled'
 /** Node has a dozen threads, and the development chain about one per core. A service that forks without end ends here. */
@@ -50,6 +50,7 @@ export async function prepareService(config: InstanceConfig, plan: ServicePlan):
   if (ids === undefined) return { ...unconfined, release: async () => {} }
   const user = serviceUser(ids, plan.service)
   checkReadable(plan.workspaces)
+  await checkOwnFolders(config, plan.service, plan.own)
   // A predecessor that was killed must not change the folders meanwhile.
   await endProcesses(user)
   const [home] = plan.own
@@ -86,17 +87,3 @@ async function pruneCompiledCode(folder: string): Promise<void> {
 
 const isInside = (file: string, folders: readonly string[]): boolean =>
   folders.some((folder) => file.startsWith(`${folder}/`))
-
-/**
- * A folder that a setting names is given to the service as a whole, so it must be one for this purpose: throws if it has
- * other files than those of a certificate authority. An ordinary user gives nothing away.
- */
-export async function checkAuthorityFolder(folder: string, setting: string): Promise<void> {
-  if (!isRoot()) return
-  const names = await readdir(folder).catch(() => [])
-  const other = names.find((name) => name !== 'ca.pem' && name !== 'ca.key')
-  if (other === undefined) return
-  throw new Error(
-    `${setting} names ${folder}, which has other files, such as ${other}; it must be a folder for the authority alone`,
-  )
-}

@@ -4,8 +4,9 @@ import { Type } from 'typebox'
 import { type Child, startChild } from './child.ts'
 import { ControlPlaneListening, ControlPlaneReady, type ControlPlaneUrls, Failed } from './child-messages.ts'
 import type { InstanceConfig } from './config.ts'
-import { checkAuthorityFolder, prepareService, type ServicePlan } from './confined-service.ts'
+import { prepareService, type ServicePlan } from './confined-service.ts'
 import { controlPlaneFolder } from './data-layout.ts'
+import { AUTHORITY_FILES, checkDedicated } from './own-folders.ts'
 import { findSocketFolder, listFiles } from './service-env.ts'
 import { printable } from './service-output.ts'
 
@@ -24,7 +25,9 @@ export async function prepareControlPlane(
   onSpawn: (pid: number) => Promise<void>,
   signal: AbortSignal,
 ): Promise<Child<object>> {
-  if (process.env.WARREN_INGRESS_CA_DIR) await checkAuthorityFolder(config.caDir, 'WARREN_INGRESS_CA_DIR')
+  const setting = 'WARREN_INGRESS_CA_DIR'
+  if (process.env[setting])
+    await checkDedicated(config, 'control-plane', config.caDir, { setting, files: AUTHORITY_FILES })
   const prepared = await prepareService(config, planControlPlane(config, env))
   const limits = { startLimitMs: START_LIMIT_MS, stopLimitMs: STOP_LIMIT_MS }
   const messages = { ready: ControlPlaneReady, replies: [ControlPlaneListening] }

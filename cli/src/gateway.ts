@@ -10,10 +10,11 @@ import type { Static } from 'typebox'
 import { type Child, startChild } from './child.ts'
 import { DevelopmentChainReady, GatewayReady } from './child-messages.ts'
 import { type InstanceConfig, isGatewayWanted } from './config.ts'
-import { checkAuthorityFolder, prepareService, type ServicePlan } from './confined-service.ts'
+import { prepareService, type ServicePlan } from './confined-service.ts'
 import { moveChain } from './data-layout.ts'
 import { canRunVms } from './host-agent.ts'
 import { migrateDatabase } from './migrate.ts'
+import { AUTHORITY_FILES, checkDedicated, GATEWAY_FILES } from './own-folders.ts'
 import { findSocketFolder, listFiles, serviceEnv } from './service-env.ts'
 
 export type Gateway = Child<Static<typeof GatewayReady>>
@@ -88,11 +89,22 @@ export async function startGateway(
   const database = await migrateDatabase(config, access.databaseUrl, 'gateway', signal)
   const own = { ...database.env, ...samePorts(previous) }
   const env = { ...gatewayEnv(config, { ...access, databaseUrl: database.databaseUrl }), ...own }
-  if (env.WARREN_GATEWAY_APPS_CA_DIR) {
-    await checkAuthorityFolder(path.resolve(env.WARREN_GATEWAY_APPS_CA_DIR), 'WARREN_GATEWAY_APPS_CA_DIR')
-  }
+  await checkFolders(config, env)
   const prepared = await prepareService(config, planGatewayService(config, env))
   return startChild({ name: 'the gateway', ready: GatewayReady, ...prepared, onSpawn, ...LIMITS }, signal)
+}
+
+/** Those that settings name. */
+async function checkFolders(config: InstanceConfig, env: NodeJS.ProcessEnv): Promise<void> {
+  const authority = 'WARREN_GATEWAY_APPS_CA_DIR'
+  const data = 'WARREN_GATEWAY_DATA_DIR'
+  if (env[authority])
+    await checkDedicated(config, 'gateway', path.resolve(env[authority]), {
+      setting: authority,
+      files: AUTHORITY_FILES,
+    })
+  if (process.env[data])
+    await checkDedicated(config, 'gateway', config.gatewayDir, { setting: data, files: GATEWAY_FILES })
 }
 
 /** What it needs of the machine. */
