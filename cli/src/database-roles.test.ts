@@ -38,9 +38,9 @@ describe('the roles of the embedded PostgreSQL', { skip }, () => {
       await client.query('create function earlier() returns int language sql as $$ select 1 $$')
       await client.query(`create type mood as enum ('good')`)
     })
-    for (const service of ['control-plane', 'gateway'] as const) {
-      await migrateDatabase(config, database.databaseUrl, service, signal)
-    }
+    // At the same time, as when both services restart together.
+    const services = ['control-plane', 'gateway'] as const
+    await Promise.all(services.map((service) => migrateDatabase(config, database.databaseUrl, service, signal)))
   })
   after(async () => {
     await database?.stop()

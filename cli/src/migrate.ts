@@ -31,13 +31,31 @@ export type DatabaseAccess = { databaseUrl: string; env: NodeJS.ProcessEnv }
 const MIGRATED = { WARREN_MIGRATE: 'off' }
 const WORKSPACES = ['kit', 'protocol', 'dockerfile']
 
+/**
+ * One after the other: the migrations of both services have one user, all of whose processes end when the next ones are
+ * prepared, and change the same roles.
+ */
+let running: Promise<unknown> = Promise.resolve()
+
 /** `databaseUrl` is that of the superuser, or of the operator. */
-export async function migrateDatabase(
+export function migrateDatabase(
   config: InstanceConfig,
   databaseUrl: string,
   service: DatabaseService,
   signal: AbortSignal,
 ): Promise<DatabaseAccess> {
+  const done = running.then(() => migrateAlone(config, databaseUrl, service, signal))
+  running = done.catch(() => {}) // The caller reports it, and the next one is not affected.
+  return done
+}
+
+async function migrateAlone(
+  config: InstanceConfig,
+  databaseUrl: string,
+  service: DatabaseService,
+  signal: AbortSignal,
+): Promise<DatabaseAccess> {
+  signal.throwIfAborted()
   const { migrateDatabaseUrl } = config
   if (migrateDatabaseUrl !== undefined) {
     await runMigrations(config, migrateDatabaseUrl, service, signal)
