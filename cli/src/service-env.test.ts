@@ -1,7 +1,7 @@
 import assert from 'node:assert/strict'
 import path from 'node:path'
 import { test } from 'node:test'
-import { findSocketFolder, listFiles, serviceEnv } from './service-env.ts'
+import { checkSocketFolder, findSocketFolder, listFiles, serviceEnv } from './service-env.ts'
 
 const EMBEDDED = { databaseUrl: 'postgresql://postgres@/warren?host=%2Fdata%2Fpostgres-socket', isExternal: false }
 const ENV = {
@@ -72,5 +72,18 @@ test('the folder of a socket is found however it is written', () => {
     ['', undefined],
   ] as const) {
     assert.equal(findSocketFolder(url), folder, url)
+  }
+})
+
+test('a socket in a folder that programs share is refused', () => {
+  for (const folder of ['/tmp', '/tmp/', '/run', '/var/run', '/']) {
+    assert.throws(
+      () => checkSocketFolder(`postgres://me@/mine?host=${encodeURIComponent(folder)}`, 'DATABASE_URL'),
+      /^Error: DATABASE_URL names a socket in \/.*; set unix_socket_directories .* or connect to 127.0.0.1$/,
+      folder,
+    )
+  }
+  for (const url of ['postgres://me@/mine?host=/run/postgresql', 'postgres://127.0.0.1/mine', '']) {
+    checkSocketFolder(url, 'DATABASE_URL')
   }
 })

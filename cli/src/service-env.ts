@@ -2,7 +2,7 @@
  * The environments of the services: what each of them needs, and no secrets of others. Settings that name files name
  * them by absolute paths, because a service in a jail has another working directory.
  */
-import { existsSync } from 'node:fs'
+import { existsSync, realpathSync } from 'node:fs'
 import { homedir } from 'node:os'
 import path from 'node:path'
 
@@ -78,6 +78,20 @@ export function findSocketFolder(databaseUrl: string): string | undefined {
   const url = parseUrl(databaseUrl)
   const host = url?.searchParams.get('host') || (url && decodeURIComponent(url.hostname)) || ''
   return host.startsWith('/') ? path.resolve(host) : undefined
+}
+
+/** Folders with more than sockets of a database, which a service would see as a whole, or which its jail has itself. */
+const SHARED_FOLDERS = ['/', '/dev', '/dev/shm', '/etc', '/home', '/root', '/run', '/tmp', '/usr', '/var', '/var/tmp']
+
+/** Throws if a service in a jail cannot be given the socket of a database. */
+export function checkSocketFolder(databaseUrl: string, setting: string): void {
+  const folder = findSocketFolder(databaseUrl)
+  if (folder === undefined || !existsSync(folder) || !SHARED_FOLDERS.includes(realpathSync(folder))) return
+  throw new Error(
+    `${setting} names a socket in ${folder}, which other programs use as well, so the jails of services do not show it; ` +
+      'set unix_socket_directories of that PostgreSQL to a folder for its sockets alone, such as /run/postgresql, ' +
+      'or connect to 127.0.0.1',
+  )
 }
 
 const fileSettings = (service: NodeService): string[] => [

@@ -43,7 +43,7 @@ import { findProcess, type Instance, removeInstanceFile, writeInstanceFile } fro
 import { lockDataDir } from './lock-data-dir.ts'
 import { migrateDatabase } from './migrate.ts'
 import { print, printBackgroundProgress, printError, printStep } from './output.ts'
-import { serviceEnv } from './service-env.ts'
+import { checkSocketFolder, serviceEnv } from './service-env.ts'
 import { Supervisor } from './supervisor.ts'
 
 /**
@@ -109,6 +109,10 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
   // One after the other: a port in use ends this process, which must not leave the program of the other check running.
   await checkPorts(listeners, { servesGuests: canRunVms(process.env), hasGateway })
   await checkJail(config.dataDir)
+  if (isRoot()) {
+    checkSocketFolder(config.databaseUrl ?? '', 'DATABASE_URL')
+    checkSocketFolder(config.migrateDatabaseUrl ?? '', 'WARREN_MIGRATE_DATABASE_URL')
+  }
   if (config.databaseUrl !== undefined) await checkExternalDatabase(config.databaseUrl)
 
   if (isRoot()) await giveKeys(config)
@@ -278,7 +282,7 @@ function samePorts(listeners: Listeners, previous: ControlPlane | undefined): No
   return {
     ...(listeners.port === 0 ? { WARREN_PORT: String(previous.port) } : {}),
     ...(listeners.ingressPort === 0 ? { WARREN_INGRESS_PORT: String(previous.ingressPort ?? 0) } : {}),
-    ...(listeners.metricsPort === 0 ? { WARREN_METRICS_PORT: new URL(previous.metricsUrl).port } : {}),
+    ...(listeners.metricsPort === 0 ? { WARREN_METRICS_PORT: URL.parse(previous.metricsUrl)?.port ?? '0' } : {}),
   }
 }
 
