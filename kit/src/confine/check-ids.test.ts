@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { checkMapped, checkNoAccounts, countUsable } from './check-ids.ts'
+import { checkMapped, countUsable, findAccount } from './check-ids.ts'
 
 const FIRST = 1_879_048_192
 const WHOLE = '         0          0 4294967295\n'
@@ -46,13 +46,19 @@ test('ids of virtual machines are refused', () => {
   assert.equal(countUsable(1_610_612_702, maps(WHOLE)), 32)
 })
 
-test('ids of accounts are refused', () => {
-  const files = { passwd: 'root:x:0:0:root:/root:/bin/sh\nada:x:2005:2005::/home/ada:/bin/sh\n', group: 'root:x:0:\n' }
+test('accounts and ranges of containers are found in a block', () => {
+  const none = { passwd: 'root:x:0:0:root:/root:/bin/sh\n', group: 'root:x:0:\n', subuid: '', subgid: '' }
+  const ada = { ...none, passwd: 'ada:x:2005:2005::/home/ada:/bin/sh\n' }
+  const staff = { ...none, group: 'staff:x:2015:ada\n' }
 
-  assert.throws(
-    () => checkNoAccounts(2_000, files),
-    /\/etc\/passwd gives id 2005 to ada, but services need 2000 to 2015/,
-  )
-  assert.throws(() => checkNoAccounts(2_000, { passwd: '', group: 'staff:x:2015:\n' }), /\/etc\/group gives id 2015/)
-  assert.equal(checkNoAccounts(2_006, files), 2_006)
+  assert.deepEqual(findAccount(2_000, ada), { file: '/etc/passwd', name: 'ada', id: 2_005 })
+  assert.deepEqual(findAccount(2_000, staff), { file: '/etc/group', name: 'staff', id: 2_015 })
+  assert.equal(findAccount(2_006, ada), undefined)
+  for (const kind of ['subuid', 'subgid']) {
+    const files = { ...none, [kind]: 'ada:100000:65536\n' }
+    assert.deepEqual(findAccount(100_016, files), { file: `/etc/${kind}`, name: 'ada', id: 100_016 })
+    assert.deepEqual(findAccount(99_990, files), { file: `/etc/${kind}`, name: 'ada', id: 100_000 })
+    assert.equal(findAccount(99_984, files), undefined)
+    assert.equal(findAccount(165_536, files), undefined)
+  }
 })

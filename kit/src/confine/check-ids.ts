@@ -37,23 +37,25 @@ export function countUsable(first: number, { uid, gid }: IdMaps): number {
   return Math.max(0, end - first)
 }
 
+/** The contents of the files in /etc. */
+export type AccountFiles = { passwd: string; group: string; subuid: string; subgid: string }
+export type Account = { file: string; name: string; id: number }
+
 /**
- * Throws if one of the ids belongs to an account, whose processes would be ended, and could reach the service's files.
- * Returns the first id otherwise.
+ * Finds an account, or a container's range of ids, that has one of those of the block: its processes would be killed, and could
+ * reach the service's files.
  */
-export function checkNoAccounts(first: number, files: { passwd: string; group: string }): number {
+export function findAccount(first: number, files: AccountFiles): Account | undefined {
   for (const [kind, text] of Object.entries(files)) {
+    const isRange = kind.startsWith('sub')
     for (const line of text.split('\n')) {
-      const [name, , number] = line.split(':')
-      const id = Number(number)
-      if (number && id >= first && id < first + IDS_PER_DATA_DIR) {
-        throw new Error(
-          `/etc/${kind} gives id ${id} to ${name}, but services need ${first} to ${first + 15}; ${SET_ANOTHER}`,
-        )
-      }
+      const [name = '', second, third] = line.split(':')
+      const [start, count] = isRange ? [Number(second), Number(third)] : [Number(third), 1]
+      if (!third || start >= first + IDS_PER_DATA_DIR || start + count <= first) continue
+      return { file: `/etc/${kind}`, name, id: Math.max(start, first) }
     }
   }
-  return first
+  return undefined
 }
 
 type Range = { start: number; end: number }

@@ -4,12 +4,12 @@
  * The choice is recorded in the data directory, because files there belong to these users. It is made by a hash of the
  * path, so that it rarely clashes with another data directory of the machine, and an abstract socket is held while
  * Warren runs, so that two that run never have the same ids: the second one takes the next block that is free, and its
- * files are handed over to the new users. The record names the directory by device and inode. A copy of a data
+ * files are handed over to the new users. A block with an account, a container's range or a process is not free. The record names the directory by device and inode. A copy of a data
  * directory therefore chooses anew.
  */
 import { createHash } from 'node:crypto'
 import { once } from 'node:events'
-import { readFileSync } from 'node:fs'
+import { existsSync, readFileSync } from 'node:fs'
 import { readFile, stat } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import path from 'node:path'
@@ -18,7 +18,8 @@ import { Value } from 'typebox/value'
 import { readConfig } from '../config.ts'
 import { writeFileDurably } from '../files.ts'
 import { SERVICE_UID } from '../shared-settings.ts'
-import { checkMapped, checkNoAccounts, countUsable } from './check-ids.ts'
+import { type Account, type AccountFiles, checkMapped, countUsable, findAccount } from './check-ids.ts'
+import { listProcesses } from './hand-over.ts'
 import { IDS_PER_DATA_DIR } from './services.ts'
 
 const RECORD = 'service-ids.json'
@@ -49,22 +50,37 @@ async function claim(dataDir: string): Promise<number> {
   const directory = `${dev}:${ino}`
   const recorded = await readRecord(dataDir, directory)
   const isInRange = recorded !== undefined && recorded >= start && recorded < start + blocks * IDS_PER_DATA_DIR
-  if (isInRange && (await tryLock(recorded))) return checkNoAccounts(recorded, readAccounts())
+  const accounts = readAccounts()
+  const isFree = (first: number) => findAccount(first, accounts) === undefined
+  if (isInRange && isFree(recorded) && (await tryLock(recorded))) return recorded
   const preferred = createHash('sha256').update(dataDir).digest().readUInt32BE() % blocks
   for (let tried = 0; tried < blocks; tried++) {
     const first = start + ((preferred + tried) % blocks) * IDS_PER_DATA_DIR
+    // Processes of these users are killed. Those that run now are not ours, or end with their launcher.
+    if (!isFree(first) || listProcesses(first, IDS_PER_DATA_DIR).length > 0) continue
     if (!(await tryLock(first))) continue
-    checkNoAccounts(first, readAccounts())
     await writeFileDurably(path.join(dataDir, RECORD), `${JSON.stringify({ version: 1, first, directory })}\n`)
     return first
   }
-  throw new Error(`all user ids from ${start} on are in use by other instances; set WARREN_SERVICE_UID`)
+  throw new Error(
+    `all user ids from ${start} on are in use: by other instances, by running processes, or by accounts` +
+      `${renderAccount(findAccount(start, accounts))}; set WARREN_SERVICE_UID`,
+  )
 }
 
-const readAccounts = () => ({
-  passwd: readFileSync('/etc/passwd', 'utf8'),
-  group: readFileSync('/etc/group', 'utf8'),
-})
+const renderAccount = (account: Account | undefined): string =>
+  account ? ` (${account.file} gives ${account.id} to ${account.name})` : ''
+
+const readAccounts = (): AccountFiles => {
+  const read = (file: string) => readFileSync(file, 'utf8')
+  const readOptional = (file: string) => (existsSync(file) ? read(file) : '')
+  return {
+    passwd: read('/etc/passwd'),
+    group: read('/etc/group'),
+    subuid: readOptional('/etc/subuid'),
+    subgid: readOptional('/etc/subgid'),
+  }
+}
 
 const readIdMaps = () => ({
   uid: readFileSync('/proc/self/uid_map', 'utf8'),

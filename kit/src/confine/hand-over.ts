@@ -41,14 +41,15 @@ export async function endProcesses({ uid, service }: Pick<ServiceUser, 'uid' | '
   throw new Error(`processes of ${service} still run after SIGKILL: pid ${listProcesses(uid).join(', ')}`)
 }
 
-/** Zombies hold no resources; they only wait to be collected. */
-export function listProcesses(uid: number): number[] {
+/** Of `count` users from `uid` on. Zombies hold no resources; they only wait to be collected. */
+export function listProcesses(uid: number, count = 1): number[] {
   return readdirSync('/proc')
     .filter((name) => /^\d+$/.test(name))
     .filter((pid) => {
       try {
         const status = readFileSync(`/proc/${pid}/status`, 'utf8')
-        return new RegExp(`^Uid:\\t${uid}\\t`, 'm').test(status) && !/^State:\t[ZX]/m.test(status)
+        const owner = Number(/^Uid:\t(\d+)\t/m.exec(status)?.[1])
+        return owner >= uid && owner < uid + count && !/^State:\t[ZX]/m.test(status)
       } catch {
         return false // It has just ended.
       }
