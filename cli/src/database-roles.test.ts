@@ -65,7 +65,7 @@ describe('the roles of the embedded PostgreSQL', { skip }, () => {
     const startedAt = Date.now()
     const access = await migrateDatabase(config, database.databaseUrl, 'control-plane', signal)
 
-    assert.match(access.databaseUrl, /^postgresql:\/\/warren_api@\/warren\?/)
+    assert.match(access.databaseUrl, /^postgresql:\/\/warren_api:none@\/warren\?/)
     const { rows } = await query('select count(*)::int as n from kysely_migration where timestamp::timestamptz > $1', [
       new Date(startedAt),
     ])

@@ -3,7 +3,7 @@ import path from 'node:path'
 import { test } from 'node:test'
 import { checkSocketFolder, findSocketFolder, listFiles, serviceEnv } from './service-env.ts'
 
-const EMBEDDED = { databaseUrl: 'postgresql://postgres@/warren?host=%2Fdata%2Fpostgres-socket', isExternal: false }
+const EMBEDDED = { databaseUrl: 'postgresql://postgres:none@/warren?host=%2Fdata%2Fpostgres-socket', isExternal: false }
 const ENV = {
   PATH: '/usr/bin',
   HOME: '/root',

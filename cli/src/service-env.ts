@@ -114,7 +114,7 @@ function withAbsoluteFiles(databaseUrl: string): string {
 /** Undefined for what only `pg` can read; it is passed on as it is. */
 function parseUrl(text: string | undefined): URL | undefined {
   try {
-    // URLs without a host, as for sockets, have a user: `postgresql://postgres@/warren?host=…`.
+    // URLs without a host, as for sockets, have a user: `postgresql://postgres:none@/warren?host=…`.
     return text ? new URL(text.replace(/^(\w+:\/\/[^/?]*@)(?=[/?])/, '$1localhost')) : undefined
   } catch {
     return undefined

@@ -52,7 +52,7 @@ test('with a role for migrations, that of the API reads and writes rows only', a
   const server = await startTestPostgres()
   t.after(() => server.stop())
   const urlOf = (role: string, database = 'warren') =>
-    server.url.replace('//postgres@/postgres?', `//${role}@/${database}?`)
+    server.url.replace('//postgres:none@/postgres?', `//${role}:none@/${database}?`)
   // As docs/operating.md says.
   const [asSuperuser, asOwner] = readStatements()
   await query(urlOf('postgres', 'postgres'), asSuperuser!)

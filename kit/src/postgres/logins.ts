@@ -35,6 +35,6 @@ export const LOGIN_SETTINGS = { hba_file: `${FOLDER}/pg_hba.conf`, ident_file: `
 
 /** The URL of a server for another role or database. */
 export const urlFor = (url: string, { role, database }: { role?: string; database?: string }): string =>
-  url.replace(/^(postgresql:\/\/)(\w+)@\/(\w+)\?/, (_, start, oldRole, oldDatabase) => {
-    return `${start}${role ?? oldRole}@/${database ?? oldDatabase}?`
+  url.replace(/^(postgresql:\/\/)(\w+)(:\w+)@\/(\w+)\?/, (_, start, oldRole, password, oldDatabase) => {
+    return `${start}${role ?? oldRole}${password}@/${database ?? oldDatabase}?`
   })

@@ -1,9 +1,12 @@
 import assert from 'node:assert/strict'
 import { createHash } from 'node:crypto'
+import { once } from 'node:events'
 import { chmod, chown, mkdir, mkdtemp, readFile, rename, rm, stat, symlink } from 'node:fs/promises'
+import { createServer } from 'node:net'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
+import pg from 'pg'
 import { scaleLimit } from '../testing/slowness.ts'
 import { startPostgres } from './server.ts'
 
@@ -101,6 +104,36 @@ test('a log of the database behind a link is refused before anything is handed o
 
   assert.equal((await stat(options.dir)).uid, 0)
 })
+
+test('a server that was taken over cannot ask for the password of another server', async (t) => {
+  const server = await startPostgres(await makeOptions(t))
+  await server.stop()
+  const socket = path.join(new URL(server.url.replace('@/', '@localhost/')).searchParams.get('host')!, '.s.PGSQL.5432')
+  const received: string[] = []
+  const fake = createServer((client) => {
+    client.on('error', () => {})
+    client.once('data', () => client.write(ASK_FOR_PASSWORD))
+    client.on(
+      'data',
+      (chunk) => chunk[0] === PASSWORD_MESSAGE && received.push(chunk.toString('latin1')) && client.end(),
+    )
+  })
+  await once(fake.listen(socket), 'listening')
+  t.after(() => fake.close())
+  process.env.PGPASSWORD = 'password-of-another-server'
+  t.after(() => delete process.env.PGPASSWORD)
+
+  const client = new pg.Client({ connectionString: server.url })
+  client.on('error', () => {})
+  await assert.rejects(client.connect())
+
+  assert.equal(received.length, 1)
+  assert.doesNotMatch(received[0]!, /another-server/)
+})
+
+/** AuthenticationCleartextPassword. */
+const ASK_FOR_PASSWORD = Buffer.from([0x52, 0, 0, 0, 8, 0, 0, 0, 3])
+const PASSWORD_MESSAGE = 'p'.charCodeAt(0)
 
 /** The parent first, so that it starts no child afterwards. */
 async function suspend(pid: number): Promise<void> {

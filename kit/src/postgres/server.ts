@@ -45,6 +45,11 @@ const MAX_CONNECTIONS = 200
 /** One for each connection, and those that the server runs for itself. */
 const PROCESSES_MAX = MAX_CONNECTIONS + 300
 const SILENCE_LIMIT_MS = 60_000
+/**
+ * The server asks for none. One that was taken over could, and would get this instead of PGPASSWORD or of what ~/.pgpass of root
+ * has for other servers.
+ */
+const NO_PASSWORD = 'none'
 /** SQLSTATE cannot_connect_now: the server is running and still in recovery. */
 const STARTING_UP = '57P03'
 
@@ -85,7 +90,7 @@ export async function startPostgres(
   const { child, exited } = await launch(context, binaries.postgres, args, [dir, socketDir])
   const stop = () => stopServer(dir, id, child.exitCode === null && child.signalCode === null ? child.pid : undefined)
   // Everything is in the URL, because PGPORT and similar variables are meant for another server.
-  const url = `postgresql://postgres@/postgres?host=${encodeURIComponent(socketDir)}&port=${PORT}&sslmode=disable`
+  const url = `postgresql://postgres:${NO_PASSWORD}@/postgres?host=${encodeURIComponent(socketDir)}&port=${PORT}&sslmode=disable`
   try {
     await untilReady(url, exited, signal)
   } catch (error) {
