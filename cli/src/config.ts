@@ -2,7 +2,14 @@
 import { homedir } from 'node:os'
 import path from 'node:path'
 import { flag, readConfig, text } from '@warren/kit/config'
-import { DATA_DIR, DATABASE_URL, INGRESS_CA_DIR, LISTENERS, SERVICE_UID } from '@warren/kit/shared-settings'
+import {
+  DATA_DIR,
+  DATABASE_DIR,
+  DATABASE_URL,
+  INGRESS_CA_DIR,
+  LISTENERS,
+  SERVICE_UID,
+} from '@warren/kit/shared-settings'
 
 export const ROOT = path.resolve(import.meta.dirname, '../..')
 
@@ -20,6 +27,7 @@ export const CACHE_DIR = readCacheDir()
 
 export const SETTINGS = {
   dataDir: DATA_DIR,
+  databaseDir: DATABASE_DIR,
   databaseUrl: DATABASE_URL,
   migrateDatabaseUrl: text('WARREN_MIGRATE_DATABASE_URL', {
     default: '',
@@ -55,6 +63,8 @@ export const CLIENT_SETTINGS = {
 
 export type InstanceConfig = {
   dataDir: string
+  /** Holds the folder `postgres`. */
+  databaseDir: string
   /** Set when the operator runs the database. */
   databaseUrl: string | undefined
   /** Set when the operator has a separate role for migrations. */
@@ -77,11 +87,12 @@ export type InstanceConfig = {
 export const CONTROL_PLANE_FOLDER = 'control-plane'
 
 export function readInstanceConfig(env: NodeJS.ProcessEnv = process.env): InstanceConfig {
-  const { dataDir: wanted, databaseUrl, migrateDatabaseUrl, caDir } = SETTINGS
-  const config = readConfig({ dataDir: wanted, databaseUrl, migrateDatabaseUrl, caDir }, env)
+  const { dataDir: wanted, databaseDir, databaseUrl, migrateDatabaseUrl, caDir } = SETTINGS
+  const config = readConfig({ dataDir: wanted, databaseDir, databaseUrl, migrateDatabaseUrl, caDir }, env)
   const dataDir = config.dataDir === '' ? path.join(ROOT, '.warren') : resolvePath(config.dataDir, env)
   return {
     dataDir,
+    databaseDir: config.databaseDir === '' ? dataDir : resolvePath(config.databaseDir, env),
     databaseUrl: config.databaseUrl || undefined,
     migrateDatabaseUrl: (config.databaseUrl && config.migrateDatabaseUrl) || undefined,
     keyFile: path.join(dataDir, 'local.key'),

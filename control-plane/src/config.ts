@@ -183,6 +183,14 @@ export const SETTINGS = {
     max: 1_000,
     description: 'Builds of templates that run on a host at the same time. Others wait. `0` lets all wait.',
   }),
+  diskOvercommit: integer('WARREN_DISK_OVERCOMMIT', {
+    default: 20,
+    min: 1,
+    max: 10_000,
+    description:
+      'How many times the disk space that a host has for sandboxes may be promised to them, as disks and as saved memory. Space ' +
+      'is taken when they write. With `1` nothing is promised that is not there.',
+  }),
   buildVcpu: integer('WARREN_BUILD_VCPU', {
     default: 2,
     min: 1,

@@ -1,9 +1,6 @@
 /** A full host disk: a pause fails but the sandbox keeps running, saved data survives, and freeing space repairs all. */
 import assert from 'node:assert/strict'
-import { spawnSync } from 'node:child_process'
-import { closeSync, mkdirSync, openSync, rmSync, statfsSync, truncateSync, writeSync } from 'node:fs'
-import { mkdtemp, rm } from 'node:fs/promises'
-import { tmpdir } from 'node:os'
+import { rmSync } from 'node:fs'
 import path from 'node:path'
 import { after, describe, test } from 'node:test'
 import { startTestPostgres } from '@warren/kit/postgres/testing'
@@ -20,48 +17,30 @@ import {
   runShell,
   waitForStatus,
 } from './support/sandboxes.ts'
+import { cannotMount, fill, MIB, mountSmallDisk, unmountSmallDisk } from './support/small-disk.ts'
 import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
 
-const MIB = 1024 * 1024
 /** Enough for the image, one base and a few sandboxes. */
 const DISK_BYTES = 2_500 * MIB
 
-const skip = cannotRunVms || cannotMount()
+const skip = cannotRunVms || cannotMount
 
-function cannotMount(): string | false {
-  return spawnSync('sh', ['-c', 'test -e /dev/loop-control && command -v mkfs.ext4']).status === 0
-    ? false
-    : 'this machine has no loop devices'
-}
-
-/** A small disk for the data directory; the database is elsewhere. */
-async function mountSmallDisk(): Promise<string> {
-  const folder = await mkdtemp(path.join(tmpdir(), 'warren-small-disk-'))
-  const [image, mount] = [path.join(folder, 'image'), path.join(folder, 'disk')]
-  mkdirSync(mount)
-  closeSync(openSync(image, 'w'))
-  truncateSync(image, DISK_BYTES)
-  for (const command of [
-    ['mkfs.ext4', '-q', '-m', '0', image],
-    ['mount', '-o', 'loop', image, mount],
-  ]) {
-    const { status, stderr } = spawnSync(command[0]!, command.slice(1), { encoding: 'utf8' })
-    assert.equal(status, 0, stderr)
-  }
-  return mount
-}
-
+/** The data directory is on a small disk; the database is elsewhere. */
 async function start() {
   const postgres = await startTestPostgres()
-  const disk = await mountSmallDisk()
-  const env = { DATABASE_URL: postgres.url, WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }
+  const disk = await mountSmallDisk(DISK_BYTES)
+  const env = {
+    DATABASE_URL: postgres.url,
+    WARREN_POOL_MIB: '0',
+    WARREN_STANDBY_MIB: '0',
+    WARREN_DISK_OVERCOMMIT: '100',
+  }
   try {
     return { disk, instance: await startVmInstance(env, { dataDir: path.join(disk, 'data') }) }
   } finally {
     // Added here, it runs after Warren has stopped.
     addCleanUp({ after }, async () => {
-      await until(() => spawnSync('umount', [disk]).status === 0, 'the small disk is unmounted')
-      await rm(path.dirname(disk), { recursive: true })
+      await unmountSmallDisk(disk)
       await postgres.stop()
     })
   }
@@ -95,9 +74,9 @@ describe('on a full host disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
   test('a guest that writes waits for space instead of losing data', async () => {
     const { id } = await createSandbox(warren)
     await runShell(warren, id, 'head -c 1000000 /dev/urandom > /root/noise; sync')
+    const printedBefore = warren.instance.output().length // The story above may have stopped a guest as well.
     const ballast = fill(disk)
     const write = 'for i in 1 2 3 4 5 6 7 8; do cat /root/noise; done > /root/more; sync; sha256sum < /root/more'
-    const printedBefore = warren.instance.output().length // The story above may have stopped a guest as well.
     const written = runShell(warren, id, write)
     // Files of the sandboxes deleted above are removed in the background, so space may become free meanwhile.
     const isStopped = () => {
@@ -114,18 +93,3 @@ describe('on a full host disk', { skip, timeout: VM_STORIES_LIMIT_MS }, () => {
     await destroySandbox(warren, id)
   })
 })
-
-/** Fills the file system to the last block. Can be repeated. */
-function fill(folder: string): string {
-  const file = path.join(folder, 'ballast')
-  const fd = openSync(file, 'a')
-  const chunk = Buffer.alloc(MIB)
-  try {
-    while (statfsSync(folder).bavail > 0) writeSync(fd, chunk)
-  } catch (error) {
-    assert.equal((error as NodeJS.ErrnoException).code, 'ENOSPC')
-  } finally {
-    closeSync(fd)
-  }
-  return file
-}

@@ -1,5 +1,6 @@
 /** The settings of the gateway. `npm run docs` lists them in docs/configuration.md. */
 import { ConfigError, choice, flag, integer, list, readConfig, text, url } from '@warren/kit/config'
+import { DISK_FLOOR } from '@warren/kit/disk-space'
 import { DATABASE_URL, GATEWAY_LISTENERS, isLoopback, LOGGING, MIGRATE } from '@warren/kit/shared-settings'
 
 const FINALITY = ['latest', 'safe', 'finalized'] as const
@@ -35,6 +36,7 @@ export const SETTINGS = {
   }),
   databaseUrl: DATABASE_URL,
   migrate: MIGRATE,
+  diskFloorMib: DISK_FLOOR,
   dataDir: text('WARREN_GATEWAY_DATA_DIR', {
     default: '',
     defaultText: 'gateway in the data directory',

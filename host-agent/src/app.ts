@@ -107,6 +107,7 @@ async function getHost(deps: Deps, vms: Vms, builds: Builds): Promise<HostState>
     cidr,
     accel: deps.machine.accel,
     disks: deps.network.s3Proxy !== undefined,
+    volume: await deps.volume.report(),
     images: await deps.images.list(),
     vms: vms.list(),
     builds: builds.list(),

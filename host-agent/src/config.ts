@@ -2,6 +2,7 @@
 import { totalmem } from 'node:os'
 import path from 'node:path'
 import { ConfigError, flag, integer, list, readConfig, text, url } from '@warren/kit/config'
+import { DISK_FLOOR } from '@warren/kit/disk-space'
 import { instanceName } from '@warren/kit/instance-name'
 import {
   CACHE_DIR,
@@ -129,6 +130,7 @@ export const SETTINGS = {
       'Shapes, separated by commas, whose bases are booted before the first create, for WARREN_DEFAULT_ROOTFS and ' +
       'WARREN_BACKGROUND_IMAGES, one at a time while the machine is idle. `none` boots none.',
   }),
+  diskFloorMib: DISK_FLOOR,
   buildCacheMib: integer('WARREN_BUILD_CACHE_MIB', {
     default: 10_240,
     min: 0,

@@ -3,6 +3,8 @@ import type { Log } from '@warren/kit/log'
 import type { Activity } from './activity.ts'
 import type { Cgroups } from './cgroups/cgroups.ts'
 import type { Config } from './config.ts'
+import type { DiskGuard } from './disk/guard.ts'
+import type { Volume } from './disk/volume.ts'
 import type { OperatorSettings } from './guest/operator-settings.ts'
 import type { ImageStore, Initramfs, Kernel } from './images/store.ts'
 import type { TemplateImages } from './images/template-images.ts'
@@ -35,6 +37,9 @@ export type Deps = {
   launcher: VmmLauncher
   jailRoot: JailRoot
   cgroups: Cgroups
+  /** The disk of the data directory. */
+  volume: Volume
+  diskGuard: DiskGuard
   registry: Registry
   snapshots: SnapshotStore
   /** Samples of what each sandbox used in the last hour. */

@@ -38,6 +38,8 @@ import { findCgroupLayout } from './cgroups/layout.ts'
 import { chooseNetwork } from './choose-network.ts'
 import { type Config, readHostConfig } from './config.ts'
 import type { Deps } from './deps.ts'
+import { createDiskGuard } from './disk/guard.ts'
+import { openVolume } from './disk/volume.ts'
 import { readOperatorSettings } from './guest/operator-settings.ts'
 import { GUEST_PROGRAMS } from './images/guest-programs.ts'
 import { openImageStore } from './images/store.ts'
@@ -146,6 +148,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ acce
   measureProcess(metrics, 'netd', network.netd)
   measureProcess(metrics, 'vmm_launcher', launcher)
   openApiPortOnRequest(network)
+  const volume = openVolume(config.dataDir, config.diskFloorMib)
   const deps: Deps = {
     config: { ...config, cidr },
     log,
@@ -160,6 +163,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ acce
     launcher,
     jailRoot,
     cgroups,
+    volume,
+    diskGuard: createDiskGuard(volume, log),
     registry: openRegistry(path.join(config.dataDir, 'vms')),
     snapshots: await openSnapshotStore(path.join(config.dataDir, 'snapshots')),
     rings: new Rings(path.join(config.dataDir, 'metrics')),
@@ -175,6 +180,8 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ acce
   }
   const vms = new Vms(deps)
   const builds = await Builds.open(deps, () => vms.records())
+  // Before: guests that the last host agent stopped continue when they are adopted.
+  void deps.diskGuard.run(signal)
   const found = await vms.adoptAll()
   await network.reap()
   network.slots.start()

@@ -16,6 +16,14 @@ export const CACHE_DIR = text('WARREN_CACHE_DIR', {
   description: 'Directory of images and guest kernels. Everything in it can be built again.',
 })
 
+export const DATABASE_DIR = text('WARREN_DATABASE_DIR', {
+  default: '',
+  defaultText: 'the data directory',
+  description:
+    'Directory of the embedded PostgreSQL, in its folder `postgres`. On another volume, sandboxes cannot take the space that it needs. ' +
+    'To change it, stop Warren and move the folder.',
+})
+
 export const DATABASE_URL = text('DATABASE_URL', {
   default: '',
   defaultText: 'the embedded PostgreSQL',

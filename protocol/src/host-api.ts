@@ -31,6 +31,10 @@
  * all its generations, except that a damaged one is set aside: `snapshot_damaged` names the older generation that the
  * next resume will use, or says that there is none. A VM that died before its first pause is resumed from its disk.
  *
+ * Create, fork, resize, prepareBase and startBuild are refused with `disk_full` while the disk of the host has too little space. A
+ * pause that does not fit fails with `pause_failed`. Guests that write to a disk that is nearly full are stopped, and continue
+ * when there is space (`waits_for_disk`).
+ *
  * A resize grows the disk of a running VM. It can be repeated, also with a higher fence: a disk that has the size already is
  * left alone. It survives the death of every process involved in that the next one for the same size completes it. A resize
  * that is refused has changed nothing that the guest can see.
@@ -71,6 +75,8 @@ export const HostFailure = Type.Object({
     'fence_lost',
     /** Not enough memory, or too many VMs. Another host may have room. */
     'no_capacity',
+    /** Too little space on the disk of the host, and nothing was changed; the message has the numbers. */
+    'disk_full',
     /** Not built or imported here, or still being built; the message says which. */
     'image_not_ready',
     'disk_too_small',
@@ -106,6 +112,7 @@ export const HOST_FAILURE_STATUS = {
   not_found: 404,
   fence_lost: 409,
   no_capacity: 503,
+  disk_full: 503,
   image_not_ready: 503,
   disk_too_small: 400,
   boot_failed: 500,
@@ -150,11 +157,23 @@ export const HostVm = Type.Object({
   ),
   signal: Type.Optional(HostVmSignal),
   disk_mib: Type.Optional(Type.Integer({ description: 'Absent while the VM is being created.' })),
+  waits_for_disk: Type.Optional(
+    Type.Boolean({ description: 'The guest is stopped until the disk of the host has space again.' }),
+  ),
   grow_pending: Type.Optional(
     Type.Boolean({ description: 'A resize was interrupted: the file system may be smaller than the disk. Repeat it.' }),
   ),
 })
 export type HostVm = Static<typeof HostVm>
+
+/** The volume of the data directory. */
+export const HostVolume = Type.Object({
+  total_mib: Type.Integer(),
+  free_mib: Type.Integer(),
+  floor_mib: Type.Integer({ description: 'Must stay free: below it nothing is started that needs space.' }),
+  sandboxes_mib: Type.Integer({ description: 'Taken by disks and saved states of sandboxes, some seconds ago.' }),
+})
+export type HostVolume = Static<typeof HostVolume>
 
 export const HostState = Type.Object({
   id: Type.String({ description: 'An IP address.' }),
@@ -163,6 +182,7 @@ export const HostState = Type.Object({
   cidr: Type.String({ description: 'Addresses that its sandboxes can get.' }),
   accel: Type.Enum(['kvm', 'tcg']),
   disks: Type.Boolean({ description: 'Whether disks can be mounted in its VMs.' }),
+  volume: HostVolume,
   images: Type.Array(HostImage),
   vms: Type.Array(HostVm),
   builds: Type.Array(HostBuild, { description: 'The last attempt of every build that was not deleted.' }),

@@ -78,6 +78,11 @@ export type Tables = {
     reserved_mib: Generated<number>
     vm_count: Generated<number>
     rootfses: Generated<string[]>
+    /** Null until the host has reported it. */
+    disk_total_mib: number | null
+    disk_free_mib: number | null
+    disk_floor_mib: number | null
+    disk_sandboxes_mib: number | null
     seen_at: Generated<Date>
     created_at: CreatedAt
     address: Generated<string>

@@ -63,11 +63,16 @@ async function watchHost(deps: Deps, address: string): Promise<void> {
 
 export async function recordHost(db: Db, state: HostState, address: string): Promise<void> {
   const ready = state.images.filter((image) => image.state === 'ready').map((image) => image.name)
-  await sql`insert into hosts (id, region, status, mem_mib, cidr, address, images, rootfses, accel, disks)
+  const { volume } = state
+  await sql`insert into hosts (id, region, status, mem_mib, cidr, address, images, rootfses, accel, disks,
+      disk_total_mib, disk_free_mib, disk_floor_mib, disk_sandboxes_mib)
     values (${state.id}, ${state.region}, 'active', ${state.mem_mib}, ${state.cidr}, ${address},
-      ${JSON.stringify(state.images)}, ${ready}, ${state.accel}, ${state.disks})
+      ${JSON.stringify(state.images)}, ${ready}, ${state.accel}, ${state.disks},
+      ${volume.total_mib}, ${volume.free_mib}, ${volume.floor_mib}, ${volume.sandboxes_mib})
     on conflict (id) do update set region = excluded.region, cidr = excluded.cidr, address = excluded.address,
       images = excluded.images, rootfses = excluded.rootfses, accel = excluded.accel, disks = excluded.disks,
+      disk_total_mib = excluded.disk_total_mib, disk_free_mib = excluded.disk_free_mib,
+      disk_floor_mib = excluded.disk_floor_mib, disk_sandboxes_mib = excluded.disk_sandboxes_mib,
       seen_at = now(),
       -- A machine that lost memory is full, not overcommitted.
       mem_mib = greatest(excluded.mem_mib, hosts.reserved_mib),

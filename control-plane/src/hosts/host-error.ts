@@ -23,6 +23,7 @@ const REASON_MAX_CHARACTERS = 500
 
 const REASONS: Partial<Record<HostErrorCode, string>> = {
   no_capacity: 'the host has no capacity left',
+  disk_full: 'the disk of the host is full',
   image_not_ready: 'the image was not ready on the host',
   disk_too_small: 'the disk was too small for the image',
   boot_failed: 'the VM did not start',

@@ -37,6 +37,7 @@ import { checkCaps, checkCredit, type LockedUser } from '../users/caps.ts'
 import { withLockedUser } from '../users/locked.ts'
 import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
 import { SANDBOX_CAPS } from './caps.ts'
+import { diskFull } from './disk-space.ts'
 import { saveEnvs } from './envs.ts'
 import { endMove, FenceLost } from './move.ts'
 import { chooseName } from './names.ts'
@@ -107,6 +108,8 @@ function admit(deps: Deps, userId: string, request: CreateRequest): Promise<Sand
     if (request.region !== deps.config.region) throw unavailable(`region ${request.region} is not configured`)
     const placement = await placeSandbox(tx, {
       shape: request.shape,
+      diskMib: request.diskMib,
+      diskOvercommit: deps.config.diskOvercommit,
       image: request.source.image,
       imageHostId: request.source.template?.hostId,
       region: request.region,
@@ -226,6 +229,7 @@ function explain(error: unknown, row: SandboxRow, request: CreateRequest, signal
 function responseFor(code: HostErrorCode, reason: string, row: SandboxRow, request: CreateRequest): Error {
   const { shape, region } = row
   if (code === 'no_capacity') return noCapacity({ shape, region, hostId: request.hostId })
+  if (code === 'disk_full') return diskFull()
   if (code === 'disk_too_small') return badField({ disk_mib: `is too small to hold ${row.rootfs}` })
   if (code === 'image_not_ready') {
     return unavailable(`rootfs ${row.rootfs} is not ready`, { retryAfterSeconds: CAPACITY_RETRY_S })

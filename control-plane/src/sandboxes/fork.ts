@@ -34,6 +34,7 @@ import { withLockedUser } from '../users/locked.ts'
 import type { PlanName } from '../users/plans.ts'
 import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
 import { SANDBOX_CAPS } from './caps.ts'
+import { diskFull } from './disk-space.ts'
 import { checkEmulation } from './emulation.ts'
 import { getEnvs, saveEnvs } from './envs.ts'
 import { endMove } from './move.ts'
@@ -104,7 +105,11 @@ async function admit(deps: Deps, { id: sourceId, user_id }: SandboxRow, request:
     checkCredit(user, 'fork')
     if (lockedSource.host_id === null) throw noCapacity({ shape: lockedSource.shape, region: lockedSource.region })
     if (!deps.config.allowTcgTenants) await checkEmulation(tx, lockedSource.host_id)
-    const { ips, reservedMib } = await placeForks(tx, lockedSource, request.count, !request.startPaused)
+    const { ips, reservedMib } = await placeForks(tx, lockedSource, {
+      count: request.count,
+      start: !request.startPaused,
+      diskOvercommit: deps.config.diskOvercommit,
+    })
     const children: SandboxRow[] = []
     for (const ip of ips) {
       const row = newRow(deps, lockedSource, request, {
@@ -178,6 +183,7 @@ async function copyFromCurrentStatus(
       return await copy(deps, source, children, request)
     } catch (error) {
       if (!(error instanceof HostError)) throw error
+      if (error.code === 'disk_full') throw diskFull(error)
       if (error.code === 'no_capacity') throw noCapacity({ shape: source.shape, region: source.region })
       const previous = source
       source = await deps.db.selectFrom('sandboxes').selectAll().where('id', '=', source.id).executeTakeFirstOrThrow()

@@ -6,6 +6,7 @@ import type { HostRow, SandboxRow } from '../db/schema.ts'
 import { disksUnavailable } from '../disks/attach.ts'
 import { allocateAddress } from './addresses.ts'
 import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
+import { canPromise, checkDiskSpace, diskFull, diskPromised, HAS_DISK_SPACE, promisedMib } from './disk-space.ts'
 import { emulationRefused, SEPARATES_TENANTS } from './emulation.ts'
 import {
   lockActiveHost,
@@ -18,6 +19,9 @@ import {
 
 export type PlacementRequest = {
   shape: ReservedShape & { id: string }
+  diskMib: number
+  /** See disk-space.ts. */
+  diskOvercommit: number
   image: string
   /** The only host that has the image, if it is that of a template. Its row may not list the image yet. */
   imageHostId?: string | undefined
@@ -36,21 +40,30 @@ export type PlacedForks = { ips: string[]; reservedMib: number }
 
 export async function placeSandbox(tx: Tx, request: PlacementRequest): Promise<Placement> {
   const candidates = await listCandidates(tx, request)
+  const promised = promisedMib({ disk_mib: request.diskMib, mem_mib: request.shape.mem_mib })
+  let isPromised = false
   for (const { id } of candidates) {
     const host = await reserveOnHost(tx, id, request.shape)
-    const ip = host && (await allocateAddress(tx, host))
+    const fits = host && (await canPromise(tx, host, promised, request.diskOvercommit))
+    const ip = fits ? await allocateAddress(tx, host) : undefined
     if (host && ip !== undefined) return { hostId: host.id, ip, reservedMib: reservedMib(host, request.shape) }
-    // The host has memory but no free address. Another host may have both.
+    isPromised ||= fits === false
+    // The host has memory, but no disk space or no free address. Another host may have all of them.
     if (host) await unreserveOnHost(tx, host, request.shape)
   }
-  throw await explainNoPlacement(tx, request)
+  throw isPromised ? diskPromised(request.diskMib) : await explainNoPlacement(tx, request)
 }
 
 /**
  * Allocates `count` addresses on the host of the source, because its snapshot is there, and reserves memory for the
  * children that start at once. Either all children are placed or none.
  */
-export async function placeForks(tx: Tx, source: SandboxRow, count: number, start: boolean): Promise<PlacedForks> {
+export async function placeForks(
+  tx: Tx,
+  source: SandboxRow,
+  { count, start, diskOvercommit }: { count: number; start: boolean; diskOvercommit: number },
+): Promise<PlacedForks> {
+  await checkDiskSpace(tx, source.host_id!)
   const placed: PlacedForks = { ips: [], reservedMib: 0 }
   for (let child = 0; child < count; child++) {
     const host = start ? await reserveOnHost(tx, source.host_id!, source) : await lockActiveHost(tx, source.host_id!)
@@ -58,6 +71,10 @@ export async function placeForks(tx: Tx, source: SandboxRow, count: number, star
     // The children's rows are inserted later, so a search that wraps around the block finds the same address again.
     if (!host || ip === undefined || placed.ips.includes(ip))
       throw noCapacity({ shape: source.shape, region: source.region })
+    // Once for all of them: the host is locked from here on.
+    if (child === 0 && !(await canPromise(tx, host, promisedMib(source) * count, diskOvercommit))) {
+      throw diskPromised(source.disk_mib)
+    }
     placed.ips.push(ip)
     if (start) placed.reservedMib = reservedMib(host, source)
   }
@@ -73,6 +90,7 @@ async function listCandidates(tx: Tx, request: PlacementRequest): Promise<Pick<H
     .where('region', '=', request.region)
     .where(hasImage(request))
     .where(sql<boolean>`mem_mib - reserved_mib >= ${reservedSql(request.shape)}`)
+    .where(HAS_DISK_SPACE)
     .$if(!request.allowTcgTenants, (query) => query.where(SEPARATES_TENANTS))
     .$if(request.needsDisks, (query) => query.where('disks', '=', true))
     .$if(request.hostId !== undefined, (query) => query.where('id', '=', request.hostId!))
@@ -89,7 +107,7 @@ const hasImage = ({ image, imageHostId }: PlacementRequest) =>
 async function explainNoPlacement(tx: Tx, request: PlacementRequest): Promise<Error> {
   const hosts = await tx
     .selectFrom('hosts')
-    .select(['rootfses', 'images', 'disks', SEPARATES_TENANTS.as('separates')])
+    .select(['rootfses', 'images', 'disks', SEPARATES_TENANTS.as('separates'), HAS_DISK_SPACE.as('hasSpace')])
     .where('status', '=', 'active')
     .where('region', '=', request.region)
     .$if(request.hostId !== undefined, (query) => query.where('id', '=', request.hostId!))
@@ -97,6 +115,7 @@ async function explainNoPlacement(tx: Tx, request: PlacementRequest): Promise<Er
   if (!request.allowTcgTenants && hosts.length > 0 && hosts.every(({ separates }) => !separates))
     return emulationRefused()
   if (request.needsDisks && hosts.length > 0 && hosts.every(({ disks }) => !disks)) return disksUnavailable()
+  if (hosts.length > 0 && hosts.every(({ hasSpace }) => !hasSpace)) return diskFull()
   if (
     request.imageHostId !== undefined ||
     hosts.length === 0 ||

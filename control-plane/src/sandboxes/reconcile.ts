@@ -5,6 +5,7 @@
  *   a row and a VM that disagree                      → repaired as decide-repair.ts decides
  *   an ended sandbox that still holds memory          → released once the host no longer lists its VM
  *   a disk that has another size than its row         → grown to the larger one (resize.ts)
+ *   a guest that waits for space on its host's disk   → its status reason says so
  *   an operation without a job                        → gets one (missing-jobs.ts)
  *   a reservation of another size than its VMM        → recomputed (recompute-reservations.ts)
  *   a host whose reserved memory is wrong             → corrected and logged, because it is a bug
@@ -24,6 +25,7 @@ import { decideRepair } from './decide-repair.ts'
 import { addMissingJobs } from './missing-jobs.ts'
 import { addMissingResize } from './missing-resize.ts'
 import { beginMove } from './move.ts'
+import { noteWaiting } from './note-waiting.ts'
 import { pauseJob } from './pause.ts'
 import { recomputeReservations } from './recompute-reservations.ts'
 import { releaseMemory, repairReservations, reserveMemoryUnchecked } from './reservations.ts'
@@ -57,10 +59,11 @@ async function reconcileHost(deps: Deps, address: string): Promise<void> {
     if (row.host_id !== state.id) continue
     await repair(deps, row, vms.get(row.id))
     await addMissingResize(deps, row, vms.get(row.id))
+    await noteWaiting(deps, row, vms.get(row.id))
   }
 }
 
-const PLACED = ['id', 'fence', 'status', 'host_id', 'disk_mib'] as const
+const PLACED = ['id', 'fence', 'status', 'status_reason', 'host_id', 'disk_mib'] as const
 type PlacedRow = Pick<SandboxRow, (typeof PLACED)[number]>
 
 /** Sandboxes whose VM must be in a known state. In all other states an owner or a job asks the host. */

@@ -30,6 +30,8 @@ import { DEAD_AFTER_S } from '../jobs/processes.ts'
 import type { Sweep } from '../jobs/sweep.ts'
 import { emitEvent } from '../webhooks/emit.ts'
 import { CAPACITY_RETRY_S } from './capacity.ts'
+import { canPromise, checkDiskSpace, diskFull, diskPromised } from './disk-space.ts'
+import { lockActiveHost } from './reservations.ts'
 
 /** Growing by 50 GiB takes well under a second. A host waits 10 s for a guest, and may finish a fork first. */
 const RESIZE_LIMIT_MS = 20_000
@@ -72,6 +74,7 @@ async function begin(
   const unfinished = await findUnfinished(tx, id)
   if (unfinished?.disk_mib !== diskMib) checkSize(user, row, diskMib)
   if (row.status !== 'running') throw wrongState(row.status, 'running')
+  await checkPromise(deps, tx, row, diskMib - Math.max(row.disk_mib, unfinished?.disk_mib ?? 0))
   if (unfinished && unfinished.disk_mib !== diskMib) await replaceUnfinished(tx, id, unfinished, diskMib)
   const resize = await tx
     .insertInto('sandbox_resizes')
@@ -93,6 +96,14 @@ async function begin(
     .returningAll()
     .executeTakeFirstOrThrow()
   return { row, resize }
+}
+
+/** `mib`: what is not promised yet by the row or by an unfinished resize. */
+async function checkPromise(deps: Deps, tx: Tx, { host_id }: SandboxRow, mib: number): Promise<void> {
+  const host = host_id === null || mib <= 0 ? undefined : await lockActiveHost(tx, host_id)
+  if (!host) return // It does not answer, which the request reports.
+  await checkDiskSpace(tx, host.id)
+  if (!(await canPromise(tx, host, mib, deps.config.diskOvercommit))) throw diskPromised(mib)
 }
 
 const leaseEnd = sql<Date>`now() + make_interval(secs => ${LEASE_S})`
@@ -188,6 +199,7 @@ async function handleFailure(deps: Deps, resize: ResizeRow, error: unknown, clai
     if (status !== 'running') return wrongState(status, 'running')
     return unavailable('another operation on the sandbox was faster; try again', { cause: error, retryAfterSeconds: 1 })
   }
+  if (error.code === 'disk_full') return diskFull(error)
   if (error.code === 'no_capacity') {
     return unavailable('the host has no room for a larger disk', { cause: error, retryAfterSeconds: CAPACITY_RETRY_S })
   }

@@ -8,6 +8,7 @@ import { sql } from 'kysely'
 import { currentAuditId } from '../audit/context.ts'
 import type { Tx } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
+import { checkDiskSpace } from '../sandboxes/disk-space.ts'
 import { checkEmulation } from '../sandboxes/emulation.ts'
 import { checkCaps, checkCredit } from '../users/caps.ts'
 import { withLockedUser } from '../users/locked.ts'
@@ -34,6 +35,7 @@ export async function createTemplate(
     await checkCaps(tx, user, TEMPLATE_BUILD_CAPS)
     checkCredit(user, 'create', 'templates')
     if (!deps.config.allowTcgTenants) await checkEmulation(tx, hostId ?? undefined)
+    await checkDiskSpace(tx, hostId ?? undefined)
     const row = await tx
       .insertInto('templates')
       .values({

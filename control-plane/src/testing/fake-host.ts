@@ -66,6 +66,7 @@ export class FakeHost extends FakeVms {
   readonly #sessions = new Set<ServerHttp2Session>()
 
   accel: 'kvm' | 'tcg' = 'tcg'
+  volume = { total_mib: 100_000_000, free_mib: 90_000_000, floor_mib: 4096, sandboxes_mib: 0 }
 
   constructor(folder: string, options: { id?: string; memMib?: number; cidr?: string }) {
     super(folder, { memMib: options.memMib ?? 64 * 1024, images: [...DEFAULT_IMAGES] })
@@ -160,8 +161,8 @@ export class FakeHost extends FakeVms {
 
   async #getState(): Promise<HostState> {
     await this.hooks.state?.()
-    const { id, region, cidr, images, accel, disks } = this
-    const state = { id, region, mem_mib: this.memMib, cidr, accel, disks, images, vms: this.listVms() }
+    const { id, region, cidr, images, accel, disks, volume } = this
+    const state = { id, region, mem_mib: this.memMib, cidr, accel, disks, volume, images, vms: this.listVms() }
     return { ...state, builds: this.templateBuilds.list() }
   }
 

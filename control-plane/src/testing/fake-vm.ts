@@ -36,6 +36,7 @@ export type FakeVm = Omit<HostVm, 'generation'> & {
   damaged: Set<number>
   /** The guest has not grown its file system yet, because the host agent died during a resize. */
   growPending?: boolean
+  waitsForDisk?: boolean
   /** Results of operations by kind and fence; a repeated request gets the same one. */
   done: Map<string, Promise<unknown>>
   /** The operation in progress; others are refused meanwhile. */

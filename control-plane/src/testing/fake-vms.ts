@@ -66,16 +66,19 @@ export class FakeVms {
   }
 
   listVms(): HostVm[] {
-    return [...this.vms.values()].map(({ id, fence, state, reason, generations, signal, body, growPending }) => ({
-      id,
-      fence,
-      state,
-      ...(state === 'creating' ? {} : { disk_mib: body.disk_mib }),
-      ...(growPending ? { grow_pending: true } : {}),
-      ...(reason === undefined ? {} : { reason }),
-      ...(generations.length === 0 ? {} : { generation: generations.at(-1)! }),
-      ...(signal === undefined ? {} : { signal }),
-    }))
+    return [...this.vms.values()].map(
+      ({ id, fence, state, reason, generations, signal, body, growPending, waitsForDisk }) => ({
+        id,
+        fence,
+        state,
+        ...(state === 'creating' ? {} : { disk_mib: body.disk_mib }),
+        ...(growPending ? { grow_pending: true } : {}),
+        ...(waitsForDisk ? { waits_for_disk: true } : {}),
+        ...(reason === undefined ? {} : { reason }),
+        ...(generations.length === 0 ? {} : { generation: generations.at(-1)! }),
+        ...(signal === undefined ? {} : { signal }),
+      }),
+    )
   }
 
   /** `cancelled` rejects when the caller disconnects or the time is up. Unlike other operations, a create is undone then. */

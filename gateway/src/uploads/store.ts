@@ -7,6 +7,8 @@
 import { randomBytes } from 'node:crypto'
 import { access, mkdir, open, readdir, rename, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
+import { diskLevels, findShortage, readDiskSpace } from '@warren/kit/disk-space'
+import { unavailable } from '@warren/kit/failure'
 import { syncFolder } from '@warren/kit/files'
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
@@ -34,6 +36,7 @@ export async function storeUpload(
   const folder = folderOf(deps)
   await mkdir(folder, { recursive: true, mode: 0o700 })
   if (await exists(file)) return
+  await checkSpace(deps, folder)
   const temporary = path.join(folder, `.${digest}.${randomBytes(6).toString('hex')}`)
   try {
     const handle = await open(temporary, 'wx', 0o600)
@@ -49,6 +52,13 @@ export async function storeUpload(
     throw new Error('failed to store an upload in the data directory', { cause: error })
   }
   await syncFolder(folder)
+}
+
+async function checkSpace({ config }: Pick<Deps, 'config'>, folder: string): Promise<void> {
+  const space = readDiskSpace(folder)
+  const shortage = findShortage(space, diskLevels(space, config.diskFloorMib))
+  if (shortage !== undefined)
+    throw unavailable('the disk of the gateway is nearly full', { cause: new Error(shortage) })
 }
 
 /** Unless a deployment needs it. */

@@ -15,6 +15,7 @@ const HOST: HostState = {
   cidr: '100.64.0.0/16',
   accel: 'tcg',
   disks: false,
+  volume: { total_mib: 10_000, free_mib: 5_000, floor_mib: 500, sandboxes_mib: 0 },
   images: [
     { name: 'debian:13', state: 'ready' },
     { name: 'devbox:1', state: 'building', progress: 'installing packages' },

@@ -10,6 +10,7 @@ export async function prepareBase(deps: Deps, request: HostBaseBody): Promise<Ho
   const startedAt = performance.now()
   const { vcpu, mem_mib, disk_mib } = request
   const image = await getImage(deps, request)
+  deps.volume.checkFloor('a base')
   if (mem_mib > deps.config.memMib) {
     throw new HostError('no_capacity', `the base needs ${mem_mib} MiB, and this host has ${deps.config.memMib} MiB`)
   }

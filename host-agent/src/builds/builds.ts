@@ -65,6 +65,7 @@ export class Builds {
     const registry = openBuildRegistry(root, deps.log)
     const maxBytes = deps.config.buildCacheMib * 1024 ** 2
     const cache = await openStepCache(path.join(deps.config.dataDir, 'build-cache'), deps.snapshots, maxBytes)
+    deps.volume.leaveOut(() => cache.totalBytes())
     const builds = new Builds(deps, registry, cache, listVms)
     for (const build of await registry.list()) await builds.#recover(build)
     return builds
@@ -89,6 +90,7 @@ export class Builds {
       if (body.attempt < last) throw new HostError('fence_lost', `attempt ${last} of ${id} was started`)
       if (known && body.attempt === last) return known.build
       if (known?.running) throw new HostError('wrong_state', `attempt ${last} of ${id} is running`)
+      this.#deps.volume.checkFloor('a build')
       if (this.#stopped) throw new HostError('internal', 'the host agent is stopping')
       const build: HostBuild = {
         ...{ id, attempt: body.attempt, state: 'running', phase: 'starting' },

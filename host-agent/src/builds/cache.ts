@@ -98,6 +98,8 @@ export async function openStepCache(root: string, snapshots: SnapshotStore, maxB
   }
 
   return {
+    totalBytes,
+
     /**
      * The disk after as many steps as possible, which has one layer for each. It counts as used now, with the steps before it.
      * Until `release`, these entries are not pruned, and the layers stay although another build may replace the entries.

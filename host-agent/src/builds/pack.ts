@@ -10,6 +10,7 @@
  * The content of the disk is hostile: it is never mounted on this machine, and the programs of step 3 run in a jail
  * (images/run-on-file.ts).
  */
+import { stat } from 'node:fs/promises'
 import path from 'node:path'
 import { crashPoint } from '@warren/kit/crash-point'
 import type { Base } from '../bases/base.ts'
@@ -54,13 +55,19 @@ async function writeRoot(
   const file = path.join(build.folder, 'disk')
   build.progress('writing the disk')
   const files = [base.files.disk, ...layers.map((layer) => deps.snapshots.fileOf(layer))]
-  await deps.workers.run('flattenDisk', { image: base.files.image, files, out: file })
+  await deps.volume.withRoom('the image', await sumFiles([base.files.image, ...files]), () =>
+    deps.workers.run('flattenDisk', { image: base.files.image, files, out: file }),
+  )
   build.signal?.throwIfAborted()
   build.progress('checking and shrinking the file system')
   const usedBytes = await shrinkExt4(deps, file, deps.uidOf(PACK_USER), build.signal)
   if (usedBytes > maxBytes) throw tooLarge(usedBytes, maxBytes)
   return { file, usedBytes }
 }
+
+/** At most what the files of the chain take together. */
+const sumFiles = async (files: readonly string[]): Promise<number> =>
+  (await Promise.all(files.map((file) => stat(file)))).reduce((sum, { blocks }) => sum + blocks * 512, 0)
 
 /** A QEMU process has this user id only if its slot has this number in its lowest 16 bits. */
 const PACK_USER = 0xffff

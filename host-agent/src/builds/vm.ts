@@ -45,6 +45,8 @@ export async function startBuildVm(
     const diskMib = Math.max(body.disk_mib, base.diskMib)
     const vmm = await deps.restoreLimiter(() => start(deps, { base, layers, body, diskMib, undo }, signal), signal)
     const died = new AbortController()
+    const guarded = deps.diskGuard.add(vmm)
+    undo.add('disk guard', guarded.remove)
     void vmm.untilExit(deps).then((reason) => {
       died.abort(new BuildFailure('vm_died', `the VM of the build ended: ${reason}`))
     })

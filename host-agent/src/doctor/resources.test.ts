@@ -3,7 +3,7 @@ import { mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import { join } from 'node:path'
 import { test } from 'node:test'
-import { checkDisk, checkFolder, checkMemory, checkOpenFiles } from './resources.ts'
+import { checkDatabaseVolume, checkDisk, checkFloor, checkFolder, checkMemory, checkOpenFiles } from './resources.ts'
 
 const GIB = 1024 ** 3
 
@@ -42,6 +42,27 @@ test('a folder below a file fails the check', async (t) => {
 
   assert.equal(result.ok, false)
   assert.match(result.detail, /file is not a folder$/)
+})
+
+test('below the floor the check fails, and says what is refused', async () => {
+  const low = await checkFloor(tmpdir(), 1)
+  const high = await checkFloor(join(tmpdir(), 'not', 'yet'), 100_000_000)
+
+  assert.match(low.detail, /^[\d.]+ GiB above the 0\.0 GiB that must stay free; guests that write are stopped below/)
+  assert.ok(!high.ok)
+  assert.match(high.detail, /^only \d+ MiB of disk space are free, and 100000000 MiB must stay free$/)
+  assert.match(high.fix, /creates, forks and builds are refused/)
+})
+
+test('a database that shares its volume with sandboxes has a note', async () => {
+  const result = await checkDatabaseVolume({ WARREN_DATA_DIR: tmpdir() })
+  const other = await checkDatabaseVolume({ WARREN_DATA_DIR: tmpdir(), WARREN_DATABASE_DIR: '/dev/shm' })
+
+  assert.match(
+    JSON.stringify(result),
+    /"ok":true.*MiB are kept for PostgreSQL; WARREN_DATABASE_DIR can be another volume/,
+  )
+  assert.match(other.detail, /^\/dev\/shm: [\d.]+ GiB free, on another volume than sandboxes$/)
 })
 
 test('memory for one sandbox is required, and below 4 GiB there is a note', () => {

@@ -2,6 +2,8 @@
 import { constants } from 'node:fs'
 import { access, readFile, stat, statfs } from 'node:fs/promises'
 import { dirname, resolve } from 'node:path'
+import { diskLevels, findShortage, mib, readDiskSpace } from '@warren/kit/disk-space'
+import { reserveBytes } from '@warren/kit/postgres/reserve-file'
 import { readCacheDir } from '../images/layout.ts'
 import type { Check, CheckResult, Machine } from './check.ts'
 
@@ -23,6 +25,20 @@ export const resourceChecks = ({ env }: Pick<Machine, 'env'>): Check[] => [
     needed: 'required',
     run: () => checkFolder(resolve(env.WARREN_DATA_DIR || '.warren'), 'set WARREN_DATA_DIR to a folder'),
   },
+  {
+    name: 'space for sandboxes',
+    needed: 'recommended',
+    run: () => checkFloor(resolve(env.WARREN_DATA_DIR || '.warren'), Number(env.WARREN_DISK_FLOOR_MIB || 0)),
+  },
+  ...(env.DATABASE_URL
+    ? []
+    : [
+        {
+          name: 'database volume',
+          needed: 'recommended' as const,
+          run: () => checkDatabaseVolume(env),
+        },
+      ]),
   {
     name: 'image cache',
     needed: 'required',
@@ -51,6 +67,34 @@ export async function checkFolder(folder: string, setting: string): Promise<Chec
   }
   const { bavail, bsize } = await statfs(existing)
   return checkDisk(folder, bavail * bsize, setting)
+}
+
+/** Whether creates would be refused, and from when on. */
+export async function checkFloor(folder: string, floorMib: number): Promise<CheckResult> {
+  const space = readDiskSpace(folder)
+  const levels = diskLevels(space, floorMib)
+  const shortage = findShortage(space, levels)
+  if (shortage !== undefined) {
+    return { ok: false, detail: shortage, fix: 'free some space: until then creates, forks and builds are refused' }
+  }
+  const detail = `${gib(space.freeBytes - levels.floorBytes)} above the ${gib(levels.floorBytes)} that must stay free`
+  return { ok: true, detail: `${detail}; guests that write are stopped below ${gib(levels.stopBytes)}` }
+}
+
+/** A separate volume is safe from sandboxes; otherwise a file keeps some space for PostgreSQL. */
+export async function checkDatabaseVolume(env: NodeJS.ProcessEnv): Promise<CheckResult> {
+  const dataDir = resolve(env.WARREN_DATA_DIR || '.warren')
+  const folder = env.WARREN_DATABASE_DIR ? resolve(env.WARREN_DATABASE_DIR) : dataDir
+  const { totalBytes, freeBytes } = readDiskSpace(folder)
+  const detail = `${folder}: ${gib(freeBytes)} free`
+  const reserved = reserveBytes(totalBytes)
+  if (freeBytes < reserved) return { ok: false, detail, fix: 'free some space: PostgreSQL is about to run out of it' }
+  const [own, others] = await Promise.all(
+    [folder, dataDir].map(async (one) => (await stat(await nearestExisting(one))).dev),
+  )
+  if (own !== others) return { ok: true, detail: `${detail}, on another volume than sandboxes` }
+  const note = `shared with sandboxes: ${mib(reserved)} MiB are kept for PostgreSQL; WARREN_DATABASE_DIR can be another volume`
+  return { ok: true, detail, note }
 }
 
 export function checkDisk(folder: string, freeBytes: number, setting: string): CheckResult {

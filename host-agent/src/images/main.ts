@@ -1,4 +1,5 @@
 /** `warren images`: lists, inspects, builds, imports and removes images. Works while Warren runs and while it does not. */
+import { diskLevels, findShortage, readDiskSpace } from '@warren/kit/disk-space'
 import { onStopSignal } from '@warren/kit/stop'
 import { warrenCommand } from '@warren/kit/warren-command'
 import { isTemplateImage } from '@warren/protocol'
@@ -44,6 +45,13 @@ export function createImagesCommand(terminal: Terminal, signal?: AbortSignal): C
   }
   const log = { info: () => {}, warn: (_: object, text: string) => void terminal.stderr.write(`${text}\n`) }
   const openStore = () => openImageStore({ cacheDir: readCacheDir(terminal.env), log })
+  /** Images are in the cache, which may be on another volume than the data directory. */
+  const checkSpace = async () => {
+    const { cacheDir, diskFloorMib } = readHostConfig(terminal.env)
+    const space = readDiskSpace(cacheDir)
+    const shortage = findShortage(space, diskLevels(space, diskFloorMib))
+    if (shortage !== undefined) throw new Error(`no space for an image in ${cacheDir}: ${shortage}`)
+  }
   const progress = createProgressPrinter(terminal.stderr)
 
   images
@@ -76,6 +84,7 @@ export function createImagesCommand(terminal: Terminal, signal?: AbortSignal): C
     .argument('<name>', 'debian:13, devbox:1, or kernel for the kernel of the guests')
     .description('build an image, or the guest kernel, from the current packages')
     .action(async (name: string) => {
+      await checkSpace()
       const store = await openStore()
       if (name === 'kernel') {
         const kernel = await store.rebuildKernel(progress.show, signal).finally(progress.end)
@@ -97,6 +106,7 @@ export function createImagesCommand(terminal: Terminal, signal?: AbortSignal): C
     .description('import an image from a registry or a file')
     .addHelpText('after', IMPORT_HELP)
     .action(async (source: string, { name, insecurePolicy }: { name: string; insecurePolicy?: boolean }) => {
+      await checkSpace()
       const store = await openStore()
       const image = await store.import({ source, name, insecurePolicy }, progress.show, signal).finally(progress.end)
       await printImage(store, image.name)

@@ -7,6 +7,7 @@ import { gauge, renderSamples } from './instruments.ts'
 
 /** The proxy answers from memory. While it restarts its metrics are absent, and the others do not wait for it. */
 const PROXY_LIMIT_MS = 300
+const MIB = 1024 * 1024
 
 export async function collectMetrics(deps: Deps, vms: { list(): HostVm[] }): Promise<HostMetrics> {
   const { operations, poolRequests, builds, buildSteps, processRequests, processExits } = deps.metrics
@@ -19,6 +20,7 @@ export async function collectMetrics(deps: Deps, vms: { list(): HostVm[] }): Pro
         pool: deps.pool.size,
         standby: deps.standby.size,
       }),
+      ...(await diskMetrics(deps)),
       builds.collect(),
       buildSteps.collect(),
       ...networkMetrics(deps),
@@ -41,6 +43,27 @@ function networkMetrics({ network }: Deps): HostMetricFamily[] {
   const ready = network.slots.readyCount
   const slots = { ready, taken: network.slots.taken.length - ready }
   return [gauge('warren_host_network_slots', 'Network slots that are ready or taken by a VMM', 'state', slots)]
+}
+
+async function diskMetrics({ volume, diskGuard }: Deps): Promise<HostMetricFamily[]> {
+  const { total_mib, free_mib, floor_mib, sandboxes_mib } = await volume.report()
+  const mib = { total: total_mib, free: free_mib, floor: floor_mib, sandboxes: sandboxes_mib }
+  const bytes = Object.fromEntries(Object.entries(mib).map(([kind, value]) => [kind, value * MIB]))
+  return [
+    gauge(
+      'warren_host_disk_bytes',
+      'The volume of the data directory: its size, what is free, ' +
+        'what must stay free, and what disks and saved states of sandboxes take',
+      'kind',
+      bytes,
+    ),
+    {
+      name: 'warren_host_guests_waiting_for_disk',
+      help: 'Guests that are stopped until the disk of the host has space',
+      type: 'gauge',
+      samples: [{ labels: {}, value: diskGuard.waiting() }],
+    },
+  ]
 }
 
 async function proxyMetrics({ network, log }: Deps): Promise<HostMetricFamily[]> {

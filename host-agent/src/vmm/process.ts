@@ -19,6 +19,15 @@ export function findResidentBytes({ pid, started }: ProcessHandle): number | und
   return found?.started === started ? found.residentBytes : undefined
 }
 
+/** Upper limit of what a pause writes: memory that the process does not share, of the guest and of QEMU itself. */
+export function findPrivateBytes({ pid }: ProcessHandle): number {
+  try {
+    return Number(/^RssAnon:\s+(\d+) kB$/m.exec(readFileSync(`/proc/${pid}/status`, 'utf8'))?.[1] ?? 0) * 1024
+  } catch {
+    return 0 // No such process: the pause fails for that reason.
+  }
+}
+
 /** Field 22 of /proc/PID/stat is the start time in ticks since boot, field 24 the number of resident pages. */
 function readStat(pid: number): { started: string; residentBytes: number } | undefined {
   try {

@@ -9,6 +9,7 @@
 import { randomBytes } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
 import { span } from '@warren/kit/span'
+import { withTimeout } from '@warren/kit/timeout'
 import type { Deps } from '../deps.ts'
 import { type GuestChannel, openGuestChannel } from '../guest/channel.ts'
 import { inWork, STATE_FILE } from './args.ts'
@@ -25,6 +26,8 @@ const DISK_SPACE_POLL_MS = 500
 /** The monitor's connection ends a moment before the process is gone. */
 const EXIT_WAIT_MS = 2_000
 const EXIT_POLL_MS = 20
+/** A QEMU process that a guest has taken over may not answer. Then the kernel stops it. */
+const HOLD_LIMIT_MS = 2_000
 
 export const newVmmId = (): string => randomBytes(8).toString('hex')
 
@@ -35,6 +38,11 @@ export class Vmm {
   #channel: Promise<GuestChannel> | undefined
   #waitingForDiskSpace: Promise<void> | undefined
   #channelClosed = false
+  /** Its CPUs are paused for an operation, which resumes them. */
+  #isPaused = false
+  #isFrozen = false
+  /** Its guest is stopped until the disk of the host has space (disk/guard.ts). */
+  waitsForDisk = false
   /** It belongs to the pool and to no sandbox yet. */
   pooled = false
   /** Set when the host agent stops it, so that its exit is not reported as a death. */
@@ -55,7 +63,7 @@ export class Vmm {
     try {
       do {
         await delay(DISK_SPACE_POLL_MS)
-        if ((await this.status()) === 'io-error') await this.resumeCpus()
+        if (!this.waitsForDisk && (await this.status()) === 'io-error') await this.resumeCpus()
       } while ((await this.status()) === 'io-error')
     } catch {
       // QEMU exited, which is reported by vms/watch.ts.
@@ -95,12 +103,56 @@ export class Vmm {
 
   /** Afterwards memory, CPUs and disk no longer change, and the disk's metadata is in its file. */
   async pauseCpus(): Promise<void> {
+    this.#isPaused = true
+    this.#endHold()
     await span('pause CPUs', () => this.qmp.run('stop'))
   }
 
   async resumeCpus(): Promise<void> {
+    this.#isPaused = false
+    this.#endHold()
     await span('resume CPUs', () => this.qmp.run('cont'))
     this.#channelClosed = false
+  }
+
+  /** Of the guest's disk, since the VMM was started. */
+  async countWrites(): Promise<number> {
+    const devices = await withTimeout(
+      HOLD_LIMIT_MS,
+      this.qmp.run<{ stats: { wr_operations: number } }[]>('query-blockstats'),
+      'to count writes',
+    )
+    return devices.reduce((sum, { stats }) => sum + stats.wr_operations, 0)
+  }
+
+  /** Stops the guest until `releaseFromDisk`. An operation that pauses or resumes the CPUs meanwhile takes over. */
+  async holdForDisk(): Promise<boolean> {
+    if (this.#isPaused || this.stopping || this.waitsForDisk) return false
+    this.waitsForDisk = true
+    try {
+      await withTimeout(HOLD_LIMIT_MS, this.qmp.run('stop'), 'to stop the guest')
+    } catch {
+      if (this.waitsForDisk) this.#freeze()
+    }
+    return true
+  }
+
+  async releaseFromDisk(): Promise<void> {
+    if (!this.waitsForDisk) return
+    this.#endHold()
+    await this.qmp.run('cont')
+  }
+
+  #freeze(): void {
+    if (!isAlive(this.record.qemu)) return
+    process.kill(this.record.qemu.pid, 'SIGSTOP')
+    this.#isFrozen = true
+  }
+
+  #endHold(): void {
+    this.waitsForDisk = false
+    if (this.#isFrozen && isAlive(this.record.qemu)) process.kill(this.record.qemu.pid, 'SIGCONT')
+    this.#isFrozen = false
   }
 
   /** Writes the device state into the work folder. `live: false` always: with `live: true` QEMU crashes later. */

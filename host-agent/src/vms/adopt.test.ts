@@ -68,6 +68,7 @@ async function start(t: TestContext, records: StoredVm[], generations: number[] 
     snapshots,
     rings: new Rings(path.join(dataDir, 'metrics')),
     network: { slots },
+    diskGuard: { add: () => ({ remove() {} }) },
   } as unknown as Deps // Only what adoptAll uses.
   const entries = new Entries()
   const adopt = () => adoptAll(deps, entries)

@@ -137,6 +137,7 @@ async function connectWhileAlive(deps: Deps, { id, qemu }: VmmRecord): Promise<Q
     if (!isAlive(qemu)) {
       throw new Error((await explainKill(deps, id)) ?? 'its QEMU process exited while no host agent was running')
     }
+    process.kill(qemu.pid, 'SIGCONT') // The guard of the disk may have stopped it (vmm.ts).
     try {
       return await Qmp.connect(monitor, AbortSignal.timeout(MONITOR_TRY_MS))
     } catch (error) {

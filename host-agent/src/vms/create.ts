@@ -39,6 +39,7 @@ export async function createVm(
   callerDisconnected: AbortSignal,
 ): Promise<HostVmCreated> {
   const { id, fence, ip, disk_mib: diskMib } = request
+  deps.volume.checkFloor('a new sandbox')
   entries.checkNew(request)
   const entry = entries.add({ state: 'creating', id, fence })
   return runOperation(entry, 'create', fence, async (aborted) => {

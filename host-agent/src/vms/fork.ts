@@ -15,6 +15,7 @@ import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import { objectsOf } from '../snapshots/manifest.ts'
 import { freezeForFork, mergeFrozenDisks, prepareNextDisk } from '../vmm/disk/live.ts'
+import { findPrivateBytes } from '../vmm/process.ts'
 import { type Draft, type SavedVm, saveVmm } from '../vmm/save.ts'
 import type { Vmm } from '../vmm/vmm.ts'
 import { type Entries, type Entry, findWait, getLive, runOperation, wrongState } from './entries.ts'
@@ -35,6 +36,7 @@ export async function forkVm(
   entry: Entry,
   request: HostVmForkBody,
 ): Promise<HostVmForked> {
+  if (request.children.some((child) => !entries.has(child))) deps.volume.checkFloor('a fork')
   // Before anything is looked up: a repetition of the same request can wait here as well.
   const findBusy = () => (request.live ? findWait(entry, WAITS_FOR) : undefined)
   for (let wait = findBusy(); wait; wait = findBusy()) await wait
@@ -56,7 +58,9 @@ export async function forkVm(
   let stopped_ms = 0
   const source = runOperation(entry, 'fork', record.fence, async () => {
     await shorten(deps, entry, { id, diskMib }, vmm)
-    const captured = await captureLive(deps, { id, diskMib, growPending }, vmm)
+    const captured = await deps.volume.withRoom('the saved memory', findPrivateBytes(vmm.record.qemu), () =>
+      captureLive(deps, { id, diskMib, growPending }, vmm),
+    )
     stopped_ms = captured.stopped_ms
     return captured
   })

@@ -19,6 +19,7 @@ import type { HostVmPauseBody, HostVmPaused } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import type { Manifest } from '../snapshots/manifest.ts'
+import { findPrivateBytes } from '../vmm/process.ts'
 import { type SavedVm, saveVmm } from '../vmm/save.ts'
 import type { Vmm } from '../vmm/vmm.ts'
 import { type Entry, findPreviousResponse, findWait, getLive, runOperation } from './entries.ts'
@@ -41,9 +42,11 @@ export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: Hos
   const { diskMib, growPending = false } = moveVm(entry, 'pause', { fence })
   return runOperation(entry, 'pause', fence, async () => {
     try {
-      await span('save files on disks', async () => mounts?.flush(Math.min(FLUSH_LIMIT_MS, limit_ms / 4)))
-      for (const connection of entry.connections) connection.destroy()
-      const { saved, response } = await commitGeneration(deps, { id: entry.id, diskMib, growPending }, vmm, limit_ms)
+      const { saved, response } = await withRoom(deps, vmm, async () => {
+        await span('save files on disks', async () => mounts?.flush(Math.min(FLUSH_LIMIT_MS, limit_ms / 4)))
+        for (const connection of entry.connections) connection.destroy()
+        return commitGeneration(deps, { id: entry.id, diskMib, growPending }, vmm, limit_ms)
+      })
       await span('read counters', () => saveCounts(deps, entry, vmm.record))
       const counts = toStored(entry.record)?.counts
       if (counts) response.counts = counts
@@ -64,6 +67,16 @@ export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: Hos
       throw error
     }
   })
+}
+
+/** Before anything of the guest is disturbed. Its disk is there already; its memory is written now. */
+async function withRoom<T>(deps: Deps, { record }: Vmm, save: () => Promise<T>): Promise<T> {
+  try {
+    return await deps.volume.withRoom('the saved memory', findPrivateBytes(record.qemu), save)
+  } catch (error) {
+    if (error instanceof HostError && error.code === 'pause_failed') throw error
+    throw new HostError('pause_failed', `nothing was saved: ${errorText(error)}`, { cause: error })
+  }
 }
 
 /** Steps 1 to 4. */

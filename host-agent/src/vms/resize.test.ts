@@ -15,7 +15,8 @@ const folder = await mkdtemp(path.join(tmpdir(), 'warren-resize-'))
 after(() => rm(folder, { recursive: true }))
 const registry = openRegistry(folder)
 const log = { error() {}, warn() {} }
-const deps = { registry, log } as unknown as Deps
+const volume = { checkFloor: () => {} }
+const deps = { registry, log, volume } as unknown as Deps
 
 const MIB = 1024 * 1024
 const request = (disk_mib: number) => ({ fence: 4, disk_mib, limit_ms: 1_000 })

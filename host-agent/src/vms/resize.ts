@@ -31,6 +31,8 @@ export const GROW_LIMIT_MS = 10_000
 const WAITS_FOR = ['fork', 'resize']
 
 export async function resizeVm(deps: Deps, entry: Entry, request: HostVmResizeBody): Promise<HostVmResized> {
+  const knownMib = toStored(entry.record)?.diskMib ?? 0
+  if (request.disk_mib > knownMib) deps.volume.checkFloor('a larger disk')
   for (let wait = findWait(entry, WAITS_FOR); wait; wait = findWait(entry, WAITS_FOR)) await wait
   const { record } = entry
   checkFence(record, request.fence)

@@ -51,7 +51,7 @@ export class Vms {
   list(): HostVm[] {
     const vms = this.#entries
       .list()
-      .map(({ record }) => renderVm(record, this.#deps.snapshots.findNewestIntact(record.id)?.generation))
+      .map((entry) => renderVm(entry, this.#deps.snapshots.findNewestIntact(entry.id)?.generation))
     return [...vms, ...[...this.#entries.unreadable].map(renderUnreadable)]
   }
 
@@ -184,7 +184,7 @@ function toRunning({ id, record, live }: Entry): RunningSandbox | undefined {
 /** Revision 0: a host that cannot mount disks is asked for every mount once, and refuses it. */
 const reportMountsOf = ({ mounts }: LiveVm): HostVmMountsReport => mounts?.report() ?? { revision: 0, mounts: [] }
 
-function renderVm(record: VmRecord, generation: number | undefined): HostVm {
+function renderVm({ record, live }: Entry, generation: number | undefined): HostVm {
   const { id, fence, state } = record
   const stored = toStored(record)
   const reason = stored?.state === 'dead' ? stored.reason : undefined
@@ -193,6 +193,7 @@ function renderVm(record: VmRecord, generation: number | undefined): HostVm {
     ...{ id, fence, state },
     ...(stored ? { disk_mib: stored.diskMib } : {}),
     ...(stored?.growPending ? { grow_pending: true } : {}),
+    ...(live?.vmm.waitsForDisk ? { waits_for_disk: true } : {}),
     ...(reason === undefined ? {} : { reason }),
     ...(generation === undefined ? {} : { generation }),
     ...(signal === null ? {} : { signal }),

@@ -23,6 +23,8 @@ export function watchVm(deps: Deps, entry: Entry, vmm: Vmm, ip: string, networkR
     signals.signal,
   )
   void vmm.qmp.closed.then(() => signals.abort())
+  const { remove } = deps.diskGuard.add(vmm)
+  signals.signal.addEventListener('abort', remove)
   void vmm.untilExit(deps).then((reason) => (vmm.stopping ? undefined : markDead(deps, entry, vmm, reason)))
   return live
 }

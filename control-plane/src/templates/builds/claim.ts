@@ -8,6 +8,7 @@ import type { Tx } from '../../db/connect.ts'
 import type { HostRow, TemplateRow } from '../../db/schema.ts'
 import type { Deps } from '../../deps.ts'
 import { allocateAddress } from '../../sandboxes/addresses.ts'
+import { HAS_DISK_SPACE } from '../../sandboxes/disk-space.ts'
 import { SEPARATES_TENANTS } from '../../sandboxes/emulation.ts'
 import { lockActiveHost, reservedMib } from '../../sandboxes/reservations.ts'
 import { emitTemplateEvent } from '../emit.ts'
@@ -20,6 +21,7 @@ export async function claimBuilds(deps: Deps): Promise<void> {
     .selectFrom('hosts')
     .select('id')
     .where('status', '=', 'active')
+    .where(HAS_DISK_SPACE)
     // A build that was accepted earlier waits.
     .$if(!deps.config.allowTcgTenants, (query) => query.where(SEPARATES_TENANTS))
     .orderBy('id')

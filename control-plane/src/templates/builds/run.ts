@@ -108,8 +108,8 @@ async function end(deps: Deps, row: TemplateRow, build: HostBuild): Promise<void
   return mayRetry(row, failure) ? retry(deps, row, failure, steps) : endFailed(deps, row, failure, steps)
 }
 
-/** An attempt that is still ending (`wrong_state`) and a host that is away are worth waiting for. */
-const PASSING: ReadonlySet<HostErrorCode> = new Set(['unreachable', 'wrong_state'])
+/** An attempt that is still ending (`wrong_state`), a full disk and a host that is away are worth waiting for. */
+const PASSING: ReadonlySet<HostErrorCode> = new Set(['unreachable', 'wrong_state', 'disk_full'])
 
 async function handleHostError(deps: Deps, row: TemplateRow, error: HostError): Promise<void> {
   const reason = statusReason(error)

@@ -65,7 +65,8 @@ async function makeSaved(t: TestContext) {
   await store.add(manifest)
   const warnings: string[] = []
   const log = { warn: ({ err }: { err: Error }) => warnings.push(err.message) }
-  const deps = { snapshots: store, workers, log, stopping: new AbortController().signal } as unknown as Deps
+  const volume = { checkFloor: () => {} }
+  const deps = { snapshots: store, workers, log, volume, stopping: new AbortController().signal } as unknown as Deps
   const compactor = createCompactor(() => deps)
   const merge = async () => {
     compactor.add(SANDBOX)

@@ -26,6 +26,7 @@ export function createCompactor(getDeps: () => Deps) {
       waiting.delete(id)
       if (deps.stopping.aborted) return
       try {
+        deps.volume.checkFloor('a merged layer')
         while (await compactOnce(deps, id)) if (deps.stopping.aborted) return
       } catch (error) {
         if (deps.stopping.aborted) return

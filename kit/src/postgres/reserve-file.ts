@@ -1,0 +1,95 @@
+/**
+ * A file beside the database that takes space for PostgreSQL: when other programs have filled the volume, it is deleted, and
+ * PostgreSQL can write on. It is written again when there is space.
+ *
+ * PostgreSQL stops when it cannot write its log, so this must happen before its first failed write: the volume is looked at ten
+ * times per second, and the file is deleted while there is as much space left as it has itself.
+ */
+import { execFile } from 'node:child_process'
+import { chmod, open, rm, stat } from 'node:fs/promises'
+import path from 'node:path'
+import { setTimeout as delay } from 'node:timers/promises'
+import { promisify } from 'node:util'
+import { mib, readDiskSpace } from '../disk-space.ts'
+
+export type Reserve = { stop(): Promise<void> }
+
+const MIB = 1024 * 1024
+const SHARE = 0.02
+const MIN_BYTES = 32 * MIB
+const MAX_BYTES = 256 * MIB
+/** In sizes of the file: it must not be written and deleted in turns. */
+const WRITE_FACTOR = 4
+const LOOK_MS = 100
+const CHUNK = Buffer.alloc(MIB)
+
+export const reserveBytes = (totalBytes: number): number =>
+  Math.floor(Math.min(Math.max(totalBytes * SHARE, MIN_BYTES), MAX_BYTES) / MIB) * MIB
+
+/** `folder`: on the volume of the database. `report` gets a sentence for the operator. */
+export function keepReserve(folder: string, report: (text: string) => void): Reserve {
+  const stopping = new AbortController()
+  const running = run(path.join(folder, 'postgres.reserve'), report, stopping.signal)
+  return {
+    async stop() {
+      stopping.abort()
+      await running
+    },
+  }
+}
+
+async function run(file: string, report: (text: string) => void, signal: AbortSignal): Promise<void> {
+  let failure = ''
+  while (!signal.aborted) {
+    try {
+      await look(file, report, signal)
+      failure = ''
+    } catch (error) {
+      const text = (error as Error).message
+      if (text !== failure) report(`failed to keep the space that is reserved for PostgreSQL: ${text}`)
+      failure = text
+    }
+    await delay(LOOK_MS, undefined, { signal }).catch(() => {}) // The loop ends.
+  }
+}
+
+/** Exported for tests. */
+export async function look(file: string, report: (text: string) => void, signal?: AbortSignal): Promise<void> {
+  const { totalBytes, freeBytes } = readDiskSpace(path.dirname(file))
+  const bytes = reserveBytes(totalBytes)
+  const held = await stat(file).then(
+    ({ size }) => size,
+    () => 0, // It does not exist.
+  )
+  if (held > 0 && freeBytes < bytes) {
+    await rm(file, { force: true })
+    report(
+      `the disk of the database is full: released ${mib(held)} MiB that were reserved for PostgreSQL. ` +
+        'Free some space; otherwise Warren stops working',
+    )
+  } else if (held < bytes && freeBytes > bytes * WRITE_FACTOR) await write(file, bytes, signal)
+}
+
+/** Real blocks, not a hole. */
+async function write(file: string, bytes: number, signal?: AbortSignal): Promise<void> {
+  try {
+    await rm(file, { force: true })
+    await promisify(execFile)('fallocate', ['-l', `${bytes}`, file])
+    await chmod(file, 0o600)
+  } catch {
+    await writeZeros(file, bytes, signal) // There is no such program, or the file system cannot do it.
+  }
+}
+
+async function writeZeros(file: string, bytes: number, signal?: AbortSignal): Promise<void> {
+  const handle = await open(file, 'w', 0o600)
+  try {
+    for (let written = 0; written < bytes && !signal?.aborted; written += CHUNK.length) await handle.write(CHUNK)
+    await handle.sync()
+  } catch (error) {
+    await rm(file, { force: true })
+    throw error
+  } finally {
+    await handle.close()
+  }
+}
