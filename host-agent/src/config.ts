@@ -131,6 +131,15 @@ export const SETTINGS = {
       'WARREN_BACKGROUND_IMAGES, one at a time while the machine is idle. `none` boots none.',
   }),
   diskFloorMib: DISK_FLOOR,
+  diskMibPerSecond: integer('WARREN_SANDBOX_DISK_MIB_PER_SECOND', {
+    default: 0,
+    min: 0,
+    max: 1_000_000,
+    defaultText: 'no limit',
+    description:
+      'What one sandbox may read from the disk of the machine per second, and as much may it write, in MiB. With cgroups of ' +
+      'version 1, writes are not limited.',
+  }),
   buildCacheMib: integer('WARREN_BUILD_CACHE_MIB', {
     default: 10_240,
     min: 0,

@@ -33,7 +33,8 @@ import { createActivity } from './activity.ts'
 import { createHostApp } from './app.ts'
 import { pruneBases } from './bases/prune.ts'
 import { Builds } from './builds/builds.ts'
-import { type Cgroups, openCgroups } from './cgroups/cgroups.ts'
+import { type CgroupOptions, type Cgroups, openCgroups } from './cgroups/cgroups.ts'
+import { findDisk } from './cgroups/io.ts'
 import { findCgroupLayout } from './cgroups/layout.ts'
 import { chooseNetwork } from './choose-network.ts'
 import { type Config, readHostConfig } from './config.ts'
@@ -129,7 +130,7 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ acce
 
   const layout = await findCgroupLayout()
   if (!layout) throw new Error(`no cgroups with cpu and memory controllers are mounted; see ${warrenCommand()} doctor`)
-  const cgroups = await openCgroups(layout, config.instance, config.vmmsMib * 1024 * 1024)
+  const cgroups = await openCgroups(layout, config.instance, limitsOf(config, log))
   const launcher = new VmmLauncher(config.instance)
   launcher.on('died', (exit) => log.warn(exit, 'the VMM launcher died; the next request starts another one'))
   opened.cgroups = cgroups
@@ -217,6 +218,15 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ acce
   const background = prepareAll(deps, reportProgress)
   stack.add('background work', () => background)
   return { accel: machine.accel }
+}
+
+function limitsOf({ vmmsMib, diskMibPerSecond, dataDir }: Config, log: Log): CgroupOptions {
+  const disk = diskMibPerSecond > 0 ? findDisk(dataDir) : undefined
+  if (diskMibPerSecond > 0 && disk === undefined) {
+    log.warn({ dataDir }, 'WARREN_SANDBOX_DISK_MIB_PER_SECOND has no effect: the data directory is not on one disk')
+  }
+  const io = disk === undefined ? undefined : { disk, bytesPerSecond: diskMibPerSecond * 1024 ** 2 }
+  return { totalBytes: vmmsMib * 1024 ** 2, io }
 }
 
 /** With `WARREN_PORT=0` the launcher knows the port of the API only after the control plane has started. */

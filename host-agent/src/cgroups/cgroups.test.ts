@@ -8,6 +8,7 @@ import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { randomInstance } from '../net/testing/host.ts'
 import { openCgroups, parseCpuStat } from './cgroups.ts'
+import { findDisk } from './io.ts'
 import { findCgroupLayout } from './layout.ts'
 import { cpuQuota } from './limits.ts'
 
@@ -31,7 +32,7 @@ test('a hybrid machine uses version 1, and version 2 needs both controllers', as
   const unified = await findCgroupLayout(mounts)
 
   assert.deepEqual(hybrid, { version: 1, cpu: '/v1/cpu,cpuacct', memory: '/v1/memory', cpuacct: '/v1/cpu,cpuacct' })
-  assert.deepEqual(unified, { version: 2, root })
+  assert.deepEqual(unified, { version: 2, root, io: true })
   assert.equal(await findCgroupLayout('tmpfs /tmp tmpfs rw 0 0\n'), undefined)
 })
 
@@ -62,11 +63,31 @@ test('version 2: the parent is limited, but never below what its VMMs use alread
   const parent = join(root, `warren-${INSTANCE}`)
   const limit = () => readFile(join(parent, 'memory.max'), 'utf8')
 
-  await openCgroups({ version: 2, root }, INSTANCE, 4_000)
+  await openCgroups({ version: 2, root }, INSTANCE, { totalBytes: 4_000 })
   assert.equal(await limit(), '4000')
   await writeFile(join(parent, 'memory.current'), '5000\n')
-  await openCgroups({ version: 2, root }, INSTANCE, 4_000)
+  await openCgroups({ version: 2, root }, INSTANCE, { totalBytes: 4_000 })
   assert.equal(await limit(), '5000')
+})
+
+test('version 2: all VMMs together weigh half of what else uses the disk, and each can be limited', async (t) => {
+  const root = await folder(t)
+  const parent = join(root, `warren-${INSTANCE}`)
+  const group = join(parent, 'sb-1')
+  for (const one of [parent, group]) {
+    await mkdir(one, { recursive: true })
+    await writeFile(join(one, 'io.weight'), 'default 100')
+  }
+  const io = { disk: '8:0', bytesPerSecond: 50 * 1024 ** 2 }
+
+  const cgroups = await openCgroups({ version: 2, root, io: true }, INSTANCE, { io })
+  await cgroups.create('sb-1', { memoryBytes: 4096 })
+  await cgroups.setBackground('sb-1', true)
+
+  assert.equal(await readFile(join(parent, 'cgroup.subtree_control'), 'utf8'), '+cpu +memory +io')
+  assert.equal(await readFile(join(parent, 'io.weight'), 'utf8'), '50')
+  assert.equal(await readFile(join(group, 'io.weight'), 'utf8'), '1')
+  assert.equal(await readFile(join(group, 'io.max'), 'utf8'), '8:0 rbps=52428800 wbps=52428800')
 })
 
 test('version 2: kills are counted by the kernel', async (t) => {
@@ -134,6 +155,31 @@ test('a process that exceeds its memory is killed, which is counted, and its nei
   assert.deepEqual(await cgroups.findMemoryEvents('sb-3'), { killed: 1, limitBytes: 32 * 1024 ** 2 })
   assert.deepEqual(await cgroups.findMemoryEvents('sb-4'), { killed: 0, limitBytes: 32 * 1024 ** 2 })
   assert.equal(children[1]!.exitCode, null)
+})
+
+const ioRoot = layout?.version === 2 ? (layout.io ? layout.root : undefined) : layout?.blkio
+const disk = findDisk(process.cwd())
+const skipIo = skip || (ioRoot !== undefined && disk !== undefined ? false : 'the kernel cannot limit this disk')
+
+test('the kernel limits reads and writes of a cgroup on the disk of a folder', { skip: skipIo }, async (t) => {
+  const io = { disk: disk!, bytesPerSecond: 4 * 1024 ** 2 }
+  const cgroups = await openCgroups(layout!, INSTANCE, { io })
+  t.after(async () => {
+    await cgroups.remove('sb-5')
+    await cgroups.close()
+  })
+
+  const { procs } = await cgroups.create('sb-5', { memoryBytes: 64 * 1024 ** 2 })
+
+  const group = join(ioRoot!, `warren-${INSTANCE}`, 'sb-5')
+  assert.ok(procs.includes(join(group, 'cgroup.procs')))
+  const read = (file: string) => readFile(join(group, file), 'utf8')
+  if (layout!.version === 2) assert.match(await read('io.max'), /rbps=4194304 wbps=4194304/)
+  else {
+    for (const file of ['blkio.throttle.read_bps_device', 'blkio.throttle.write_bps_device']) {
+      assert.equal(await read(file), `${disk} 4194304\n`)
+    }
+  }
 })
 
 async function folder(t: { after: (fn: () => Promise<void>) => void }): Promise<string> {

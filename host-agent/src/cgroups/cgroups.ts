@@ -19,7 +19,7 @@ export type Cgroups = {
   limitCpu: (id: string, cpuPercent: number) => Promise<void>
   /** How often the kernel killed a process of the cgroup for its memory, and the limit. Undefined if there is no such cgroup. */
   findMemoryEvents: (id: string) => Promise<MemoryEvents | undefined>
-  /** Background work gets only the CPU time that other cgroups leave. */
+  /** Background work gets only the CPU time that other cgroups leave, and little of the disk. */
   setBackground: (id: string, background: boolean) => Promise<void>
   /** Does nothing if the cgroup does not exist. */
   remove: (id: string) => Promise<void>
@@ -41,15 +41,28 @@ export type MemoryEvents = { killed: number; limitBytes: number }
 const REMOVE_LIMIT_MS = 5_000
 const REMOVE_POLL_MS = 10
 
-/** `totalBytes`: of memory, for all cgroups together. Without it there is no such limit. */
-export async function openCgroups(layout: CgroupLayout, instance: string, totalBytes?: number): Promise<Cgroups> {
+/** What is not set is not limited. */
+export type CgroupOptions = {
+  /** Memory of all cgroups together. */
+  totalBytes?: number
+  /** Reads and writes of each cgroup on one disk (io.ts), per second. */
+  io?: { disk: string; bytesPerSecond: number } | undefined
+}
+
+export async function openCgroups(
+  layout: CgroupLayout,
+  instance: string,
+  { totalBytes, io }: CgroupOptions = {},
+): Promise<Cgroups> {
   const parent = `warren-${instance}`
   const roots = rootsOf(layout)
   for (const root of roots) await makeFolder(join(root, parent))
   if (layout.version === 2) {
-    for (const folder of [layout.root, join(layout.root, parent)]) await enableControllers(folder)
+    for (const folder of [layout.root, join(layout.root, parent)]) await enableControllers(folder, layout.io ?? false)
   }
   if (totalBytes !== undefined) await limitTotal(layout, parent, totalBytes)
+  const ioRoot = layout.version === 2 ? (layout.io ? layout.root : undefined) : layout.blkio
+  if (ioRoot !== undefined) await setIoWeight(join(ioRoot, parent), layout.version, IO_WEIGHT.all)
   const foldersOf = (id: string) => roots.map((root) => join(root, parent, checkId(id)))
   const write = (root: string, id: string, file: string, value: string) =>
     writeFile(join(root, parent, checkId(id), file), value)
@@ -60,6 +73,7 @@ export async function openCgroups(layout: CgroupLayout, instance: string, totalB
       try {
         for (const folder of folders) await makeFolder(folder)
         await limitMemory(join(memoryRootOf(layout), parent, checkId(id)), layout.version, memoryBytes)
+        if (io && ioRoot !== undefined) await limitIo(join(ioRoot, parent, id), layout.version, io)
       } catch (error) {
         await removeFolders(folders)
         throw new Error(`failed to create the cgroup of ${id}`, { cause: error })
@@ -90,6 +104,10 @@ export async function openCgroups(layout: CgroupLayout, instance: string, totalB
     },
 
     async setBackground(id, background) {
+      if (ioRoot !== undefined) {
+        const weight = background ? IO_WEIGHT.background : IO_WEIGHT.usual
+        await setIoWeight(join(ioRoot, parent, checkId(id)), layout.version, weight)
+      }
       if (layout.version === 2) return write(layout.root, id, 'cpu.weight', background ? '1' : '100')
       await write(layout.cpu, id, 'cpu.shares', background ? '2' : '1024')
     },
@@ -122,6 +140,26 @@ export async function openCgroups(layout: CgroupLayout, instance: string, totalB
 }
 
 const memoryRootOf = (layout: CgroupLayout): string => (layout.version === 2 ? layout.root : layout.memory)
+
+/** Of 1 to 1000. Everything else on the machine, PostgreSQL included, has 100. */
+const IO_WEIGHT = { all: 50, usual: 100, background: 1 }
+
+/** Kernels have weights only with a scheduler that knows them (BFQ, or the cost model of version 2). */
+async function setIoWeight(folder: string, version: CgroupLayout['version'], weight: number): Promise<void> {
+  if (version === 2) await writeIfPresent(join(folder, 'io.weight'), `${weight}`)
+  else await writeIfPresent(join(folder, 'blkio.bfq.weight'), `${weight}`)
+}
+
+/** Version 1 limits writes only where they do not pass through the page cache (docs/security.md). */
+async function limitIo(
+  folder: string,
+  version: CgroupLayout['version'],
+  { disk, bytesPerSecond }: NonNullable<CgroupOptions['io']>,
+): Promise<void> {
+  if (version === 2) return writeFile(join(folder, 'io.max'), `${disk} rbps=${bytesPerSecond} wbps=${bytesPerSecond}`)
+  await writeFile(join(folder, 'blkio.throttle.read_bps_device'), `${disk} ${bytesPerSecond}`)
+  await writeFile(join(folder, 'blkio.throttle.write_bps_device'), `${disk} ${bytesPerSecond}`)
+}
 
 /** Nothing of it is swapped out: a VMM gets the memory that was reserved for it, and no more. */
 async function limitMemory(folder: string, version: CgroupLayout['version'], bytes: number): Promise<void> {
@@ -156,12 +194,12 @@ async function limitTotal(layout: CgroupLayout, parent: string, totalBytes: numb
 const rootsOf = (layout: CgroupLayout): string[] =>
   layout.version === 2
     ? [layout.root]
-    : [...new Set([layout.cpu, layout.memory, ...(layout.cpuacct === undefined ? [] : [layout.cpuacct])])]
+    : [...new Set([layout.cpu, layout.memory, layout.cpuacct, layout.blkio].filter((root) => root !== undefined))]
 
 /** A cgroup's children have a controller only if it is enabled for the subtree. */
-async function enableControllers(folder: string): Promise<void> {
+async function enableControllers(folder: string, io: boolean): Promise<void> {
   try {
-    await writeFile(join(folder, 'cgroup.subtree_control'), '+cpu +memory')
+    await writeFile(join(folder, 'cgroup.subtree_control'), io ? '+cpu +memory +io' : '+cpu +memory')
   } catch (error) {
     throw new Error(`failed to enable the cpu and memory controllers below ${folder}`, { cause: error })
   }

@@ -4,25 +4,33 @@ import { join } from 'node:path'
 import { parseCgroupMounts } from '../doctor/cgroups.ts'
 
 export type CgroupLayout =
-  | { version: 2; root: string }
+  /** `io`: it has the controller of disks. */
+  | { version: 2; root: string; io?: true }
   /** Each controller is a separate tree; two may share one mount. */
-  | { version: 1; cpu: string; memory: string; cpuacct?: string }
+  | { version: 1; cpu: string; memory: string; cpuacct?: string; blkio?: string }
 
 /** Undefined if CPU and memory cannot be limited on this machine. `mounts` is the text of /proc/mounts. */
 export async function findCgroupLayout(mounts?: string): Promise<CgroupLayout | undefined> {
   const found = parseCgroupMounts(mounts ?? (await readFile('/proc/mounts', 'utf8')))
   for (const { version, path } of found) {
-    if (version === 2 && (await hasControllers(path))) return { version, root: path }
+    if (version !== 2) continue
+    const controllers = await readControllers(path)
+    // A hybrid system mounts version 2 without these.
+    if (!controllers.includes('cpu') || !controllers.includes('memory')) continue
+    return { version, root: path, ...(controllers.includes('io') ? { io: true } : {}) }
   }
   const pathOf = (controller: string) =>
     found.find((mount) => mount.version === 1 && mount.controllers.includes(controller))?.path
-  const [cpu, memory, cpuacct] = [pathOf('cpu'), pathOf('memory'), pathOf('cpuacct')]
+  const [cpu, memory, cpuacct, blkio] = ['cpu', 'memory', 'cpuacct', 'blkio'].map(pathOf)
   if (cpu === undefined || memory === undefined) return undefined
-  return { version: 1, cpu, memory, ...(cpuacct === undefined ? {} : { cpuacct }) }
+  return {
+    version: 1,
+    cpu,
+    memory,
+    ...(cpuacct === undefined ? {} : { cpuacct }),
+    ...(blkio === undefined ? {} : { blkio }),
+  }
 }
 
-/** A hybrid system mounts version 2 without these controllers. */
-async function hasControllers(root: string): Promise<boolean> {
-  const controllers = (await readFile(join(root, 'cgroup.controllers'), 'utf8')).trim().split(/\s+/)
-  return controllers.includes('cpu') && controllers.includes('memory')
-}
+const readControllers = async (root: string): Promise<string[]> =>
+  (await readFile(join(root, 'cgroup.controllers'), 'utf8')).trim().split(/\s+/)
