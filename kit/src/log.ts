@@ -54,9 +54,15 @@ export function createLog(options: {
   return pino(settings, stream)
 }
 
-/** After the terminal was closed or the reader has exited, every write fails. That must not interrupt a clean stop. */
+/** Of lines that could not be written, which are kept for the next attempt. More are dropped. */
+const UNWRITTEN_MAX_BYTES = 1024 * 1024
+
+/**
+ * On a full disk every write fails, as after the terminal was closed or the reader has exited. That must neither end the process
+ * nor interrupt a clean stop.
+ */
 function openStdout(): DestinationStream {
-  const stdout = pino.destination({ fd: 1, sync: true })
+  const stdout = pino.destination({ fd: 1, sync: true, maxLength: UNWRITTEN_MAX_BYTES })
   stdout.on('error', () => {})
   return stdout
 }
