@@ -1,11 +1,11 @@
 /** Starts the embedded PostgreSQL on the data directory, or checks the server that DATABASE_URL names. */
-import { existsSync } from 'node:fs'
 import path from 'node:path'
 import { urlFor } from '@warren/kit/postgres/logins'
 import { keepReserve } from '@warren/kit/postgres/reserve-file'
 import { startPostgres } from '@warren/kit/postgres/server'
 import pg from 'pg'
 import type { InstanceConfig } from './config.ts'
+import { checkDatabaseFolder, postgresDir, recordDatabase } from './database-record.ts'
 import { printError } from './output.ts'
 import type { Service } from './supervisor.ts'
 
@@ -14,9 +14,9 @@ export type EmbeddedDatabase = Service & { databaseUrl: string }
 const OLDEST_VERSION = 16
 
 export async function startDatabase(config: InstanceConfig, signal: AbortSignal): Promise<EmbeddedDatabase> {
-  await checkMoved(config)
+  checkDatabaseFolder(config)
   const options = {
-    dir: path.join(config.databaseDir, 'postgres'),
+    dir: postgresDir(config),
     dataDir: config.dataDir,
     logFile: path.join(config.logDir, 'postgres.log'),
     hasRoles: true,
@@ -24,6 +24,7 @@ export async function startDatabase(config: InstanceConfig, signal: AbortSignal)
   const server = await startPostgres(options, signal)
   try {
     await withClient(server.url, createDatabase)
+    await recordDatabase(config)
   } catch (error) {
     await server.stop()
     throw new Error('failed to create the database "warren"', { cause: error })
@@ -35,15 +36,6 @@ export async function startDatabase(config: InstanceConfig, signal: AbortSignal)
     exited: server.exited.then(() => undefined),
     stop: server.stop,
   }
-}
-
-/** A start with an empty database must not look as if everything were lost. */
-async function checkMoved({ dataDir, databaseDir }: InstanceConfig): Promise<void> {
-  const [before, now] = [dataDir, databaseDir].map((folder) => path.join(folder, 'postgres', 'PG_VERSION'))
-  if (before === now || existsSync(now!) || !existsSync(before!)) return
-  throw new Error(
-    `the database is in ${path.join(dataDir, 'postgres')}, and WARREN_DATABASE_DIR is ${databaseDir}; move the folder there first`,
-  )
 }
 
 /** Throws unless the server of DATABASE_URL responds and is new enough. Runs before anything is started. */

@@ -1,7 +1,7 @@
 /**
- * Makes sure that only one Warren runs on a data directory.
+ * Makes sure that only one Warren runs on a data directory, and on the folder of its database (WARREN_DATABASE_DIR).
  *
- * The lock is an abstract Unix socket whose name is made from the directory's device and inode. The kernel gives it to
+ * A lock is an abstract Unix socket whose name is made from the directory's device and inode. The kernel gives it to
  * one process and frees it when that process ends, for whatever reason. So of two simultaneous starts one wins, and a
  * crash leaves no lock behind. The instance file is only information for people and other commands.
  */
@@ -11,6 +11,7 @@ import { access, mkdir, stat } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
 import type { InstanceConfig } from './config.ts'
+import { checkDatabaseFolder } from './database-record.ts'
 import {
   findProcess,
   type Instance,
@@ -34,7 +35,8 @@ export async function lockDataDir(config: InstanceConfig): Promise<Instance> {
       cause: error,
     })
   }
-  await acquireLock(config)
+  await acquireLock(dataDir, () => describeHolder(config))
+  if (config.databaseUrl === undefined) await lockDatabaseDir(config)
   const previous = await readInstanceFile(config)
   for (const child of previous?.children ?? []) await stopOrphan(child)
   const self = findProcess(process.pid)! // This process is running.
@@ -43,20 +45,37 @@ export async function lockDataDir(config: InstanceConfig): Promise<Instance> {
   return instance
 }
 
-async function acquireLock(config: InstanceConfig): Promise<void> {
-  const { dev, ino } = await stat(config.dataDir, { bigint: true })
+/** A start stops the PostgreSQL that it finds there, which must not be that of another Warren. */
+async function lockDatabaseDir(config: InstanceConfig): Promise<void> {
+  const { dataDir, databaseDir } = config
+  checkDatabaseFolder(config)
+  await mkdir(databaseDir, { recursive: true, mode: 0o700 })
+  if ((await lockName(databaseDir)) === (await lockName(dataDir))) return
+  const advice = async () => ', with another data directory; each needs a separate WARREN_DATABASE_DIR'
+  await acquireLock(databaseDir, advice)
+}
+
+async function lockName(folder: string): Promise<string> {
+  const { dev, ino } = await stat(folder, { bigint: true })
+  // The leading NUL makes it an abstract socket, which has no file.
+  return `\0warren-${dev}-${ino}`
+}
+
+async function acquireLock(folder: string, describe: () => Promise<string>): Promise<void> {
   const server = createServer((socket) => socket.destroy())
   try {
-    // The leading NUL makes it an abstract socket, which has no file.
-    server.listen({ path: `\0warren-${dev}-${ino}` })
+    server.listen({ path: await lockName(folder) })
     await once(server, 'listening')
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE') throw error
-    const found = await readInstanceFile(config)
-    const holder = found && isAlive(found) ? ` (pid ${found.pid}${found.baseUrl ? `, ${found.baseUrl}` : ''})` : ''
-    throw new Error(`Warren already runs on ${config.dataDir}${holder}`)
+    throw new Error(`Warren already runs on ${folder}${await describe()}`)
   }
   server.unref()
+}
+
+async function describeHolder(config: InstanceConfig): Promise<string> {
+  const found = await readInstanceFile(config)
+  return found && isAlive(found) ? ` (pid ${found.pid}${found.baseUrl ? `, ${found.baseUrl}` : ''})` : ''
 }
 
 async function stopOrphan(child: ProcessIdentity): Promise<void> {

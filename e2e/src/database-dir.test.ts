@@ -1,8 +1,9 @@
 /** The embedded database on another volume than sandboxes. */
 import assert from 'node:assert/strict'
 import { existsSync } from 'node:fs'
+import { rename, rm } from 'node:fs/promises'
 import path from 'node:path'
-import { test } from 'node:test'
+import { type TestContext, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { createDataDir, startExpectingFailure, startInstance, stop } from './support/instance.ts'
 
@@ -26,7 +27,59 @@ test('the database and its reserve are where WARREN_DATABASE_DIR says, and a fol
 
   assert.match(
     failed.output,
-    /the database is in .*postgres, and WARREN_DATABASE_DIR is .*other; move the folder there first/,
+    /the database is in .*postgres, and WARREN_DATABASE_DIR is .*other; set it to .*plain, or move the folder to .*other/,
   )
   assert.equal(existsSync(path.join(other, 'postgres')), false)
+})
+
+/** The data directory and the folder of the database, which another volume could have. */
+async function setUp(t: TestContext) {
+  const dataDir = await createDataDir(t)
+  const home = path.dirname(dataDir)
+  const databaseDir = path.join(home, 'database')
+  const env = { WARREN_VMS: 'off', WARREN_GATEWAY: 'off', WARREN_DATABASE_DIR: databaseDir }
+  return { home, dataDir, databaseDir, env }
+}
+
+test('a start that does not find its database fails and creates none', async (t) => {
+  const { home, dataDir, databaseDir, env } = await setUp(t)
+  const instance = await startInstance(dataDir, { env })
+  const { status } = await fetch(`${instance.baseUrl}/v1/whoami`, { headers: { 'X-Api-Key': instance.key } })
+  assert.equal(status, 200)
+  assert.equal(await stop(instance), 0)
+
+  const without = await startExpectingFailure(dataDir, { env: { ...env, WARREN_DATABASE_DIR: '' } })
+  assert.match(without.output, /the database is in .*database\/postgres, and WARREN_DATABASE_DIR is not set/)
+  assert.equal(without.code, 1)
+  assert.equal(existsSync(path.join(dataDir, 'postgres')), false)
+
+  await rename(databaseDir, path.join(home, 'unmounted'))
+  const unmounted = await startExpectingFailure(dataDir, { env })
+  assert.match(unmounted.output, /the database is not in .*database\/postgres, where it was; mount its volume/)
+  assert.equal(existsSync(databaseDir), false)
+
+  await rename(path.join(home, 'unmounted'), databaseDir)
+  await rm(path.join(dataDir, 'database.json')) // As a version without this record left it.
+  for (let i = 0; i < 2; i++) {
+    const again = await startInstance(dataDir, { env })
+    const { status } = await fetch(`${again.baseUrl}/v1/whoami`, { headers: { 'X-Api-Key': instance.key } })
+    assert.equal(status, 200)
+    assert.equal(await stop(again), 0)
+  }
+})
+
+test('a second data directory cannot use the database of a Warren that runs', async (t) => {
+  const { home, dataDir, databaseDir, env } = await setUp(t)
+  const first = await startInstance(dataDir, { env })
+  const whoami = async () => (await fetch(`${first.baseUrl}/v1/whoami`, { headers: { 'X-Api-Key': first.key } })).status
+
+  const second = await startExpectingFailure(path.join(home, 'second'), { env })
+  // The data directory of one that runs is not a place for the database of another either.
+  const third = await startExpectingFailure(path.join(home, 'third'), { env: { ...env, WARREN_DATABASE_DIR: dataDir } })
+
+  assert.ok(second.output.includes(`Warren already runs on ${databaseDir}, with another data directory`), second.output)
+  assert.ok(third.output.includes(`Warren already runs on ${dataDir}, with another data directory`), third.output)
+  assert.equal(await whoami(), 200)
+  assert.doesNotMatch(first.output(), /PostgreSQL ended/)
+  assert.equal(await stop(first), 0)
 })

@@ -74,7 +74,7 @@ const MOMENTS = {
 /** No copies of secrets, and no partial database. */
 const LEFT_BY_A_STOP = [
   ...['log', 'local.key', 'secrets.key', 'service-ids.json', 'control-plane', 'ingress', 'mirror', 'migrations'],
-  ...['postgres', 'postgres-socket'],
+  ...['postgres', 'postgres-socket', 'postgres.reserve', 'database.json'],
 ]
 
 for (const [moment, isReached] of Object.entries(MOMENTS)) {
