@@ -1,12 +1,10 @@
 /** Starts the embedded PostgreSQL on the data directory, or checks the server that DATABASE_URL names. */
 import path from 'node:path'
 import { urlFor } from '@warren/kit/postgres/logins'
-import { keepReserve } from '@warren/kit/postgres/reserve-file'
 import { startPostgres } from '@warren/kit/postgres/server'
 import pg from 'pg'
 import type { InstanceConfig } from './config.ts'
 import { checkDatabaseFolder, postgresDir, recordDatabase } from './database-record.ts'
-import { printError } from './output.ts'
 import type { Service } from './supervisor.ts'
 
 export type EmbeddedDatabase = Service & { databaseUrl: string }
@@ -29,8 +27,6 @@ export async function startDatabase(config: InstanceConfig, signal: AbortSignal)
     await server.stop()
     throw new Error('failed to create the database "warren"', { cause: error })
   }
-  const reserve = keepReserve(config.databaseDir, (text) => printError('', new Error(text)))
-  void server.exited.then(() => reserve.stop())
   return {
     databaseUrl: urlFor(server.url, { database: 'warren' }),
     exited: server.exited.then(() => undefined),

@@ -10,6 +10,7 @@ import { constants } from 'node:fs'
 import { access, mkdir, stat } from 'node:fs/promises'
 import { createServer } from 'node:net'
 import { setTimeout as delay } from 'node:timers/promises'
+import { releaseReserve } from '@warren/kit/postgres/reserve-file'
 import type { InstanceConfig } from './config.ts'
 import { checkDatabaseFolder } from './database-record.ts'
 import {
@@ -20,6 +21,7 @@ import {
   readInstanceFile,
   writeInstanceFile,
 } from './instance-file.ts'
+import { printError } from './output.ts'
 
 /** A service that loses its launcher stops automatically, in a few seconds unless the machine is very slow. */
 const ORPHAN_LIMIT_MS = 8_000
@@ -36,7 +38,10 @@ export async function lockDataDir(config: InstanceConfig): Promise<Instance> {
     })
   }
   await acquireLock(dataDir, () => describeHolder(config))
-  if (config.databaseUrl === undefined) await lockDatabaseDir(config)
+  if (config.databaseUrl === undefined) {
+    await lockDatabaseDir(config)
+    await releaseReserve(config.databaseDir, (text) => printError('', new Error(text)))
+  }
   const previous = await readInstanceFile(config)
   for (const child of previous?.children ?? []) await stopOrphan(child)
   const self = findProcess(process.pid)! // This process is running.

@@ -12,6 +12,7 @@
 import { readFile, statfs } from 'node:fs/promises'
 import { abortable } from '@warren/kit/abortable'
 import { checkJail } from '@warren/kit/confine/check-jail'
+import { keepReserve } from '@warren/kit/postgres/reserve-file'
 import { onStopSignal, StopStack } from '@warren/kit/stop'
 import { VERSION } from '@warren/kit/version'
 import { warrenCommand } from '@warren/kit/warren-command'
@@ -257,6 +258,8 @@ function superviseDatabase(config: InstanceConfig, stack: StopStack): () => Prom
   const { databaseUrl } = config
   if (databaseUrl !== undefined) return async () => databaseUrl
   const database = new Supervisor<EmbeddedDatabase>('PostgreSQL', (_previous, signal) => startDatabase(config, signal))
+  const reserve = keepReserve(config.databaseDir, (text) => printError('', new Error(text)))
+  stack.add('the space reserved for PostgreSQL', () => reserve.stop())
   stack.add('PostgreSQL', () => database.stop(), RESERVED_MS.database)
   return async () => (await printStep('PostgreSQL', () => database.start())).databaseUrl
 }

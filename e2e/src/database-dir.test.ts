@@ -1,11 +1,13 @@
 /** The embedded database on another volume than sandboxes. */
 import assert from 'node:assert/strict'
-import { existsSync } from 'node:fs'
+import { existsSync, statSync } from 'node:fs'
 import { rename, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
+import { addCleanUp } from '@warren/kit/testing/clean-up'
 import { until } from '@warren/kit/testing/until'
-import { createDataDir, startExpectingFailure, startInstance, stop } from './support/instance.ts'
+import { createDataDir, killProcesses, startExpectingFailure, startInstance, stop } from './support/instance.ts'
+import { cannotMount, fill, MIB, mountSmallDisk, unmountSmallDisk } from './support/small-disk.ts'
 
 test('the database and its reserve are where WARREN_DATABASE_DIR says, and a folder that was not moved is an error', async (t) => {
   const dataDir = await createDataDir(t)
@@ -82,4 +84,29 @@ test('a second data directory cannot use the database of a Warren that runs', as
   assert.equal(await whoami(), 200)
   assert.doesNotMatch(first.output(), /PostgreSQL ended/)
   assert.equal(await stop(first), 0)
+})
+
+const cannotFill = process.getuid?.() === 0 ? cannotMount : 'needs root'
+
+test('on a full volume, Warren starts with the space that was reserved', { skip: cannotFill }, async (t) => {
+  const disk = await mountSmallDisk(700 * MIB)
+  addCleanUp(t, async () => {
+    await killProcesses(disk)
+    await unmountSmallDisk(disk)
+  })
+  const dataDir = path.join(disk, 'data')
+  const env = { WARREN_VMS: 'off', WARREN_GATEWAY: 'off' }
+  const file = path.join(dataDir, 'postgres.reserve')
+  const first = await startInstance(dataDir, { env })
+  await until(() => existsSync(file) && statSync(file).size === 32 * MIB, 'the space is reserved')
+  assert.equal(await stop(first), 0)
+
+  fill(disk)
+  const second = await startInstance(dataDir, { env })
+
+  assert.equal(existsSync(file), false)
+  assert.match(second.output(), /released 32 MiB that were reserved for PostgreSQL/)
+  const { status } = await fetch(`${second.baseUrl}/v1/whoami`, { headers: { 'X-Api-Key': first.key } })
+  assert.equal(status, 200)
+  assert.equal(await stop(second), 0)
 })

@@ -7,7 +7,7 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
 import { until } from '../testing/until.ts'
-import { keepReserve, reserveBytes } from './reserve-file.ts'
+import { keepReserve, releaseReserve, reserveBytes } from './reserve-file.ts'
 
 const MIB = 1024 * 1024
 const canMount =
@@ -36,6 +36,24 @@ test('it is released before the volume is full, and written again when there is 
 
   await rm(ballast)
   await until(() => existsSync(file) && statSync(file).size === 32 * MIB, 'the space is reserved again')
+})
+
+test('a start on a full volume releases it first, and leaves it on one that is not full', { skip }, async (t) => {
+  const volume = await mountVolume(t)
+  const file = path.join(volume, 'postgres.reserve')
+  const reports: string[] = []
+  const report = (text: string) => reports.push(text)
+  const reserve = keepReserve(volume, report)
+  await until(() => existsSync(file) && statSync(file).size === 32 * MIB, 'the space is reserved')
+  await reserve.stop()
+  await releaseReserve(volume, report)
+  assert.deepEqual([existsSync(file), reports], [true, []])
+
+  fill(volume, 1 * MIB)
+  await releaseReserve(volume, report)
+
+  assert.equal(existsSync(file), false)
+  assert.match(reports.join(), /released 32 MiB/)
 })
 
 test('without space for it there is none, and nothing fails', { skip }, async (t) => {

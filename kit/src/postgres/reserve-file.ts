@@ -26,10 +26,20 @@ const CHUNK = Buffer.alloc(MIB)
 export const reserveBytes = (totalBytes: number): number =>
   Math.floor(Math.min(Math.max(totalBytes * SHARE, MIN_BYTES), MAX_BYTES) / MIB) * MIB
 
-/** `folder`: on the volume of the database. `report` gets a sentence for the operator. */
+const fileIn = (folder: string): string => path.join(folder, 'postgres.reserve')
+
+/** Before anything else of a start is written: on a full volume nothing starts without this space. */
+export const releaseReserve = async (folder: string, report: (text: string) => void): Promise<void> => {
+  await release(fileIn(folder), report)
+}
+
+/**
+ * `folder`: on the volume of the database. `report` gets a sentence for the operator. It must run also while there is no server:
+ * one that ended because the volume was full needs the space to start again.
+ */
 export function keepReserve(folder: string, report: (text: string) => void): Reserve {
   const stopping = new AbortController()
-  const running = run(path.join(folder, 'postgres.reserve'), report, stopping.signal)
+  const running = run(fileIn(folder), report, stopping.signal)
   return {
     async stop() {
       stopping.abort()
@@ -53,22 +63,30 @@ async function run(file: string, report: (text: string) => void, signal: AbortSi
   }
 }
 
-/** Exported for tests. */
-export async function look(file: string, report: (text: string) => void, signal?: AbortSignal): Promise<void> {
+async function look(file: string, report: (text: string) => void, signal?: AbortSignal): Promise<void> {
+  if (await release(file, report)) return
   const { totalBytes, freeBytes } = readDiskSpace(path.dirname(file))
   const bytes = reserveBytes(totalBytes)
-  const held = await stat(file).then(
+  if ((await sizeOf(file)) < bytes && freeBytes > bytes * WRITE_FACTOR) await write(file, bytes, signal)
+}
+
+async function release(file: string, report: (text: string) => void): Promise<boolean> {
+  const { totalBytes, freeBytes } = readDiskSpace(path.dirname(file))
+  const held = await sizeOf(file)
+  if (held === 0 || freeBytes >= reserveBytes(totalBytes)) return false
+  await rm(file, { force: true })
+  report(
+    `the disk of the database is full: released ${mib(held)} MiB that were reserved for PostgreSQL. ` +
+      'Free some space; otherwise Warren stops working',
+  )
+  return true
+}
+
+const sizeOf = (file: string): Promise<number> =>
+  stat(file).then(
     ({ size }) => size,
     () => 0, // It does not exist.
   )
-  if (held > 0 && freeBytes < bytes) {
-    await rm(file, { force: true })
-    report(
-      `the disk of the database is full: released ${mib(held)} MiB that were reserved for PostgreSQL. ` +
-        'Free some space; otherwise Warren stops working',
-    )
-  } else if (held < bytes && freeBytes > bytes * WRITE_FACTOR) await write(file, bytes, signal)
-}
 
 /** Real blocks, not a hole. */
 async function write(file: string, bytes: number, signal?: AbortSignal): Promise<void> {
