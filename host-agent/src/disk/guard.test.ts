@@ -1,6 +1,7 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { diskLevels } from '@warren/kit/disk-space'
+import { until } from '@warren/kit/testing/until'
 import { createDiskGuard, type GuardedVmm } from './guard.ts'
 import type { Volume } from './volume.ts'
 
@@ -25,7 +26,12 @@ class Guest implements GuardedVmm {
   isPaused = false
   readonly exit = Promise.withResolvers<void>()
   qmp = { closed: this.exit.promise }
+  counts = 0
+  /** While it is set, QEMU does not answer. */
+  silence: PromiseWithResolvers<never> | undefined
   async countWrites() {
+    this.counts++
+    await this.silence?.promise
     return this.writes
   }
   async holdForDisk() {
@@ -34,6 +40,7 @@ class Guest implements GuardedVmm {
     return true
   }
   async releaseFromDisk() {
+    await this.silence?.promise
     this.waitsForDisk = false
   }
 }
@@ -103,4 +110,96 @@ test('a guest that is being paused is left alone, and one that exited is forgott
   await guard.look()
 
   assert.deepEqual([pausing.waitsForDisk, exited.waitsForDisk], [false, false])
+})
+
+test('below the last level a QEMU that does not answer is stopped at once', async () => {
+  const { disk, guard } = setUp()
+  const silent = new Guest()
+  silent.silence = Promise.withResolvers()
+  guard.add(silent)
+  disk.freeMib = 120
+  const first = guard.look()
+  assert.equal(silent.counts, 1)
+
+  disk.freeMib = 20
+  await guard.look()
+
+  assert.equal(silent.waitsForDisk, true)
+  silent.silence.reject(new Error('no answer'))
+  await first
+})
+
+test('a count that fails is taken for a write', async () => {
+  const { disk, guard } = setUp()
+  const silent = new Guest()
+  silent.silence = Promise.withResolvers()
+  silent.silence.reject(new Error('no answer'))
+  guard.add(silent)
+
+  disk.freeMib = 150
+  await guard.look()
+  assert.equal(silent.waitsForDisk, false)
+  disk.freeMib = 120
+  await guard.look()
+
+  assert.equal(silent.waitsForDisk, true)
+})
+
+test('the guard does not wait for one QEMU before it stops the others', async () => {
+  const { disk, guard } = setUp()
+  const [silent, writer] = [new Guest(), new Guest()]
+  silent.silence = Promise.withResolvers()
+  for (const guest of [silent, writer]) guard.add(guest)
+  const stopping = new AbortController()
+  disk.freeMib = 150
+  const running = guard.run(stopping.signal)
+  await until(() => writer.counts > 0, 'writes are counted')
+
+  disk.freeMib = 120
+  writer.writes++
+  await until(() => writer.waitsForDisk, 'the writer is stopped')
+
+  assert.equal(silent.counts, 1)
+  stopping.abort()
+  await running
+  silent.silence.reject(new Error('no answer'))
+})
+
+test('guests continue without waiting for one whose QEMU does not answer, which is tried again', async () => {
+  const { disk, guard } = setUp()
+  const [silent, other] = [new Guest(), new Guest()]
+  for (const guest of [silent, other]) guard.add(guest)
+  disk.freeMib = 20
+  await guard.look()
+  silent.silence = Promise.withResolvers()
+  disk.freeMib = 300
+
+  const first = guard.look()
+  await until(() => !other.waitsForDisk, 'the other continues')
+  assert.deepEqual([silent.waitsForDisk, guard.waiting()], [true, 1])
+  silent.silence.reject(new Error('no answer'))
+  await first
+  assert.equal(silent.waitsForDisk, true)
+  silent.silence = undefined
+  await guard.look()
+
+  assert.equal(silent.waitsForDisk, false)
+})
+
+test('writes are not counted at every look unless free space falls', async () => {
+  const { disk, guard } = setUp()
+  const guest = new Guest()
+  guard.add(guest)
+  disk.freeMib = 120
+  const startedAt = performance.now()
+  for (let i = 0; i < 100; i++) await guard.look()
+  assert.ok(guest.counts <= 2 + (performance.now() - startedAt) / 1_000, `${guest.counts} counts`)
+
+  const before = guest.counts
+  for (let i = 0; i < 5; i++) {
+    disk.freeMib -= 3
+    await guard.look()
+  }
+
+  assert.ok(guest.counts >= before + 5)
 })

@@ -63,12 +63,18 @@ export class Vmm {
     try {
       do {
         await delay(DISK_SPACE_POLL_MS)
-        if (!this.waitsForDisk && (await this.status()) === 'io-error') await this.resumeCpus()
+        // Looked at twice: a pause may begin during the question, and what it saves must not change.
+        if (this.#mayContinue() && (await this.status()) === 'io-error' && this.#mayContinue()) await this.resumeCpus()
       } while ((await this.status()) === 'io-error')
     } catch {
       // QEMU exited, which is reported by vms/watch.ts.
     }
     this.#waitingForDiskSpace = undefined
+  }
+
+  /** Neither an operation nor the guard of the disk has stopped the guest. */
+  #mayContinue(): boolean {
+    return !this.#isPaused && !this.waitsForDisk
   }
 
   /** The connection to the guest agent, opened when there is none. Concurrent callers share one attempt. */
@@ -137,10 +143,18 @@ export class Vmm {
     return true
   }
 
+  /** If it fails, the guest is still held, by the kernel. */
   async releaseFromDisk(): Promise<void> {
     if (!this.waitsForDisk) return
-    this.#endHold()
-    await this.qmp.run('cont')
+    this.#thaw()
+    try {
+      await withTimeout(HOLD_LIMIT_MS, this.qmp.run('cont'), 'to continue the guest')
+      this.waitsForDisk = false
+    } catch (error) {
+      // QEMU could still obey later, when the disk may be full again.
+      if (this.waitsForDisk) this.#freeze()
+      throw error
+    }
   }
 
   #freeze(): void {
@@ -151,6 +165,10 @@ export class Vmm {
 
   #endHold(): void {
     this.waitsForDisk = false
+    this.#thaw()
+  }
+
+  #thaw(): void {
     if (this.#isFrozen && isAlive(this.record.qemu)) process.kill(this.record.qemu.pid, 'SIGCONT')
     this.#isFrozen = false
   }
