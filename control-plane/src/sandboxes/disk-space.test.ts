@@ -113,8 +113,8 @@ test('concurrent creates in several processes never promise more than that, and 
 
 test('disks that are being grown at the same time never take more than that, nor does a create meanwhile', async () => {
   const ada = await user({ plan: 'pro' })
-  // Three sandboxes, and 10,240 MiB more.
-  await setVolume({ ...ROOMY, free_mib: 1_000 + (3 * 10_496 + 10_240) / 2 })
+  // Three sandboxes, and 12,000 MiB more: enough for a create or one of the resizes, which take 10,496 and 10,240.
+  await setVolume({ ...ROOMY, free_mib: 1_000 + (3 * 10_496 + 12_000) / 2 })
   const sandboxes = [await create(ada), await create(ada), await create(ada)].map(({ body }) => body.data.id)
   const { promise: end, resolve } = Promise.withResolvers<void>()
   const { promise: begun, resolve: begin } = Promise.withResolvers<void>()
