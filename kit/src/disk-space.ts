@@ -5,7 +5,8 @@
  *   stop      guests that write are stopped until the floor is free again
  *   last      all guests are stopped; a pause is refused that would leave less
  *
- * The file that is reserved for PostgreSQL is released below a level that is lower than these (postgres/reserve-file.ts).
+ * The file that is reserved for PostgreSQL (postgres/reserve-file.ts) is released below a level that is no higher than the last one,
+ * unless the operator has set a very low floor: what it gives is not for guests.
  */
 import { statfsSync } from 'node:fs'
 import { dirname } from 'node:path'
@@ -29,6 +30,9 @@ const FLOOR_MAX_BYTES = 4096 * MIB
 /** Of the floor. */
 const STOP_SHARE = 0.5
 const LAST_SHARE = 0.2
+const RESERVE_SHARE = 0.02
+const RESERVE_MIN_BYTES = 32 * MIB
+const RESERVE_MAX_BYTES = 256 * MIB
 
 export type DiskSpace = { totalBytes: number; freeBytes: number }
 export type DiskLevels = { floorBytes: number; stopBytes: number; lastBytes: number }
@@ -52,8 +56,15 @@ export function readDiskSpace(folder: string): DiskSpace {
 export function diskLevels({ totalBytes }: Pick<DiskSpace, 'totalBytes'>, floorMib: number): DiskLevels {
   const share = Math.min(Math.max(totalBytes * FLOOR_SHARE, FLOOR_MIN_BYTES), FLOOR_MAX_BYTES)
   const floorBytes = floorMib > 0 ? floorMib * MIB : Math.floor(share)
-  return { floorBytes, stopBytes: floorBytes * STOP_SHARE, lastBytes: floorBytes * LAST_SHARE }
+  const stopBytes = floorBytes * STOP_SHARE
+  // Guests and pauses leave at least what the released reserve gives PostgreSQL.
+  const lastBytes = Math.min(Math.max(floorBytes * LAST_SHARE, reserveBytes(totalBytes)), stopBytes)
+  return { floorBytes, stopBytes, lastBytes }
 }
+
+/** The size of the file that is reserved for PostgreSQL, and the free space below which it is released. */
+export const reserveBytes = (totalBytes: number): number =>
+  Math.floor(Math.min(Math.max(totalBytes * RESERVE_SHARE, RESERVE_MIN_BYTES), RESERVE_MAX_BYTES) / MIB) * MIB
 
 export const mib = (bytes: number): number => Math.floor(bytes / MIB)
 

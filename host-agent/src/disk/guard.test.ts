@@ -8,7 +8,7 @@ import type { Volume } from './volume.ts'
 const MIB = 1024 * 1024
 const SILENT = { warn() {}, info() {}, error() {} }
 
-/** 5 GiB: the floor is 256 MiB, guests that write are stopped below 128 MiB, all below 51 MiB. */
+/** 5 GiB: the floor is 256 MiB, guests that write are stopped below 128 MiB, all below 102 MiB. */
 function setUp() {
   const disk = { freeMib: 5_000 }
   const levels = diskLevels({ totalBytes: 5 * 1024 * MIB }, 0)

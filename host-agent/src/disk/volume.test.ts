@@ -3,7 +3,7 @@ import { link, mkdir, mkdtemp, rm, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
-import { diskLevels } from '@warren/kit/disk-space'
+import { diskLevels, reserveBytes } from '@warren/kit/disk-space'
 import { until } from '@warren/kit/testing/until'
 import { HostError } from '../host-error.ts'
 import { openVolume, sumFolders, type Volume } from './volume.ts'
@@ -26,6 +26,15 @@ test('the floor is a share of the volume, within limits, unless the operator set
   assert.ok(floorBytes > stopBytes && stopBytes > lastBytes && lastBytes > 0)
 })
 
+test('what is reserved for PostgreSQL is not for guests: all of them are stopped before it is released', () => {
+  for (const totalMib of [1_000, 5_000, 10_000, 25_000, 100_000, 1_000_000]) {
+    const { stopBytes, lastBytes } = diskLevels({ totalBytes: totalMib * MIB }, 0)
+    assert.ok(lastBytes >= reserveBytes(totalMib * MIB) && lastBytes < stopBytes, `${totalMib} MiB`)
+  }
+  const { stopBytes, lastBytes } = diskLevels({ totalBytes: 1_000_000 * MIB }, 100)
+  assert.equal(lastBytes, stopBytes)
+})
+
 test('below the floor, and for what does not fit, there is an error with the numbers', async (t) => {
   const folder = await makeFolder(t)
   const [roomy, full] = [openVolume(folder, 1), openVolume(folder, 100 * TIB_MIB)]
@@ -45,10 +54,10 @@ test('below the floor, and for what does not fit, there is an error with the num
   assert.ok(new HostError('disk_full', '').status === 503)
 })
 
-/** A volume of 10,000 MiB whose free space the test sets. The last 100 MiB are not for writes. */
+/** A volume of 5,000 MiB whose free space the test sets. The last 100 MiB are not for writes. */
 function openFake(folder: string) {
   const space = { freeMib: 1_000 }
-  const read = () => ({ totalBytes: 10_000 * MIB, freeBytes: space.freeMib * MIB })
+  const read = () => ({ totalBytes: 5_000 * MIB, freeBytes: space.freeMib * MIB })
   return { space, volume: openVolume(folder, 500, read), reopen: () => openVolume(folder, 500, read) }
 }
 

@@ -2,8 +2,7 @@
 import { constants } from 'node:fs'
 import { access, readFile, stat, statfs } from 'node:fs/promises'
 import { dirname, resolve } from 'node:path'
-import { diskLevels, findShortage, mib, readDiskSpace } from '@warren/kit/disk-space'
-import { reserveBytes } from '@warren/kit/postgres/reserve-file'
+import { diskLevels, findShortage, mib, readDiskSpace, reserveBytes } from '@warren/kit/disk-space'
 import { readCacheDir } from '../images/layout.ts'
 import type { Check, CheckResult, Machine } from './check.ts'
 

@@ -6,8 +6,9 @@ import { mkdtemp, rm } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
+import { reserveBytes } from '../disk-space.ts'
 import { until } from '../testing/until.ts'
-import { keepReserve, releaseReserve, reserveBytes } from './reserve-file.ts'
+import { keepReserve, releaseReserve } from './reserve-file.ts'
 
 const MIB = 1024 * 1024
 const canMount =

@@ -10,21 +10,15 @@ import { chmod, open, rm, stat } from 'node:fs/promises'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { promisify } from 'node:util'
-import { mib, readDiskSpace } from '../disk-space.ts'
+import { mib, readDiskSpace, reserveBytes } from '../disk-space.ts'
 
 export type Reserve = { stop(): Promise<void> }
 
 const MIB = 1024 * 1024
-const SHARE = 0.02
-const MIN_BYTES = 32 * MIB
-const MAX_BYTES = 256 * MIB
 /** In sizes of the file: it must not be written and deleted in turns. */
 const WRITE_FACTOR = 4
 const LOOK_MS = 100
 const CHUNK = Buffer.alloc(MIB)
-
-export const reserveBytes = (totalBytes: number): number =>
-  Math.floor(Math.min(Math.max(totalBytes * SHARE, MIN_BYTES), MAX_BYTES) / MIB) * MIB
 
 const fileIn = (folder: string): string => path.join(folder, 'postgres.reserve')
 
