@@ -76,7 +76,7 @@ test('version 2: all VMMs together weigh half of what else uses the disk, and ea
   const group = join(parent, 'sb-1')
   for (const one of [parent, group]) {
     await mkdir(one, { recursive: true })
-    await writeFile(join(one, 'io.weight'), 'default 100')
+    for (const file of ['io.weight', 'io.bfq.weight']) await writeFile(join(one, file), 'default 100')
   }
   const io = { disk: '8:0', bytesPerSecond: 50 * 1024 ** 2 }
 
@@ -85,8 +85,10 @@ test('version 2: all VMMs together weigh half of what else uses the disk, and ea
   await cgroups.setBackground('sb-1', true)
 
   assert.equal(await readFile(join(parent, 'cgroup.subtree_control'), 'utf8'), '+cpu +memory +io')
-  assert.equal(await readFile(join(parent, 'io.weight'), 'utf8'), '50')
-  assert.equal(await readFile(join(group, 'io.weight'), 'utf8'), '1')
+  for (const file of ['io.weight', 'io.bfq.weight']) {
+    assert.equal(await readFile(join(parent, file), 'utf8'), '50')
+    assert.equal(await readFile(join(group, file), 'utf8'), '1')
+  }
   assert.equal(await readFile(join(group, 'io.max'), 'utf8'), '8:0 rbps=52428800 wbps=52428800')
 })
 

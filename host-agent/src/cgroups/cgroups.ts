@@ -144,10 +144,10 @@ const memoryRootOf = (layout: CgroupLayout): string => (layout.version === 2 ? l
 /** Of 1 to 1000. Everything else on the machine, PostgreSQL included, has 100. */
 const IO_WEIGHT = { all: 50, usual: 100, background: 1 }
 
-/** Kernels have weights only with a scheduler that knows them (BFQ, or the cost model of version 2). */
+/** Kernels have weights only with a scheduler that knows them: BFQ, or the cost model of version 2. Each has its file. */
 async function setIoWeight(folder: string, version: CgroupLayout['version'], weight: number): Promise<void> {
-  if (version === 2) await writeIfPresent(join(folder, 'io.weight'), `${weight}`)
-  else await writeIfPresent(join(folder, 'blkio.bfq.weight'), `${weight}`)
+  const files = version === 2 ? ['io.weight', 'io.bfq.weight'] : ['blkio.bfq.weight']
+  for (const file of files) await writeIfPresent(join(folder, file), `${weight}`)
 }
 
 /** Version 1 limits writes only where they do not pass through the page cache (docs/security.md). */
