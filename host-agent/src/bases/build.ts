@@ -47,7 +47,7 @@ export async function buildBase(
       build.progress = 'waiting for another build'
       await deps.buildLimiter(async () => {
         const bytes = await findNeededBytes(deps, base, image)
-        await deps.volume.withRoom('a base', bytes, () => buildOnce(deps, base, image, inputs, build))
+        await deps.volume.withRoom('a base', bytes, () => buildOnce(deps, base, image, inputs, build), deps.stopping)
       }, deps.stopping)
       const ms = Date.now() - startedAt
       deps.log.info({ base: base.key, image: image.name, shape: base.shape, ms }, 'built a base')

@@ -55,9 +55,8 @@ async function writeRoot(
   const file = path.join(build.folder, 'disk')
   build.progress('writing the disk')
   const files = [base.files.disk, ...layers.map((layer) => deps.snapshots.fileOf(layer))]
-  await deps.volume.withRoom('the image', await sumFiles([base.files.image, ...files]), () =>
-    deps.workers.run('flattenDisk', { image: base.files.image, files, out: file }),
-  )
+  const flatten = () => deps.workers.run('flattenDisk', { image: base.files.image, files, out: file })
+  await deps.volume.withRoom('the image', await sumFiles([base.files.image, ...files]), flatten, build.signal)
   build.signal?.throwIfAborted()
   build.progress('checking and shrinking the file system')
   const usedBytes = await shrinkExt4(deps, file, deps.uidOf(PACK_USER), build.signal)

@@ -100,6 +100,48 @@ test('of several writes at once only those start that fit together, and the othe
   assert.equal(started.includes('refused'), false)
 })
 
+test('a write that waits for its turn can be aborted, and one that has begun cannot', async (t) => {
+  const { volume } = openFake(await makeFolder(t))
+  const aborts = [new AbortController(), new AbortController()] as const
+  const { promise, resolve } = Promise.withResolvers<string>()
+  const first = volume.withRoom('one', 600 * MIB, () => promise, aborts[0].signal)
+  const second = volume.withRoom('two', 600 * MIB, () => assert.fail('it was written'), aborts[1].signal)
+
+  for (const abort of aborts) abort.abort(new Error('deleted'))
+  await assert.rejects(second, { message: 'deleted' })
+
+  resolve('written')
+  assert.equal(await first, 'written')
+  await assert.rejects(
+    volume.withRoom('three', MIB, () => assert.fail('it was written'), aborts[0].signal),
+    { message: 'deleted' },
+  )
+  assert.equal(await volume.withRoom('four', 600 * MIB, async () => 'also written'), 'also written')
+})
+
+test('reports do not wait for a sum, except for the first', async (t) => {
+  t.mock.timers.enable({ apis: ['Date'] })
+  const sums: PromiseWithResolvers<number>[] = []
+  const read = () => ({ totalBytes: 5_000 * MIB, freeBytes: 1_000 * MIB })
+  const volume = openVolume('/unused', 500, read, () => {
+    sums.push(Promise.withResolvers())
+    return sums.at(-1)!.promise
+  })
+  const sandboxesMib = async () => (await volume.report()).sandboxes_mib
+  const both = [sandboxesMib(), sandboxesMib()]
+  sums[0]!.resolve(7 * MIB)
+  assert.deepEqual(await Promise.all(both), [7, 7])
+
+  t.mock.timers.tick(30_000)
+  assert.equal(await sandboxesMib(), 7)
+  t.mock.timers.tick(30_000) // The second sum takes longer than the time between two.
+  assert.equal(await sandboxesMib(), 7)
+  sums[1]!.resolve(8 * MIB)
+  await until(async () => (await sandboxesMib()) === 8, 'the second sum is reported')
+
+  assert.equal(sums.length, 2)
+})
+
 test('what sandboxes have and what is free is never too much together, whatever happened since it was measured', async (t) => {
   const folder = await makeFolder(t)
   const file = path.join(folder, 'bodies', 'disk')

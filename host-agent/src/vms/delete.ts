@@ -1,6 +1,6 @@
 /**
- * Deletes a sandbox with everything that was saved of it. A create or resume under way is aborted; a pause is waited for,
- * because it cannot be left half done. Deleting a sandbox that is not here succeeds.
+ * Deletes a sandbox with everything that was saved of it. A create or resume under way is aborted, also a pause
+ * that waits for space; one that has begun is waited for, because it cannot be left half done. Deleting a sandbox that is not here succeeds.
  *
  * Order of events: the VMM is stopped; the record is deleted, from which point the sandbox does not exist; the generations
  * and the samples of its metrics are deleted. If the host agent dies in between, its next start removes everything that no record names (adopt.ts).

@@ -56,11 +56,11 @@ export async function forkVm(
   if (record.state !== 'running' || entry.operation) throw wrongState(record, 'running')
   const { id, diskMib, growPending = false } = record
   let stopped_ms = 0
-  const source = runOperation(entry, 'fork', record.fence, async () => {
+  const source = runOperation(entry, 'fork', record.fence, async (aborted) => {
     await shorten(deps, entry, { id, diskMib }, vmm)
-    const captured = await deps.volume.withRoom('the saved memory', findPrivateBytes(vmm.record.qemu), () =>
-      captureLive(deps, { id, diskMib, growPending }, vmm),
-    )
+    const capture = () => captureLive(deps, { id, diskMib, growPending }, vmm)
+    const bytes = findPrivateBytes(vmm.record.qemu)
+    const captured = await deps.volume.withRoom('the saved memory', bytes, capture, aborted)
     stopped_ms = captured.stopped_ms
     return captured
   })

@@ -40,9 +40,9 @@ export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: Hos
   if (entry.record.state === 'paused' && newest) return repeatPause(deps, entry, entry.record, fence, newest.manifest)
   const { vmm, signals, mounts } = getLive(entry)
   const { diskMib, growPending = false } = moveVm(entry, 'pause', { fence })
-  return runOperation(entry, 'pause', fence, async () => {
+  return runOperation(entry, 'pause', fence, async (aborted) => {
     try {
-      const { saved, response } = await withRoom(deps, vmm, async () => {
+      const { saved, response } = await withRoom(deps, vmm, aborted, async () => {
         await span('save files on disks', async () => mounts?.flush(Math.min(FLUSH_LIMIT_MS, limit_ms / 4)))
         for (const connection of entry.connections) connection.destroy()
         return commitGeneration(deps, { id: entry.id, diskMib, growPending }, vmm, limit_ms)
@@ -69,10 +69,13 @@ export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: Hos
   })
 }
 
-/** Before anything of the guest is disturbed. Its disk is there already; its memory is written now. */
-async function withRoom<T>(deps: Deps, { record }: Vmm, save: () => Promise<T>): Promise<T> {
+/**
+ * Before anything of the guest is disturbed. Its disk is there already; its memory is written now. A delete ends the wait for
+ * space, and not the save.
+ */
+async function withRoom<T>(deps: Deps, { record }: Vmm, aborted: AbortSignal, save: () => Promise<T>): Promise<T> {
   try {
-    return await deps.volume.withRoom('the saved memory', findPrivateBytes(record.qemu), save)
+    return await deps.volume.withRoom('the saved memory', findPrivateBytes(record.qemu), save, aborted)
   } catch (error) {
     if (error instanceof HostError && error.code === 'pause_failed') throw error
     throw new HostError('pause_failed', `nothing was saved: ${errorText(error)}`, { cause: error })
