@@ -4,7 +4,7 @@ import { readFileSync } from 'node:fs'
 import net from 'node:net'
 import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
-import { findInstanceFile } from './support/instance.ts'
+import { getServicePids } from './support/instance.ts'
 import { processClient } from './support/process-client.ts'
 import { createSandbox, request, requestOk, runShell } from './support/sandboxes.ts'
 import { cannotRunVms, SOAK, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
@@ -134,8 +134,8 @@ describe('limits of one sandbox', { skip: cannotRunVms, timeout: VM_STORIES_LIMI
 
   /** The memory of the control plane and of the host agent. */
   async function readRssMib(): Promise<number[]> {
-    const { children } = (await findInstanceFile(warren.instance.dataDir))!
-    const statuses = children.map(({ pid }) => readFileSync(`/proc/${pid}/status`, 'utf8'))
+    const pids = await getServicePids(warren.instance.dataDir)
+    const statuses = pids.map((pid) => readFileSync(`/proc/${pid}/status`, 'utf8'))
     return statuses.map((status) => Number(/^VmRSS:\s*(\d+)/m.exec(status)![1]) / 1024)
   }
 })

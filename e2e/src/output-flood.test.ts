@@ -7,7 +7,7 @@ import { readFileSync } from 'node:fs'
 import { describe, test } from 'node:test'
 import { passTime } from '@warren/kit/testing/pass-time'
 import { until } from '@warren/kit/testing/until'
-import { findInstanceFile } from './support/instance.ts'
+import { getServicePids } from './support/instance.ts'
 import { type Followed, processClient, readEvents, readOutput } from './support/process-client.ts'
 import { createSandbox, runShell } from './support/sandboxes.ts'
 import {
@@ -42,8 +42,7 @@ describe('a flood of output', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS
     processes.start({ cmd: 'sh', args: ['-c', `timeout ${SECONDS} seq 1 1000000000; echo; exit 3`] })
 
   async function readRssMib(): Promise<Record<string, number>> {
-    const { children } = (await findInstanceFile(warren.instance.dataDir))!
-    const pids = [...children.map(({ pid }) => pid), findQemuPid(warren, sandbox.id)!]
+    const pids = [...(await getServicePids(warren.instance.dataDir)), findQemuPid(warren, sandbox.id)!]
     const entries = pids.map((pid) => {
       const status = readFileSync(`/proc/${pid}/status`, 'utf8')
       return [`${/^Name:\s*(.*)$/m.exec(status)![1]} ${pid}`, Number(/^VmRSS:\s*(\d+)/m.exec(status)![1]) / 1024]

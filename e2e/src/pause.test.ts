@@ -5,7 +5,7 @@ import { describe, test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { checkDisk } from './support/check-disk.ts'
 import { checkChain, checkChainOnDisk, startChain } from './support/hash-chain.ts'
-import { findInstanceFile, kill } from './support/instance.ts'
+import { kill, killServices } from './support/instance.ts'
 import {
   createSandbox,
   destroySandbox,
@@ -256,9 +256,8 @@ describe('pause and resume', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS 
     await startChain(warren, id)
     const seen = await checkChain(warren, id, 0)
     await pauseSandbox(warren, id)
-    const { children } = (await findInstanceFile(warren.instance.dataDir))!
 
-    for (const child of children) kill(child.pid)
+    await killServices(warren.instance.dataDir)
 
     await until(
       async () => (await fetch(`${warren.instance.baseUrl}/readyz`).catch(() => undefined))?.ok ?? false,

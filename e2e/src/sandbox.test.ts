@@ -10,7 +10,7 @@ import { describe, test } from 'node:test'
 import { CreateosSandboxNotFoundError, type Sandbox } from '@nodeops-createos/sandbox'
 import { scaleLimit } from '@warren/kit/testing/slowness'
 import { until } from '@warren/kit/testing/until'
-import { findInstanceFile, kill, runWarren } from './support/instance.ts'
+import { kill, killServices, runWarren } from './support/instance.ts'
 import { requestOk } from './support/sandboxes.ts'
 import {
   cannotRunVms,
@@ -246,9 +246,8 @@ describe('a sandbox in a real VM', { skip: cannotRunVms, timeout: VM_STORIES_LIM
 
   test('keeps running when the host agent and the control plane are killed', async () => {
     await sh("nohup sh -c 'while :; do date +%s%N > /root/beat; sleep 0.2; done' >/dev/null 2>&1 & echo $! > /root/pid")
-    const { children } = (await findInstanceFile(warren.instance.dataDir))!
 
-    for (const child of children) kill(child.pid)
+    await killServices(warren.instance.dataDir)
 
     await until(
       async () => (await fetch(`${warren.instance.baseUrl}/readyz`).catch(() => undefined))?.ok ?? false,

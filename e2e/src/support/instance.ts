@@ -172,6 +172,19 @@ export async function findInstanceFile(dataDir: string): Promise<InstanceFile | 
   return text === undefined ? undefined : JSON.parse(text)
 }
 
+/** Of the programs themselves: the instance file names their jails. */
+export async function getServicePids(dataDir: string): Promise<number[]> {
+  const { children } = (await findInstanceFile(dataDir))!
+  return children.map(({ pid }) => findProgram(pid))
+}
+
+/** Returns when they have ended: until then the old ones could answer. */
+export async function killServices(dataDir: string): Promise<void> {
+  const pids = await getServicePids(dataDir)
+  for (const pid of pids) kill(pid)
+  await until(() => listProcesses(dataDir).every((pid) => !pids.includes(pid)), 'the services have ended')
+}
+
 /** The program itself: the instance file names its jail. */
 export const getControlPlanePid = (dataDir: string): Promise<number> =>
   getChildPid(dataDir, 'control-plane/src/main.ts')
