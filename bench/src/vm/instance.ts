@@ -13,6 +13,7 @@ import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { setTimeout as delay } from 'node:timers/promises'
 import { promisify } from 'node:util'
+import { findProgram } from '@warren/kit/testing/find-program'
 import { withTimeout } from '@warren/kit/timeout'
 import { ROOT } from '../child.ts'
 import type { Fixture, Run } from '../row.ts'
@@ -82,7 +83,7 @@ export async function readPids({ dataDir }: Instance): Promise<{ controlPlane: n
   const findPid = (script: string) => {
     const found = children.find(({ pid }) => readFileSync(`/proc/${pid}/cmdline`, 'utf8').includes(script))
     if (!found) throw new Error(`no process runs ${script}`)
-    return found.pid
+    return findProgram(found.pid)
   }
   return { controlPlane: findPid('control-plane/src/main.ts'), hostAgent: findPid('host-agent/src/main.ts') }
 }
