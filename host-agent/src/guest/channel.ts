@@ -14,6 +14,7 @@ import http2, {
 import type net from 'node:net'
 import { GUEST_HELLO_TIMEOUT_MS, guestHello, guestHelloReply } from '@warren/protocol'
 import { connectWhenThere } from '../vmm/qmp.ts'
+import { outliveStream } from './outlive-streams.ts'
 
 export type GuestChannel = { session: ClientHttp2Session; closed: Promise<void>; close(): void }
 
@@ -53,6 +54,7 @@ export function openGuestStream(
   options?: ClientSessionRequestOptions,
 ): ClientHttp2Stream {
   const stream = session.request(headers, options)
+  outliveStream(session, stream)
   for (const event of ['headers', 'continue']) stream.once(event, () => endSession(session, event))
   return stream
 }
