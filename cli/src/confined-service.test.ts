@@ -1,13 +1,15 @@
 /** What root does in folders that belong to a service, before it starts it. */
 import assert from 'node:assert/strict'
+import { execFile } from 'node:child_process'
 import { existsSync } from 'node:fs'
 import { chown, lstat, mkdir, mkdtemp, rm, symlink, writeFile } from 'node:fs/promises'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
+import { promisify } from 'node:util'
 import { claimServiceIds } from '@warren/kit/confine/claim-ids'
 import { serviceUser } from '@warren/kit/confine/services'
-import { ROOT, readInstanceConfig } from './config.ts'
+import { type InstanceConfig, ROOT, readInstanceConfig } from './config.ts'
 import { prepareService } from './confined-service.ts'
 import { planControlPlane } from './control-plane.ts'
 import { AUTHORITY_FILES, checkDedicated, checkOwnFolders } from './own-folders.ts'
@@ -102,6 +104,19 @@ test('every folder of a service is checked before it is handed over', { skip }, 
   assert.equal((await lstat(folder)).uid, 0)
 })
 
+test('a service finds programs of the machine, also if the PATH has only folders that it does not see', {
+  skip,
+}, async (t) => {
+  const { config, folder } = await setUp(t)
+
+  const { command, args, env } = await prepare(t, config, { PATH: path.join(folder, 'bin') })
+
+  const program = args.indexOf('--')
+  const script = [...args.slice(0, program + 1), '/bin/sh', '-c', 'command -v setpriv']
+  const { stdout } = await promisify(execFile)(command, script, { env })
+  assert.match(stdout, /\/setpriv\n$/)
+})
+
 async function setUp(t: TestContext) {
   const folder = await mkdtemp(path.join(tmpdir(), 'warren-services-'))
   t.after(() => rm(folder, { recursive: true, force: true }))
@@ -111,7 +126,8 @@ async function setUp(t: TestContext) {
   return { folder, config, compiled: path.join(dataDir, 'control-plane/compiled') }
 }
 
-async function prepare(t: TestContext, config: ReturnType<typeof readInstanceConfig>): Promise<void> {
-  const prepared = await prepareService(config, planControlPlane(config, { PATH: process.env.PATH }))
+async function prepare(t: TestContext, config: InstanceConfig, env: NodeJS.ProcessEnv = { PATH: process.env.PATH }) {
+  const prepared = await prepareService(config, planControlPlane(config, env))
   t.after(() => prepared.release())
+  return prepared
 }

@@ -6,7 +6,7 @@ import { lstat, readdir, rm } from 'node:fs/promises'
 import path from 'node:path'
 import { claimServiceIds } from '@warren/kit/confine/claim-ids'
 import { checkReadable, listCode } from '@warren/kit/confine/code'
-import { type Confinement, confine } from '@warren/kit/confine/confine'
+import { type Confinement, confine, SYSTEM_PATH } from '@warren/kit/confine/confine'
 import { endProcesses, handOver } from '@warren/kit/confine/hand-over'
 import { MIRRORED_SYSTEM_FILES, openMirror } from '@warren/kit/confine/mirror'
 import { type ServiceName, serviceUser } from '@warren/kit/confine/services'
@@ -71,7 +71,7 @@ export async function prepareService(config: InstanceConfig, plan: ServicePlan):
     deathSignal: 'TERM',
   }
   const [command, args] = confine(confinement, process.execPath, [program])
-  const env = { ...plan.env, HOME: home, NODE_COMPILE_CACHE: path.join(home, COMPILED) }
+  const env = { ...plan.env, PATH: SYSTEM_PATH, HOME: home, NODE_COMPILE_CACHE: path.join(home, COMPILED) }
   return { command, args, env, isConfined: true, release: () => mirror.close() }
 }
 

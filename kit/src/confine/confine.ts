@@ -35,6 +35,8 @@ export type Confinement = {
   deathSignal: 'TERM' | 'INT' | 'KILL'
 }
 
+/** Where a service finds programs: it does not see other folders, which the PATH of its starter may name. */
+export const SYSTEM_PATH = '/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin'
 /** With `usr` merged these are links. */
 const SYSTEM_FOLDERS = ['/usr', '/bin', '/sbin', '/lib', '/lib32', '/lib64', '/libx32']
 const SYSTEM_FILES = [
