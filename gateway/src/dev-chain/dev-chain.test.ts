@@ -16,12 +16,13 @@ type Ready = {
   rpcBase: string
   ports: number[]
   payTo: `0x${string}`
-  walletKeyFile: string
-  settlerKeyFile: string
 }
 
 const folder = await mkdtemp(path.join(tmpdir(), 'warren-dev-chain-'))
 after(() => rm(folder, { recursive: true, force: true }))
+/** Where the launcher expects them. */
+const walletKeyFile = path.join(folder, 'wallet.key')
+const settlerKeyFile = path.join(folder, 'settler.key')
 
 async function start(ports = '0,0') {
   const { NODE_TEST_CONTEXT: _, ...env } = process.env
@@ -43,7 +44,7 @@ const balanceOf = (url: string, address: `0x${string}`) =>
     args: [address],
   })
 
-async function pay({ rpcArbitrum, walletKeyFile, payTo }: Ready) {
+async function pay({ rpcArbitrum, payTo }: Ready) {
   const account = privateKeyToAccount((await readFile(walletKeyFile, 'utf8')).trim() as `0x${string}`)
   const wallet = createWalletClient({ account, transport: http(rpcArbitrum) })
   const hash = await wallet.writeContract({
@@ -70,8 +71,8 @@ test('both chains have their ids, our token, and a wallet that can pay; keys are
   assert.equal(await readerOf(chain.rpcBase).getChainId(), 8453)
   await pay(chain)
   assert.equal(await balanceOf(chain.rpcArbitrum, chain.payTo), 500_000n)
-  assert.equal((await stat(chain.walletKeyFile)).mode & 0o777, 0o600)
-  assert.notEqual(await readFile(chain.walletKeyFile, 'utf8'), await readFile(chain.settlerKeyFile, 'utf8'))
+  assert.equal((await stat(walletKeyFile)).mode & 0o777, 0o600)
+  assert.notEqual(await readFile(walletKeyFile, 'utf8'), await readFile(settlerKeyFile, 'utf8'))
   assert.match(chain.rpcArbitrum, /^http:\/\/127\.0\.0\.1:/)
   chain.child.kill('SIGTERM')
   await once(chain.child, 'exit')

@@ -39,6 +39,7 @@ async function createDeps(t: { after(work: () => Promise<void>): void }): Promis
     activity: { run: () => Promise.reject(new Error('the machine has no room')) },
     metrics: { builds: { observe: ignore }, buildSteps: { increase: ignore } },
     snapshots: {},
+    volume: { leaveOut: ignore, checkFloor: ignore },
     templateImages: { find: async () => undefined, remove: async () => {} },
   } as unknown as Deps
 }
