@@ -62,21 +62,26 @@ test('the exit of a program and a failed start are reported', { skip: skipReason
 test('a jailed program belongs to the launcher: its exit is reported, and why it could not start', {
   skip: skipReason,
 }, async (t) => {
-  const { launcher, folder, request } = await setUp(t)
+  const { netd, launcher, folder, request } = await setUp(t)
   const exits: ProgramExit[] = []
   launcher.on('notice', ({ exited }) => exits.push(exited))
   const root = join(folder, 'root')
   for (const name of ['proc', ...PROGRAM_FOLDERS]) mkdirSync(join(root, name), { recursive: true })
   const jail = ['--root', root, '--uid', '1234', '--gid', '1234', '--report', '4']
   const programs = PROGRAM_FOLDERS.flatMap((name) => ['--read', name, name])
-  const spawnJailed = (options: string[], script: string) =>
-    launcher.request('spawn', {
+  let slot = request.slot
+  const spawnJailed = async (options: string[], script: string) => {
+    // A tap is free only when the process that had it is gone, which can be after its report.
+    await netd.request('createSlot', { ...SLOT, slot: ++slot })
+    return launcher.request('spawn', {
       ...request,
+      slot,
       command: JAIL_BINARY,
       args: [...jail, ...programs, ...options, '--', '/bin/sh', '-c', script],
       reportFd: 4,
       stdoutPath: join(folder, 'out'),
     })
+  }
 
   const failed = await spawnJailed([], 'echo $$; exit 7')
   const killed = await spawnJailed([], 'kill -KILL $$; exec sleep 60')
@@ -141,6 +146,7 @@ test('the launcher of a killed host agent exits, and the next one waits for it',
 })
 
 const PROGRAM_FOLDERS = ['/bin', '/lib', '/lib64', '/usr'].filter((folder) => existsSync(folder))
+const SLOT = { mtu: 1400, tapOwnerUid: 1000, packetsPerSecond: 100_000 }
 const SLEEP = { command: '/bin/sleep', args: ['60'] }
 
 async function setUp(t: TestContext) {
@@ -154,7 +160,7 @@ async function setUp(t: TestContext) {
     await netd.close()
     await rm(folder, { recursive: true })
   })
-  await netd.request('createSlot', { slot: 0, mtu: 1400, tapOwnerUid: 1000, packetsPerSecond: 100_000 })
+  await netd.request('createSlot', { ...SLOT, slot: 0 })
   const request = { slot: 0, uid: 0, gid: 0, env: {}, stderrPath: join(folder, 'err') }
   return { netd, launcher, instance, folder, request: request satisfies Partial<LaunchRequest> }
 }
