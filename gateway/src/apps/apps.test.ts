@@ -154,7 +154,8 @@ test('redeploy under load loses none of 1,000 requests', async () => {
 
   assert.ok(answers.length >= 1_000)
   assert.deepEqual([...new Set(answers.map(({ status }) => status))], [200])
-  assert.match(answers.at(-1)!.body, /^two /)
+  // Of the load itself, a request that the old version had received earlier can be answered last.
+  assert.match((await request('first-app')).body, /^two /)
 })
 
 test('host names are one label below the domain', () => {
