@@ -27,6 +27,19 @@ want() {
   fi
 }
 
+# Usage: run_apt LOG ARGUMENTS… Another apt-get on the machine, such as one for automatic updates, is waited for.
+run_apt() {
+  apt_log=$1
+  shift
+  waited=0
+  until apt-get "$@" >"$apt_log" 2>&1; do
+    grep -q 'Could not get lock' "$apt_log" && [ "$waited" -lt 600 ] || return 1
+    [ "$waited" -gt 0 ] || print 'Waiting for another apt-get to finish …'
+    sleep 5
+    waited=$((waited + 5))
+  done
+}
+
 install_packages() {
   [ "${list_only-}" != yes ] || exit 0
   [ -n "$packages" ] || return 0
@@ -35,7 +48,7 @@ install_packages() {
   print "Installing Debian packages:$packages …"
   log=$(mktemp)
   export DEBIAN_FRONTEND=noninteractive
-  if ! apt-get update >"$log" 2>&1; then
+  if ! run_apt "$log" update; then
     tail -5 "$log" >&2
     die 'apt-get update failed; see the output above.' "Fix the cause, $retry"
   fi
@@ -44,7 +57,7 @@ install_packages() {
       if apt-cache show cargo-web >/dev/null 2>&1; then packages=$(echo "$packages" | sed 's/ cargo/ cargo-web/'); fi ;;
   esac
   # shellcheck disable=SC2086  # a list of names
-  if ! apt-get install -y --no-install-recommends $packages >"$log" 2>&1; then
+  if ! run_apt "$log" install -y --no-install-recommends $packages; then
     tail -15 "$log" >&2
     die "apt-get failed to install$packages; see the output above." "Fix the cause, $retry"
   fi
