@@ -48,7 +48,7 @@ async function measure(run: Run): Promise<Measurement> {
   const files: string[] = []
   for (let i = 0; i < SANDBOXES; i++) {
     const vmmId = `idle-${i}`
-    const { procs } = await cgroups.create(vmmId, { memoryBytes: 64 * MIB })
+    const { procs } = await cgroups.create(vmmId, { memoryBytes: 64 * MIB, threads: 10 })
     const child = spawn('sleep', ['infinity'], { stdio: 'ignore' })
     run.defer(() => end(child, () => cgroups.remove(vmmId)))
     for (const file of procs) await appendFile(file, `${child.pid}`)

@@ -32,7 +32,7 @@ test('a hybrid machine uses version 1, and version 2 needs both controllers', as
   const unified = await findCgroupLayout(mounts)
 
   assert.deepEqual(hybrid, { version: 1, cpu: '/v1/cpu,cpuacct', memory: '/v1/memory', cpuacct: '/v1/cpu,cpuacct' })
-  assert.deepEqual(unified, { version: 2, root, io: true })
+  assert.deepEqual(unified, { version: 2, root, io: true, pids: true })
   assert.equal(await findCgroupLayout('tmpfs /tmp tmpfs rw 0 0\n'), undefined)
 })
 
@@ -43,7 +43,7 @@ test('version 2: limits are written to the files of the cgroup, and usage is rea
 
   await mkdir(group, { recursive: true })
   await writeFile(join(group, 'memory.swap.max'), 'max')
-  const { procs } = await cgroups.create('sb-1', { memoryBytes: 320 * 1024 ** 2 })
+  const { procs } = await cgroups.create('sb-1', { memoryBytes: 320 * 1024 ** 2, threads: 10 })
   await cgroups.limitCpu('sb-1', 50)
   await writeFile(join(group, 'cpu.stat'), 'usage_usec 1234\nuser_usec 1000\nsystem_usec 234\n')
 
@@ -80,11 +80,12 @@ test('version 2: all VMMs together weigh half of what else uses the disk, and ea
   }
   const io = { disk: '8:0', bytesPerSecond: 50 * 1024 ** 2 }
 
-  const cgroups = await openCgroups({ version: 2, root, io: true }, INSTANCE, { io })
-  await cgroups.create('sb-1', { memoryBytes: 4096 })
+  const cgroups = await openCgroups({ version: 2, root, io: true, pids: true }, INSTANCE, { io })
+  await cgroups.create('sb-1', { memoryBytes: 4096, threads: 10 })
   await cgroups.setBackground('sb-1', true)
 
-  assert.equal(await readFile(join(parent, 'cgroup.subtree_control'), 'utf8'), '+cpu +memory +io')
+  assert.equal(await readFile(join(parent, 'cgroup.subtree_control'), 'utf8'), '+cpu +memory +io +pids')
+  assert.equal(await readFile(join(group, 'pids.max'), 'utf8'), '10')
   for (const file of ['io.weight', 'io.bfq.weight']) {
     assert.equal(await readFile(join(parent, file), 'utf8'), '50')
     assert.equal(await readFile(join(group, file), 'utf8'), '1')
@@ -95,7 +96,7 @@ test('version 2: all VMMs together weigh half of what else uses the disk, and ea
 test('version 2: kills are counted by the kernel', async (t) => {
   const root = await folder(t)
   const cgroups = await openCgroups({ version: 2, root }, INSTANCE)
-  await cgroups.create('sb-1', { memoryBytes: 4096 })
+  await cgroups.create('sb-1', { memoryBytes: 4096, threads: 10 })
   const events = join(root, `warren-${INSTANCE}`, 'sb-1', 'memory.events')
 
   await writeFile(events, 'low 0\noom 1\noom_kill 1\n')
@@ -108,14 +109,14 @@ test('an id that would leave the folder is refused', async (t) => {
   const root = await folder(t)
   const cgroups = await openCgroups({ version: 2, root }, INSTANCE)
 
-  await assert.rejects(cgroups.create('../x', { memoryBytes: 1 }), /is not a valid cgroup name/)
+  await assert.rejects(cgroups.create('../x', { memoryBytes: 1, threads: 10 }), /is not a valid cgroup name/)
 })
 
 const skip = process.getuid?.() !== 0 ? 'needs root' : layout === undefined ? 'no cgroups on this machine' : false
 
 test('a process is limited and measured, and its cgroup is removed after it', { skip }, async (t) => {
   const cgroups = await openCgroups(layout!, INSTANCE)
-  const { procs } = await cgroups.create('sb-2', { memoryBytes: 64 * 1024 ** 2 })
+  const { procs } = await cgroups.create('sb-2', { memoryBytes: 64 * 1024 ** 2, threads: 10 })
   const child = spawn('sh', ['-c', 'while :; do x=$x$x.; x=; done'])
   t.after(async () => {
     child.kill('SIGKILL')
@@ -136,7 +137,9 @@ test('a process is limited and measured, and its cgroup is removed after it', { 
 
 test('a process that exceeds its memory is killed, which is counted, and its neighbour is not', { skip }, async (t) => {
   const cgroups = await openCgroups(layout!, INSTANCE)
-  const groups = await Promise.all(['sb-3', 'sb-4'].map((id) => cgroups.create(id, { memoryBytes: 32 * 1024 ** 2 })))
+  const groups = await Promise.all(
+    ['sb-3', 'sb-4'].map((id) => cgroups.create(id, { memoryBytes: 32 * 1024 ** 2, threads: 10 })),
+  )
   // Each waits for its cgroup before it allocates.
   const children = [256, 4].map((mib) =>
     spawn('perl', ['-e', `<STDIN>; my $x = "x" x (${mib} << 20); print "done"; sleep 60`]),
@@ -159,6 +162,27 @@ test('a process that exceeds its memory is killed, which is counted, and its nei
   assert.equal(children[1]!.exitCode, null)
 })
 
+const skipPids = skip || (layout?.pids === undefined ? 'the kernel cannot count processes' : false)
+
+test('a process cannot have more threads and processes than its cgroup allows', { skip: skipPids }, async (t) => {
+  const cgroups = await openCgroups(layout!, INSTANCE)
+  const { procs } = await cgroups.create('sb-6', { memoryBytes: 64 * 1024 ** 2, threads: 10 })
+  // It waits for its cgroup, then starts children until the kernel refuses one.
+  const forks =
+    'my $n = 0; while ($n < 100) { my $p = fork; last if !defined $p; if (!$p) { sleep 60; exit } $n++; push @p, $p }'
+  const child = spawn('perl', ['-e', `my @p; <STDIN>; ${forks} kill "KILL", @p; print $n`])
+  t.after(async () => {
+    child.kill('SIGKILL')
+    await cgroups.remove('sb-6')
+    await cgroups.close()
+  })
+  for (const path of procs) await appendFile(path, `${child.pid}`)
+
+  child.stdin.write('\n')
+
+  assert.equal((await child.stdout.toArray()).join(''), '9')
+})
+
 const ioRoot = layout?.version === 2 ? (layout.io ? layout.root : undefined) : layout?.blkio
 const disk = findDisk(process.cwd())
 const skipIo = skip || (ioRoot !== undefined && disk !== undefined ? false : 'the kernel cannot limit this disk')
@@ -171,7 +195,7 @@ test('the kernel limits reads and writes of a cgroup on the disk of a folder', {
     await cgroups.close()
   })
 
-  const { procs } = await cgroups.create('sb-5', { memoryBytes: 64 * 1024 ** 2 })
+  const { procs } = await cgroups.create('sb-5', { memoryBytes: 64 * 1024 ** 2, threads: 10 })
 
   const group = join(ioRoot!, `warren-${INSTANCE}`, 'sb-5')
   assert.ok(procs.includes(join(group, 'cgroup.procs')))

@@ -1,5 +1,5 @@
 /**
- * One cgroup per VMM, all below `warren-<instance>`: limits its CPU and memory, measures what it uses, and tells whose
+ * One cgroup per VMM, all below `warren-<instance>`: limits its CPU, memory and threads, measures what it uses, and tells whose
  * processes are whose (vmm/strays.ts). The parent limits the memory of all of them together.
  *
  * A cgroup is created before its process starts and removed after the process has exited; `remove` waits for the last
@@ -14,7 +14,7 @@ import { cpuQuota } from './limits.ts'
 
 export type Cgroups = {
   /** Returns the files that a pid is written to. There is no CPU limit until `limitCpu`. */
-  create: (id: string, limits: { memoryBytes: number }) => Promise<{ procs: string[] }>
+  create: (id: string, limits: { memoryBytes: number; threads: number }) => Promise<{ procs: string[] }>
   /** To be called after the guest's first response: a start limited to a quarter of a core takes four times as long. */
   limitCpu: (id: string, cpuPercent: number) => Promise<void>
   /** How often the kernel killed a process of the cgroup for its memory, and the limit. Undefined if there is no such cgroup. */
@@ -58,7 +58,7 @@ export async function openCgroups(
   const roots = rootsOf(layout)
   for (const root of roots) await makeFolder(join(root, parent))
   if (layout.version === 2) {
-    for (const folder of [layout.root, join(layout.root, parent)]) await enableControllers(folder, layout.io ?? false)
+    for (const folder of [layout.root, join(layout.root, parent)]) await enableControllers(folder, layout)
   }
   if (totalBytes !== undefined) await limitTotal(layout, parent, totalBytes)
   const ioRoot = layout.version === 2 ? (layout.io ? layout.root : undefined) : layout.blkio
@@ -68,11 +68,13 @@ export async function openCgroups(
     writeFile(join(root, parent, checkId(id), file), value)
 
   return {
-    async create(id, { memoryBytes }) {
+    async create(id, { memoryBytes, threads }) {
       const folders = foldersOf(id)
       try {
         for (const folder of folders) await makeFolder(folder)
         await limitMemory(join(memoryRootOf(layout), parent, checkId(id)), layout.version, memoryBytes)
+        const pidsRoot = layout.version === 2 ? layout.pids && layout.root : layout.pids
+        if (pidsRoot !== undefined) await writeFile(join(pidsRoot, parent, id, 'pids.max'), `${threads}`)
         if (io && ioRoot !== undefined) await limitIo(join(ioRoot, parent, id), layout.version, io)
       } catch (error) {
         await removeFolders(folders)
@@ -194,12 +196,17 @@ async function limitTotal(layout: CgroupLayout, parent: string, totalBytes: numb
 const rootsOf = (layout: CgroupLayout): string[] =>
   layout.version === 2
     ? [layout.root]
-    : [...new Set([layout.cpu, layout.memory, layout.cpuacct, layout.blkio].filter((root) => root !== undefined))]
+    : [
+        ...new Set(
+          [layout.cpu, layout.memory, layout.cpuacct, layout.blkio, layout.pids].filter((root) => root !== undefined),
+        ),
+      ]
 
 /** A cgroup's children have a controller only if it is enabled for the subtree. */
-async function enableControllers(folder: string, io: boolean): Promise<void> {
+async function enableControllers(folder: string, { io, pids }: { io?: true; pids?: true }): Promise<void> {
+  const wanted = ['+cpu', '+memory', ...(io ? ['+io'] : []), ...(pids ? ['+pids'] : [])]
   try {
-    await writeFile(join(folder, 'cgroup.subtree_control'), io ? '+cpu +memory +io' : '+cpu +memory')
+    await writeFile(join(folder, 'cgroup.subtree_control'), wanted.join(' '))
   } catch (error) {
     throw new Error(`failed to enable the cpu and memory controllers below ${folder}`, { cause: error })
   }

@@ -4,10 +4,10 @@ import { join } from 'node:path'
 import { parseCgroupMounts } from '../doctor/cgroups.ts'
 
 export type CgroupLayout =
-  /** `io`: it has the controller of disks. */
-  | { version: 2; root: string; io?: true }
+  /** `io` and `pids`: it has the controller of disks, and of the number of processes. */
+  | { version: 2; root: string; io?: true; pids?: true }
   /** Each controller is a separate tree; two may share one mount. */
-  | { version: 1; cpu: string; memory: string; cpuacct?: string; blkio?: string }
+  | { version: 1; cpu: string; memory: string; cpuacct?: string; blkio?: string; pids?: string }
 
 /** Undefined if CPU and memory cannot be limited on this machine. `mounts` is the text of /proc/mounts. */
 export async function findCgroupLayout(mounts?: string): Promise<CgroupLayout | undefined> {
@@ -17,11 +17,16 @@ export async function findCgroupLayout(mounts?: string): Promise<CgroupLayout | 
     const controllers = await readControllers(path)
     // A hybrid system mounts version 2 without these.
     if (!controllers.includes('cpu') || !controllers.includes('memory')) continue
-    return { version, root: path, ...(controllers.includes('io') ? { io: true } : {}) }
+    return {
+      version,
+      root: path,
+      ...(controllers.includes('io') ? { io: true } : {}),
+      ...(controllers.includes('pids') ? { pids: true } : {}),
+    }
   }
   const pathOf = (controller: string) =>
     found.find((mount) => mount.version === 1 && mount.controllers.includes(controller))?.path
-  const [cpu, memory, cpuacct, blkio] = ['cpu', 'memory', 'cpuacct', 'blkio'].map(pathOf)
+  const [cpu, memory, cpuacct, blkio, pids] = ['cpu', 'memory', 'cpuacct', 'blkio', 'pids'].map(pathOf)
   if (cpu === undefined || memory === undefined) return undefined
   return {
     version: 1,
@@ -29,6 +34,7 @@ export async function findCgroupLayout(mounts?: string): Promise<CgroupLayout | 
     memory,
     ...(cpuacct === undefined ? {} : { cpuacct }),
     ...(blkio === undefined ? {} : { blkio }),
+    ...(pids === undefined ? {} : { pids }),
   }
 }
 

@@ -62,7 +62,7 @@ export async function runInToolJail(
   const outputPath = `${file}.output`
   const output = await openOutput(outputPath)
   try {
-    const { procs } = await cgroups.create(id, { memoryBytes: MEMORY_MAX_BYTES })
+    const { procs } = await cgroups.create(id, { memoryBytes: MEMORY_MAX_BYTES, threads: THREADS_MAX })
     const { size } = await stat(file)
     await chown(file, uid, uid)
     const jail = [

@@ -4,7 +4,7 @@ import { vmmMemoryMib } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import type { Undo } from '../undo.ts'
 import type { Shape } from './args.ts'
-import { OOM_SCORE, OOM_SCORE_SPARE } from './jail/options.ts'
+import { OOM_SCORE, OOM_SCORE_SPARE, THREADS_MAX } from './jail/options.ts'
 import type { VmmRecord } from './record.ts'
 
 const MIB = 1024 * 1024
@@ -12,7 +12,8 @@ const MIB = 1024 * 1024
 /** Returns the files that the VMM's pid is written to. The control plane has reserved what the cgroup allows. */
 export async function createVmmCgroup(deps: Deps, id: string, shape: Shape, undo: Undo): Promise<string[]> {
   undo.add('cgroup', () => deps.cgroups.remove(id))
-  return (await deps.cgroups.create(id, { memoryBytes: vmmMemoryMib(shape, deps.machine.accel) * MIB })).procs
+  const memoryBytes = vmmMemoryMib(shape, deps.machine.accel) * MIB
+  return (await deps.cgroups.create(id, { memoryBytes, threads: THREADS_MAX })).procs
 }
 
 /** VMMs that only save time die first when the machine runs out of memory. Does nothing if the process has exited. */

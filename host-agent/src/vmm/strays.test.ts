@@ -30,7 +30,7 @@ async function makeInstance(t: TestContext): Promise<Instance> {
 
 /** A VMM: a process in its cgroup that has changed its command line, and the folder of its sockets. */
 async function startVmm(t: TestContext, { config, cgroups }: Instance, id: string): Promise<ChildProcess> {
-  const { procs } = await cgroups.create(id, { memoryBytes: 256 * 1024 ** 2 })
+  const { procs } = await cgroups.create(id, { memoryBytes: 256 * 1024 ** 2, threads: 10 })
   const child = spawn(process.execPath, [
     '-e',
     `process.title = '${OTHER_NAME}'; console.log(); setInterval(() => {}, 1000)`,
@@ -84,7 +84,7 @@ test('several processes of one VMM, and sockets without a process, are removed t
   const second = spawn('sleep', ['60'])
   t.after(() => second.kill('SIGKILL'))
   await once(second, 'spawn')
-  const { procs } = await instance.cgroups.create(id, { memoryBytes: 256 * 1024 ** 2 })
+  const { procs } = await instance.cgroups.create(id, { memoryBytes: 256 * 1024 ** 2, threads: 10 })
   for (const file of procs) writeFileSync(file, `${second.pid}`)
   mkdirSync(path.join(instance.config.runDir, 'verify-4567'))
   mkdirSync(path.join(instance.config.runDir, 'netd'))

@@ -15,7 +15,7 @@ const FILE_LIMIT_PER_DISK = 4
 /** Disk layers, block jobs and sockets. A compacted chain has far fewer layers. */
 const OPEN_FILES_MAX = 1_024
 /** Threads count. QEMU has one per vCPU and up to 64 for disk I/O. */
-const THREADS_MAX = 160
+export const THREADS_MAX = 160
 
 /**
  * When the machine runs out of memory, the kernel kills VMMs before PostgreSQL and Warren itself, whose score is 0. Those
