@@ -4,7 +4,13 @@ import { describe, test } from 'node:test'
 import { passTime } from '@warren/kit/testing/pass-time'
 import { until } from '@warren/kit/testing/until'
 import { createSandbox, getSandbox, request, resumeSandbox, runShell } from './support/sandboxes.ts'
-import { cannotRunVms, startUnlessSkipped, startVmInstance, VM_STORIES_LIMIT_MS } from './support/vm-instance.ts'
+import {
+  accelerationOf,
+  cannotRunVms,
+  startUnlessSkipped,
+  startVmInstance,
+  VM_STORIES_LIMIT_MS,
+} from './support/vm-instance.ts'
 
 /** Class, vendor and device: host bridge, disk, serial ports, network card, two empty ports, and the bridge to the serial console. */
 const PCI_DEVICES = [
@@ -29,6 +35,12 @@ describe('the machine of a guest', { skip: cannotRunVms, timeout: VM_STORIES_LIM
     assert.deepEqual((await runShell(warren, id, list)).split('\n'), PCI_DEVICES)
     assert.equal(await runShell(warren, id, 'grep -c i8042 /proc/interrupts || true'), '0')
     assert.equal(await runShell(warren, id, 'ls /sys/bus/serio/devices 2>/dev/null || true'), '') // Keyboard and mouse.
+  })
+
+  test('is emulated only after the start has warned that emulation is not a security boundary', () => {
+    const warning = /guests are emulated \(TCG\).*not a security boundary/
+    const isEmulated = accelerationOf(warren, id) === 'tcg'
+    assert.equal(warning.test(warren.instance.output()), isEmulated)
   })
 
   test('has a clock as fast as that of the host', async () => {

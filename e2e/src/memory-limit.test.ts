@@ -18,6 +18,7 @@ import {
   waitForStatus,
 } from './support/sandboxes.ts'
 import {
+  accelerationOf,
   cannotRunVms,
   findQemuPid,
   SOAK,
@@ -43,7 +44,7 @@ describe('the memory of a VMM', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_
     const { id } = await createSandbox(warren)
 
     const group = memoryGroupOf(id)
-    const limitMib = vmmMemoryMib({ vcpu: 1, mem_mib: 256 }, await accelerationOf(id))
+    const limitMib = vmmMemoryMib({ vcpu: 1, mem_mib: 256 }, accelerationOf(warren, id))
     assert.equal(group.limitBytes, limitMib * MIB)
     assert.equal(group.swapBytes, 0)
     assert.equal(before - (await freeMib()), limitMib)
@@ -149,8 +150,4 @@ async function freeMib(): Promise<number> {
   const response = await fetch(`${warren.instance.baseUrl}/v1/hosts`, { headers: { 'x-api-key': warren.instance.key } })
   const body = (await response.json()) as { data: { data: { free_mib: number }[] } }
   return body.data.data[0]!.free_mib
-}
-
-async function accelerationOf(id: string): Promise<'kvm' | 'tcg'> {
-  return readFileSync(`/proc/${findQemuPid(warren, id)}/cmdline`, 'utf8').includes('\0kvm\0') ? 'kvm' : 'tcg'
 }

@@ -107,6 +107,11 @@ export function findQemuPid({ instance }: VmInstance, id: string): number | unde
   return existsSync(file) ? JSON.parse(readFileSync(file, 'utf8')).vmm?.qemu.pid : undefined
 }
 
+/** How the guest of a running sandbox is run, from the command line of its QEMU. */
+export function accelerationOf(warren: VmInstance, id: string): 'kvm' | 'tcg' {
+  return readFileSync(`/proc/${findQemuPid(warren, id)}/cmdline`, 'utf8').includes('\0kvm\0') ? 'kvm' : 'tcg'
+}
+
 /** Returns when the host agent has no VM any more. */
 export async function deleteAllSandboxes({ instance, client }: Pick<VmInstance, 'instance' | 'client'>): Promise<void> {
   for (const sandbox of await client.listSandboxes()) await sandbox.destroy()
