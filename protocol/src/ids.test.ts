@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { newId, ulid } from './ids.ts'
+import { idTime, newId, ulid } from './ids.ts'
 
 test('ids of one process sort in the order of their creation, also within a millisecond', (t) => {
   t.mock.timers.enable({ apis: ['Date'], now: 1_800_000_000_000 })
@@ -26,4 +26,11 @@ test('an id begins with its time and does not tell the next one', () => {
 
   assert.equal(first.slice(0, 10), '01HF7YAT00')
   assert.notEqual(second.slice(0, -1), first.slice(0, -1))
+})
+
+test('an id tells when it was chosen', () => {
+  const nowMs = Date.UTC(2026, 0, 2, 3, 4, 5, 678)
+  assert.equal(idTime(newId('sandbox', nowMs)), nowMs)
+  assert.equal(idTime(newId('disk', 0)), 0)
+  assert.ok(Number.isNaN(idTime('sb-1')))
 })

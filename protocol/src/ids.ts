@@ -75,4 +75,10 @@ function encode(value: bigint, length: number): string {
   return text
 }
 
+/** When an id was chosen, in milliseconds. NaN if it does not end with a ULID. */
+export function idTime(id: string): number {
+  const digits = [...id.slice(-26).padEnd(26).slice(0, 10)].map((digit) => ALPHABET.indexOf(digit))
+  return digits.includes(-1) ? Number.NaN : digits.reduce((ms, digit) => ms * 32 + digit, 0)
+}
+
 export const newId = (kind: keyof typeof ID_PREFIX, nowMs?: number): string => ID_PREFIX[kind] + ulid(nowMs)

@@ -60,6 +60,21 @@ test('an orphaned VM is deleted, with a fence that blocks the operation that cre
   await assertNothingLeft()
 })
 
+test('a VM that is older than the database, and not in it, is kept and reported', async (t) => {
+  const { id } = (await create(ada)).body.data
+  const foreign = newId('sandbox', Date.now() - 3_600_000)
+  host.vms.set(foreign, { ...host.vms.get(id)!, id: foreign })
+  const error = t.mock.method(deps.log, 'error')
+
+  await reconcile.run(deps)
+  await reconcile.run(deps)
+
+  assert.ok(host.vms.has(foreign))
+  assert.equal(error.mock.callCount(), 1)
+  assert.match(String(error.mock.calls[0]!.arguments), /does not know/)
+  host.vms.delete(foreign)
+})
+
 test('a sandbox that becomes running while its host is asked is not treated as lost', async () => {
   const asked = Promise.withResolvers<void>()
   const created = Promise.withResolvers<void>()

@@ -1,7 +1,8 @@
 /**
  * Compares what hosts run with what the database says, every two seconds, and repairs the differences:
  *
- *   a VM without a row, or whose sandbox has ended    → the host deletes it, with a fence above the row's
+ *   a VM without a row, or whose sandbox has ended    → the host deletes it, with a fence above the row's; one that is
+ *                                                       older than this database is kept (orphans.ts)
  *   a row and a VM that disagree                      → repaired as decide-repair.ts decides
  *   an ended sandbox that still holds memory          → released once the host no longer lists its VM
  *   a disk that has another size than its row         → grown to the larger one (resize.ts)
@@ -14,7 +15,7 @@
  * only if no operation has begun since (the fence is unchanged). A host that does not answer changes nothing.
  */
 import { Failure } from '@warren/kit/failure'
-import { type HostState, type HostVm, isTerminal } from '@warren/protocol'
+import type { HostVm } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
@@ -26,6 +27,7 @@ import { addMissingJobs } from './missing-jobs.ts'
 import { addMissingResize } from './missing-resize.ts'
 import { beginMove } from './move.ts'
 import { noteWaiting } from './note-waiting.ts'
+import { deleteOrphans } from './orphans.ts'
 import { pauseJob } from './pause.ts'
 import { recomputeReservations } from './recompute-reservations.ts'
 import { releaseMemory, repairReservations, reserveMemoryUnchecked } from './reservations.ts'
@@ -82,28 +84,6 @@ const listEndedWithMemory = (deps: Deps): Promise<PlacedRow[]> =>
     .where('reserved_mib', '>', 0)
     .where('status', 'in', ['destroyed', 'failed'])
     .execute()
-
-async function deleteOrphans(deps: Deps, state: HostState, address: string): Promise<void> {
-  if (state.vms.length === 0) return
-  const ids = state.vms.map((vm) => vm.id)
-  const rows = await deps.db.selectFrom('sandboxes').select(PLACED).where('id', 'in', ids).execute()
-  const byId = new Map(rows.map((row) => [row.id, row]))
-  const orphans = state.vms.filter((vm) => {
-    const row = byId.get(vm.id)
-    return !row || isTerminal(row.status) || row.host_id !== state.id
-  })
-  await Promise.all(orphans.map((vm) => deleteOrphan(deps, address, vm, byId.get(vm.id))))
-}
-
-async function deleteOrphan(deps: Deps, address: string, vm: HostVm, row: PlacedRow | undefined): Promise<void> {
-  const fence = Math.max(vm.fence, row?.fence ?? 0) + 1
-  try {
-    await deps.hosts.clientAt(address).deleteVm(vm.id, fence)
-    deps.log.warn({ sandbox: vm.id, status: row?.status ?? 'unknown' }, 'deleted an orphaned VM')
-  } catch (error) {
-    deps.log.warn({ err: error, sandbox: vm.id }, 'failed to delete an orphaned VM, retrying')
-  }
-}
 
 async function repair(deps: Deps, row: PlacedRow, vm: HostVm | undefined): Promise<void> {
   const decision = decideRepair(row.status, vm)
