@@ -10,7 +10,8 @@ use crate::agent::Agent;
 /// 2: `address` in the identity. Agents before that report no number and count as 1.
 /// 3: builds of templates: `/folders`, `/freeze`, `/thaw`, `/pack`, and `build` in the start of a process.
 /// 4: disks: `/mounts`.
-pub const PROTOCOL: u32 = 4;
+/// 5: disks at any path; mounts report what is unsaved, conflicts, and whether conditions are honoured.
+pub const PROTOCOL: u32 = 5;
 
 #[derive(Serialize)]
 pub struct AgentInfo {

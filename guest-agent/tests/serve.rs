@@ -17,9 +17,9 @@ async fn ready_reports_version_boot_id_and_clock_source() {
     let ready = client.call("GET", "/ready", "").await.json();
 
     assert_eq!(ready["agent_version"], env!("CARGO_PKG_VERSION"));
-    assert_eq!(ready["protocol"], 4);
+    assert_eq!(ready["protocol"], 5);
     let woken = client.call("POST", "/wake", "{}").await.json();
-    assert_eq!(woken["agent"], json!({"version": env!("CARGO_PKG_VERSION"), "protocol": 4}));
+    assert_eq!(woken["agent"], json!({"version": env!("CARGO_PKG_VERSION"), "protocol": 5}));
     assert_eq!(ready["boot_id"].as_str().unwrap().len(), 36);
     assert!(ready["uptime_ms"].as_u64().unwrap() > 0);
     assert!(ready["clocksource"].is_string());

@@ -103,8 +103,10 @@ export const GUEST_PROTOCOL = {
   BUILDS: 3,
   /** Disks: /mounts. */
   DISKS: 4,
+  /** Disks at any path, and mounts that report what is unsaved, conflicts, and whether conditions are honoured. */
+  MOUNT_DETAILS: 5,
   /** What the agent of this version reports (PROTOCOL in guest-agent/src/ready.rs). */
-  CURRENT: 4,
+  CURRENT: 5,
 } as const
 
 export const GuestAgentInfo = Type.Object({

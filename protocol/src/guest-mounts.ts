@@ -5,7 +5,7 @@
  *                                                              saved and unmounted; the others are mounted afterwards
  *   GET  /mounts        → GuestMounts
  *   GET  /mounts/watch  → lines of GuestMounts                 now and after each change, until the host closes the stream
- *   POST /mounts/flush  GuestFlushBody → GuestMounts           saves everything; `details.dirty_files` says what is left
+ *   POST /mounts/flush  GuestFlushBody → GuestMounts           saves everything; `unsaved` says what is left
  *
  * POST /wake closes the connections of mounts and drops what they have cached. With the identity of a new machine it discards
  * unsaved changes and removes all mounts, before it answers.
@@ -47,12 +47,53 @@ export const GuestMountDetails = Type.Object({
 })
 export type GuestMountDetails = Static<typeof GuestMountDetails>
 
+/** Of names and conflicts: the first few, and how many there are. */
+export const GUEST_MOUNT_EXAMPLES_MAX = 8
+/** Longer paths are cut, and end with `…`. */
+export const GUEST_MOUNT_PATH_MAX_CHARACTERS = 512
+
+const GuestPath = Type.String({ maxLength: GUEST_MOUNT_PATH_MAX_CHARACTERS })
+
+/** What the bucket does not have yet. It is saved when the bucket answers again, also after a pause. */
+export const GuestMountUnsaved = Type.Object({
+  files: Type.Integer({ minimum: 0 }),
+  bytes: Type.Integer({ minimum: 0 }),
+  names: Type.Array(GuestPath, {
+    maxItems: GUEST_MOUNT_EXAMPLES_MAX,
+    description: 'Paths of some of the files, relative to the mount.',
+  }),
+})
+export type GuestMountUnsaved = Static<typeof GuestMountUnsaved>
+
+export const GuestMountConflict = Type.Object({
+  path: GuestPath,
+  kept_as: Type.String({
+    maxLength: GUEST_MOUNT_PATH_MAX_CHARACTERS,
+    description: 'Path in the guest of the data that was not written, because the object had been changed by others.',
+  }),
+})
+export type GuestMountConflict = Static<typeof GuestMountConflict>
+
+/**
+ * `unsaved`, `conflicts`, `conflicts_total` and `conditional_writes` are reported from GUEST_PROTOCOL.MOUNT_DETAILS on, once the
+ * mount program has said something about itself. The guest is not trusted: texts are its own.
+ */
 export const GuestMount = Type.Object({
   id: Type.String(),
   revision: Type.Integer(),
   status: MountStatus,
   mount_error: Type.Optional(Type.String({ maxLength: 4096, description: 'Present only when status is failed.' })),
   details: Type.Optional(GuestMountDetails),
+  unsaved: Type.Optional(GuestMountUnsaved),
+  conflicts: Type.Optional(Type.Array(GuestMountConflict, { maxItems: GUEST_MOUNT_EXAMPLES_MAX })),
+  conflicts_total: Type.Optional(Type.Integer({ minimum: 0 })),
+  conditional_writes: Type.Optional(
+    Type.Boolean({
+      description:
+        'Whether the server honours conditions of writes, so that writers cannot overwrite each other. Absent until it is ' +
+        'known, and for a mount that is read-only.',
+    }),
+  ),
 })
 export type GuestMount = Static<typeof GuestMount>
 
