@@ -9,6 +9,7 @@ use tokio::sync::Notify;
 
 use crate::image_envs;
 use crate::mounts::Mounts;
+use crate::own_root::OwnRoot;
 use crate::process_tree::ProcessTrees;
 use crate::processes::Processes;
 use crate::self_signal::Signals;
@@ -22,6 +23,8 @@ pub struct Agent {
     /// Notified by POST /poweroff; `main.rs` waits for it.
     pub power_off: Notify,
     pub mounts: Mounts,
+    /// Where the agent's own files are, whatever is mounted over them.
+    pub own_root: OwnRoot,
     pub processes: Processes,
     pub trees: ProcessTrees,
     pub signals: Signals,
@@ -41,7 +44,8 @@ impl Agent {
         Self::with_root(is_init, "/".into())
     }
 
-    /// `root` is where the SSH server, its keys and the variables of the image are looked up: `/`, or a temporary directory in tests.
+    /// `root` is where the agent's own files, the SSH server, its keys and the variables of the image are: `/`, or a temporary
+    /// directory in tests.
     pub fn with_root(is_init: bool, root: PathBuf) -> Arc<Self> {
         Arc::new(Self {
             workers: WorkerPool::start(),
@@ -51,6 +55,7 @@ impl Agent {
             processes: Processes::default(),
             trees: ProcessTrees::new(is_init),
             signals: Signals::default(),
+            own_root: OwnRoot::open(&root),
             image_envs: image_envs::read(&root),
             ssh: Ssh::new(root),
             envs: Mutex::default(),

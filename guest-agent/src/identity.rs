@@ -1,6 +1,8 @@
 //! POST /identity: sets address, host name, machine id, environment, SSH keys, MTU, names and certificate authorities. Each
 //! given field is applied and then read back from where programs will look for it; the response contains the values that
 //! were read back. If one field cannot be applied the request fails, and the host does not use such a machine.
+//!
+//! Files are those of the machine, also where a disk is mounted over them (`own_root.rs`).
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -88,7 +90,7 @@ pub struct Identity {
 pub async fn apply_on_worker(agent: &Arc<Agent>, request: IdentityRequest) -> HandlerResult<IdentityResponse> {
     let worker = agent.clone();
     let applied = agent.workers.run(move || {
-        let identity = Identity { root: "/".into(), is_init: worker.is_init };
+        let identity = Identity { root: worker.own_root.path().into(), is_init: worker.is_init };
         identity.apply(&worker, request)
     });
     Ok(applied.await.map_err(|error| Failure::internal("worker", &error))??)

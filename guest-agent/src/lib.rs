@@ -22,6 +22,7 @@ pub mod marked_block;
 pub mod metrics;
 pub mod mounts;
 pub mod net;
+pub mod own_root;
 pub mod owner;
 pub mod pack;
 pub mod port;

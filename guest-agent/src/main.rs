@@ -16,6 +16,7 @@
 //! `--listen-unix PATH` (the agent port is PATH, the hello port PATH.hello), or on devices with `--ports AGENT HELLO`.
 //! `--self PORT PIPE` after either also accepts self-signals on that loopback port and that named pipe.
 
+use std::fs::File;
 use std::io::{Error, Result};
 use std::net::Ipv4Addr;
 use std::path::{Path, PathBuf};
@@ -26,7 +27,7 @@ use std::time::Duration;
 use guest_agent::agent::Agent;
 use guest_agent::channel::Channel;
 use guest_agent::kmsg::log;
-use guest_agent::mounts::{MountProgramFile, ProgramFile};
+use guest_agent::mounts::{MountProgramFile, ProgramFile, Stages};
 use guest_agent::port::Port;
 use guest_agent::self_signal::{self, PIPE, PORT};
 use guest_agent::virtio_ports::{Ports, open_ports};
@@ -45,7 +46,7 @@ fn main() -> ExitCode {
     if is_init {
         restore_default_faults();
     }
-    let result = if is_init { start_machine() } else { Ok(given_mount_program()) };
+    let result = if is_init { start_machine() } else { Ok(None) };
     let result = result.and_then(|mount_program| serve(is_init, mount_program));
     if let Err(error) = result {
         log(&format!("fatal: {error}"));
@@ -69,25 +70,27 @@ fn restore_default_faults() {
 fn given_mount_program() -> Option<MountProgramFile> {
     let program = std::env::var_os("WARREN_BUCKET_MOUNT")?;
     let stages = std::env::var_os("WARREN_BUCKET_STAGES")?;
-    Some(MountProgramFile { file: ProgramFile::Path(program.into()), stages: stages.into() })
+    Some(MountProgramFile { file: ProgramFile::Path(program.into()), stages: Stages::at(stages.into()) })
 }
 
-fn start_machine() -> Result<Option<MountProgramFile>> {
+/// Returns the mount program.
+fn start_machine() -> Result<Option<File>> {
     boot::mount_early()?;
     let command_line = boot::read_command_line();
     let mut mount_program = None;
     if boot::is_initramfs() {
-        let file = boot::enter_root(&command_line)?.map(ProgramFile::Open);
-        mount_program = file.map(|file| MountProgramFile { file, stages: STAGES.into() });
+        mount_program = boot::enter_root(&command_line)?;
     }
     machine::set_up(&command_line);
     Ok(mount_program)
 }
 
-fn serve(is_init: bool, mount_program: Option<MountProgramFile>) -> Result<()> {
+fn serve(is_init: bool, mount_program: Option<File>) -> Result<()> {
     let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
     let agent = Agent::new(is_init);
-    if let Some(program) = mount_program {
+    let stages = || Stages::in_root(&agent.own_root, Path::new(STAGES));
+    let booted = mount_program.map(|file| MountProgramFile { file: ProgramFile::Open(file), stages: stages() });
+    if let Some(program) = if is_init { booted } else { given_mount_program() } {
         agent.mounts.set_program(program);
     }
     runtime.block_on(async {

@@ -4,15 +4,20 @@
 //!
 //!   1. PUT /mounts has the complete set of wanted mounts. New ones are started, those that are not listed are saved,
 //!      unmounted and removed. One whose address or token changed keeps running and uses the new one.
-//!   2. `supervise.rs` runs the mount program (`bucket-mount/`), one process per mount, and starts it again when it ends.
+//!   2. The mount point is covered (`place.rs`): until the disk is mounted, and whenever it is not, programs that use it get
+//!      an error.
+//!   3. `supervise.rs` runs the mount program (`bucket-mount/`), one process per mount, and starts it again when it ends.
 //!      Changes that it had not saved are in its stage folder, and the next one saves them.
-//!   3. Whenever the status of a mount changes, hosts that read GET /mounts/watch receive it. Every 30 s the mount is
+//!   4. Whenever the status of a mount changes, hosts that read GET /mounts/watch receive it. Every 30 s the mount is
 //!      checked: that it is still mounted, and that the bucket answers.
-//!   4. Before a pause, POST /mounts/flush saves everything and reports what is left. After a resume, POST /wake closes
+//!   5. Before a pause, POST /mounts/flush saves everything and reports what is left. After a resume, POST /wake closes
 //!      connections and drops what is cached; in a fork it discards unsaved changes and removes all mounts.
 
+mod mount_table;
 mod place;
 mod program;
+mod report;
+mod stages;
 mod supervise;
 mod wanted;
 
@@ -33,7 +38,10 @@ use tokio::sync::watch;
 use crate::agent::Agent;
 use crate::reply::{Failure, HandlerError, HandlerResult, read_json, send_all, send_json, start};
 
-use supervise::{Mount, Report};
+use place::Places;
+use report::Report;
+pub use stages::Stages;
+use supervise::Mount;
 use wanted::{Wanted, check};
 
 /// Time for saving when a mount is removed.
@@ -48,12 +56,13 @@ pub struct Mounts {
     changing: tokio::sync::Mutex<()>,
     changed: Arc<watch::Sender<u64>>,
     program: Mutex<Option<Arc<MountProgramFile>>>,
+    places: Places,
 }
 
-/// The mount program, and where it stages changes: on the disk of the machine, a folder for each mount.
+/// The mount program, and where it stages changes.
 pub struct MountProgramFile {
     pub file: ProgramFile,
-    pub stages: PathBuf,
+    pub stages: Stages,
 }
 
 pub enum ProgramFile {
@@ -65,7 +74,13 @@ pub enum ProgramFile {
 impl Default for Mounts {
     fn default() -> Self {
         let changed = Arc::new(watch::Sender::new(0));
-        Self { table: Mutex::default(), changing: tokio::sync::Mutex::default(), changed, program: Mutex::default() }
+        Self {
+            table: Mutex::default(),
+            changing: tokio::sync::Mutex::default(),
+            changed,
+            program: Mutex::default(),
+            places: Places::default(),
+        }
     }
 }
 
@@ -178,7 +193,7 @@ impl Mounts {
     }
 }
 
-/// Returns when the mounts that are not wanted any more are gone.
+/// Returns when the mounts that are not wanted any more are gone, and programs cannot write to the directories below new ones.
 async fn set_mounts(agent: &Arc<Agent>, wanted: Vec<Wanted>) -> HandlerResult<Vec<Removed>> {
     check(&wanted)?;
     if agent.mounts.program().is_none() && !wanted.is_empty() {
@@ -189,6 +204,7 @@ async fn set_mounts(agent: &Arc<Agent>, wanted: Vec<Wanted>) -> HandlerResult<Ve
     let stays = |mount: &Arc<Mount>| wanted.iter().any(|wanted| wanted.is_same_place(&mount.wanted()));
     let removed: Vec<Arc<Mount>> = agent.mounts.all().into_iter().filter(|mount| !stays(mount)).collect();
     let removed = remove(agent, removed).await;
+    let mut added = Vec::new();
     for wanted in wanted {
         let known = agent.mounts.table().get(&wanted.id).cloned();
         match known {
@@ -196,9 +212,13 @@ async fn set_mounts(agent: &Arc<Agent>, wanted: Vec<Wanted>) -> HandlerResult<Ve
             None => {
                 let mount = Mount::new(wanted, agent.mounts.changed.clone());
                 agent.mounts.table().insert(mount.wanted().id.clone(), mount.clone());
-                tokio::spawn(supervise::supervise(agent.clone(), mount));
+                tokio::spawn(supervise::supervise(agent.clone(), mount.clone()));
+                added.push(mount);
             }
         }
+    }
+    for mount in added {
+        mount.wait_until_covered().await;
     }
     Ok(removed)
 }
@@ -230,14 +250,22 @@ async fn remove(agent: &Arc<Agent>, mounts: Vec<Arc<Mount>>) -> Vec<Removed> {
 /// source had not saved is the source's.
 pub async fn after_restore(agent: &Arc<Agent>, is_new_machine: bool) {
     if !is_new_machine {
+        agent.mounts.all().iter().for_each(|mount| mount.expire());
         agent.mounts.send_to_all(json!({"do": "wake"}), WAKE_DEADLINE).await;
         return;
     }
     let _alone = agent.mounts.changing.lock().await;
     let mounts = std::mem::take(&mut *agent.mounts.table());
-    for mount in mounts.into_values() {
-        mount.stop(agent, json!({"do": "discard"}), WAKE_DEADLINE).await;
-        mount.remove_stage(agent).await;
+    let tasks = mounts.into_values().map(|mount| {
+        let agent = agent.clone();
+        tokio::spawn(async move { mount.stop(&agent, json!({"do": "discard"}), WAKE_DEADLINE).await })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        let _ = task.await;
+    }
+    // Also those of mounts that were detached before everything was saved.
+    if let Some(program) = agent.mounts.program() {
+        let _ = agent.workers.run(move || program.stages.clear()).await;
     }
     agent.mounts.changed.send_modify(|count| *count += 1);
 }

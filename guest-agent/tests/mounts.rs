@@ -5,11 +5,13 @@
 mod support;
 
 use std::fs;
-use std::os::unix::fs::PermissionsExt;
+use std::os::unix::fs::{PermissionsExt, symlink};
+use std::path::Path;
+use std::process::Command;
 
-use guest_agent::mounts::{self, MountProgramFile, ProgramFile};
+use guest_agent::mounts::{self, MountProgramFile, ProgramFile, Stages};
 use serde_json::{Value, json};
-use support::{Host, Scratch, start_agent, until};
+use support::{Host, Scratch, start_agent_at, until};
 
 /// A script that answers every command, and writes what it reads to a log.
 const OBEDIENT: &str = r#"#!/bin/sh
@@ -24,13 +26,33 @@ while read -r line; do
 done
 "#;
 
+/// In a private mount namespace, which the threads and programs of the agent inherit.
+fn start_agent() -> Host {
+    start_agent_with(Path::new("/"))
+}
+
+fn start_agent_with(root: &Path) -> Host {
+    // SAFETY: plain system calls. Only this thread gets the namespace.
+    unsafe {
+        assert_eq!(libc::unshare(libc::CLONE_NEWNS), 0);
+        let flags = libc::MS_REC | libc::MS_PRIVATE;
+        let none = std::ptr::null();
+        assert_eq!(libc::mount(none, c"/".as_ptr(), none, flags, none.cast()), 0);
+    }
+    start_agent_at(root.into())
+}
+
+fn errno<T>(result: std::io::Result<T>) -> Option<i32> {
+    result.err().and_then(|error| error.raw_os_error())
+}
+
 fn use_program(host: &Host, scratch: &Scratch, script: &str) {
     let program = scratch.path("program");
     fs::write(&program, script.replace("LOG", scratch.path("log").to_str().unwrap())).unwrap();
     fs::set_permissions(&program, fs::Permissions::from_mode(0o755)).unwrap();
     host.agent
         .mounts
-        .set_program(MountProgramFile { file: ProgramFile::Path(program), stages: scratch.path("stages") });
+        .set_program(MountProgramFile { file: ProgramFile::Path(program), stages: Stages::at(scratch.path("stages")) });
 }
 
 fn wanted(scratch: &Scratch, revision: u64) -> String {
@@ -78,6 +100,7 @@ async fn a_program_that_fails_is_reported_and_tried_again() {
 
     assert_eq!(started["mounts"][0]["status"], "pending");
     assert_eq!(report, json!({"id": "m1", "revision": 1, "status": "failed", "mount_error": "no bucket"}));
+    assert_eq!(errno(fs::write(scratch.path("mnt/lost"), "")), Some(libc::ENOTCONN));
     client.call("PUT", "/mounts", wanted(&scratch, 2)).await;
     until("the second attempt", || log(&scratch).lines().count() >= 2).await;
 }
@@ -112,6 +135,7 @@ async fn a_fork_has_no_mounts_and_a_resumed_machine_keeps_them() {
     client.call("PUT", "/mounts", wanted(&scratch, 1)).await;
     while client.call("GET", "/mounts", "").await.json()["mounts"][0]["details"].is_null() {}
     fs::create_dir_all(scratch.path("stages/m1")).unwrap();
+    fs::create_dir_all(scratch.path("stages/detached")).unwrap();
 
     mounts::after_restore(&host.agent, false).await;
     assert!(log(&scratch).contains("\"do\":\"wake\""));
@@ -119,6 +143,126 @@ async fn a_fork_has_no_mounts_and_a_resumed_machine_keeps_them() {
 
     mounts::after_restore(&host.agent, true).await;
     assert!(log(&scratch).contains("\"do\":\"discard\""));
-    assert!(!scratch.path("stages/m1").exists());
+    assert!(!scratch.path("stages/m1").exists() && !scratch.path("stages/detached").exists());
     assert_eq!(client.call("GET", "/mounts", "").await.json(), json!({"mounts": []}));
+    fs::write(scratch.path("mnt/own"), "").unwrap();
+}
+
+#[tokio::test]
+async fn a_wanted_mount_covers_its_directory_until_it_is_detached() {
+    let host = start_agent();
+    let scratch = Scratch::new();
+    use_program(&host, &scratch, OBEDIENT);
+    fs::create_dir(scratch.path("mnt")).unwrap();
+    fs::write(scratch.path("mnt/before"), "content").unwrap();
+    let client = host.connect().await;
+
+    client.call("PUT", "/mounts", wanted(&scratch, 1)).await;
+    let written = errno(fs::write(scratch.path("mnt/lost"), ""));
+    let listed = errno(fs::read_dir(scratch.path("mnt")));
+    let read = errno(fs::read(scratch.path("mnt/before")));
+    client.call("PUT", "/mounts", r#"{"mounts":[]}"#).await;
+
+    assert_eq!([written, listed, read], [Some(libc::ENOTCONN); 3]);
+    assert_eq!(fs::read_to_string(scratch.path("mnt/before")).unwrap(), "content");
+    assert!(!scratch.path("mnt/lost").exists());
+}
+
+#[tokio::test]
+async fn a_cover_that_the_user_removes_comes_back_with_the_next_attempt() {
+    let host = start_agent();
+    let scratch = Scratch::new();
+    use_program(&host, &scratch, "#!/bin/sh\nread -r config\necho x >> LOG\nexit 1\n");
+    let client = host.connect().await;
+    client.call("PUT", "/mounts", wanted(&scratch, 1)).await;
+    until("the first attempt", || log(&scratch).lines().count() >= 1).await;
+
+    let path = scratch.path("mnt");
+    assert!(Command::new("umount").arg("-l").arg(&path).status().unwrap().success());
+    client.call("PUT", "/mounts", wanted(&scratch, 2)).await;
+
+    until("the cover", || errno(fs::read_dir(&path)) == Some(libc::ENOTCONN)).await;
+    client.call("PUT", "/mounts", r#"{"mounts":[]}"#).await;
+    assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_path_through_a_symbolic_link_is_mounted_where_it_leads() {
+    let host = start_agent();
+    let scratch = Scratch::new();
+    use_program(&host, &scratch, OBEDIENT);
+    fs::create_dir(scratch.path("real")).unwrap();
+    symlink(scratch.path("real"), scratch.path("link")).unwrap();
+    let client = host.connect().await;
+
+    client.call("PUT", "/mounts", wanted(&scratch, 1).replace("/mnt", "/link/inner")).await;
+
+    assert_eq!(errno(fs::read_dir(scratch.path("real/inner"))), Some(libc::ENOTCONN));
+    let config = format!("\"mount_point\":{}", json!(scratch.path("real/inner")));
+    until("the configuration", || log(&scratch).contains(&config)).await;
+    client.call("PUT", "/mounts", r#"{"mounts":[]}"#).await;
+    assert_eq!(fs::read_dir(scratch.path("real/inner")).unwrap().count(), 0);
+}
+
+#[tokio::test]
+async fn a_path_that_cannot_be_used_says_what_to_do() {
+    let host = start_agent();
+    let scratch = Scratch::new();
+    use_program(&host, &scratch, OBEDIENT);
+    symlink(scratch.path("nothing"), scratch.path("dangling")).unwrap();
+    symlink("/run", scratch.path("closed")).unwrap();
+    symlink("/", scratch.path("root")).unwrap();
+    fs::write(scratch.path("file"), "").unwrap();
+    symlink(scratch.path("used/inner"), scratch.path("nested")).unwrap();
+    symlink(scratch.path("used"), scratch.path("same")).unwrap();
+    fs::create_dir_all(scratch.path("used/inner")).unwrap();
+    let client = host.connect().await;
+
+    let cases = [
+        ("dangling", "symbolic link to a directory that does not exist"),
+        ("closed/inner", "it leads to /run/inner, where no disk can be mounted"),
+        ("root", "it leads to /, where no disk can be mounted"),
+        ("file", "a file is in its place"),
+        ("nested", "it is in another disk of this sandbox"),
+        ("same", "another disk of this sandbox is at"),
+    ];
+    for (name, text) in cases {
+        let mount = |id: &str, path: &str| json!({"id": id, "mount_path": scratch.path(path), "address": "127.0.0.1:9", "token": "t", "revision": 1});
+        let first = json!({"mounts": [mount("a", "used")]}).to_string();
+        client.call("PUT", "/mounts", first).await;
+        let both = json!({"mounts": [mount("a", "used"), mount("b", name)]}).to_string();
+        client.call("PUT", "/mounts", both).await;
+        let mut report = Value::Null;
+        while report["status"] != "failed" {
+            report = client.call("GET", "/mounts", "").await.json()["mounts"][1].clone();
+        }
+        let message = report["mount_error"].as_str().unwrap();
+        assert!(message.contains(text), "{name}: {message}");
+    }
+    client.call("PUT", "/mounts", r#"{"mounts":[]}"#).await;
+    let _ = fs::remove_dir("/run/inner");
+}
+
+#[tokio::test]
+async fn a_disk_over_a_folder_of_the_agent_does_not_concern_the_agent() {
+    let scratch = Scratch::new();
+    let root = scratch.path("root");
+    fs::create_dir_all(root.join("etc")).unwrap();
+    fs::create_dir_all(root.join("root")).unwrap();
+    let host = start_agent_with(&root);
+    use_program(&host, &scratch, OBEDIENT);
+    let client = host.connect().await;
+    let mount = |name: &str| json!({"id": name, "mount_path": root.join(name), "address": "127.0.0.1:9", "token": "t", "revision": 1});
+    client.call("PUT", "/mounts", json!({"mounts": [mount("etc"), mount("root")]}).to_string()).await;
+    assert_eq!(errno(fs::read_dir(root.join("etc"))), Some(libc::ENOTCONN));
+
+    let identity = json!({"hostname": "resumed", "ssh_pubkeys": ["ssh-ed25519 key"], "nameserver": "10.0.0.1"});
+    let applied = client.call("POST", "/identity", identity.to_string()).await;
+    let environment = client.call("POST", "/wake", "{}").await;
+
+    assert_eq!((applied.status, applied.json()["hostname"].as_str()), (200, Some("resumed")), "{}", applied.json());
+    assert_eq!(environment.status, 200);
+    client.call("PUT", "/mounts", r#"{"mounts":[]}"#).await;
+    assert_eq!(fs::read_to_string(root.join("etc/hostname")).unwrap(), "resumed\n");
+    assert!(fs::read_to_string(root.join("root/.ssh/authorized_keys")).unwrap().contains("ssh-ed25519 key"));
 }

@@ -14,6 +14,7 @@ use tokio::net::unix::pipe::{Receiver, Sender};
 use tokio::sync::{mpsc, oneshot};
 
 use super::ProgramFile;
+use super::stages::Stages;
 use super::wanted::Wanted;
 use crate::reaper::{self, Child};
 use crate::spawn::{Program, spawn};
@@ -78,7 +79,8 @@ impl MountProgram {
     pub async fn start(
         (child, input, output): (Child, OwnedFd, OwnedFd),
         wanted: &Wanted,
-        stage_folder: &Path,
+        mount_point: &Path,
+        stages: &Stages,
     ) -> std::io::Result<(Arc<Self>, mpsc::UnboundedReceiver<Event>)> {
         let input = tokio::sync::Mutex::new(Sender::from_owned_fd(input)?);
         let output = Receiver::from_owned_fd(output)?;
@@ -86,8 +88,9 @@ impl MountProgram {
         let (events, receiver) = mpsc::unbounded_channel();
         tokio::spawn(read_lines(program.clone(), output, events));
         let mut config = json!({
-            "address": wanted.address, "token": wanted.token, "mount_point": wanted.mount_path,
-            "stage_folder": stage_folder, "read_only": wanted.read_only,
+            "address": wanted.address, "token": wanted.token, "mount_point": mount_point,
+            "stage_folder": stages.path().join(&wanted.id), "shown_stage_folder": stages.shown().join(&wanted.id),
+            "read_only": wanted.read_only,
         });
         if let (Some(mib), Some(object)) = (wanted.stage_max_mib, config.as_object_mut()) {
             object.insert("stage_max_mib".to_owned(), json!(mib));

@@ -198,7 +198,8 @@ unsafe fn exec_first_candidate(plan: &mut Plan) -> libc::c_int {
                     outcome = libc::ENOEXEC;
                     break;
                 }
-                libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT => {}
+                // The last is that of a disk that is not mounted at the moment.
+                libc::ENOENT | libc::ENOTDIR | libc::ESTALE | libc::ENODEV | libc::ETIMEDOUT | libc::ENOTCONN => {}
                 libc::EACCES => outcome = libc::EACCES,
                 other => {
                     outcome = other;
