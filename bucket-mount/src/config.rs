@@ -19,6 +19,8 @@ pub struct Config {
     pub mount_point: PathBuf,
     /// Where unsaved changes are kept, on the guest's own disk. It belongs to this mount alone.
     pub stage_folder: PathBuf,
+    /// How users know that folder, which the path above may reach in another way.
+    pub shown_stage_folder: Option<PathBuf>,
     #[serde(default = "default_stage_max_mib")]
     pub stage_max_mib: u64,
     #[serde(default)]

@@ -21,7 +21,7 @@ use serde::{Deserialize, Serialize};
 
 use crate::file::save::save_all;
 use crate::fuse::device::unmount;
-use crate::mount::{Conditions, Mount, Problem};
+use crate::mount::{Conditions, Mount, Problem, cut};
 use crate::s3::transport::Request;
 
 #[derive(Deserialize)]
@@ -40,6 +40,10 @@ pub struct Status {
     pub read_only: bool,
     pub dirty_files: usize,
     pub dirty_bytes: u64,
+    /// Of some of the files.
+    pub dirty_names: Vec<String>,
+    /// How many files are kept because they conflict with the bucket, also those of earlier runs.
+    pub conflicts_total: usize,
     pub problems: Vec<Problem>,
     /// Why the bucket cannot be reached; absent if it can, or was not asked.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -73,14 +77,19 @@ pub fn send(event: &impl Serialize) {
 pub fn status(mount: &Mount) -> Status {
     let dirty = mount.dirty_nodes();
     Status {
-        conditions: mount.conditions.get(),
+        conditions: mount.tested_conditions.get(),
         read_only: mount.config.read_only,
         dirty_files: dirty.len(),
         dirty_bytes: dirty.iter().filter_map(|node| node.stage()).map(|stage| stage.local_bytes()).sum(),
+        dirty_names: dirty.iter().take(NAMES_MAX).filter_map(|node| Some(cut(&mount.key(node).ok()?))).collect(),
+        conflicts_total: mount.stages.count_kept(),
         problems: mount.problems(),
         unreachable: None,
     }
 }
+
+/// As many as the guest agent passes on.
+const NAMES_MAX: usize = 8;
 
 /// Whether the program keeps running.
 #[derive(PartialEq)]

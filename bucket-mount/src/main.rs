@@ -18,7 +18,7 @@ use bucket_mount::file::save::save_all;
 use bucket_mount::fuse::device::{Device, is_mounted, raise_read_ahead, unmount};
 use bucket_mount::fuse::session::Session;
 use bucket_mount::mount::Mount;
-use bucket_mount::probe::probe_conditions;
+use bucket_mount::probe::probe_until_known;
 use bucket_mount::s3::transport::Request;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::unix::pipe::Receiver;
@@ -60,7 +60,7 @@ async fn run() -> Result<(), String> {
     let device = device.map_err(|error| format!("failed to mount on {}: {error}", mount_point.display()))?;
     let session = Session::new(mount.clone(), Rc::new(device));
     let probing = mount.clone();
-    spawn_local(async move { probe_conditions(&probing).await });
+    spawn_local(async move { probe_until_known(&probing).await });
     spawn_local(save_again(mount.clone()));
     spawn_local(push_status(mount.clone()));
     spawn_local(announce(mount.clone()));
@@ -133,7 +133,7 @@ async fn push_status(mount: Rc<Mount>) {
     let mut last = String::new();
     loop {
         let status = control::status(&mount);
-        let key = format!("{:?} {:?}", status.conditions, status.problems);
+        let key = format!("{:?} {:?} {}", status.conditions, status.problems, status.conflicts_total);
         if key != last {
             send(&Event::Status { status });
             last = key;

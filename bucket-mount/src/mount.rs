@@ -2,7 +2,7 @@
 //! borrowed while a request waits.
 
 use std::cell::{Cell, RefCell};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -38,6 +38,8 @@ pub struct Mount {
     /// For notifications; None in tests without a kernel.
     pub device: RefCell<Option<Rc<Device>>>,
     pub conditions: Cell<Conditions>,
+    /// What the status says: unknown until a server has answered.
+    pub tested_conditions: Cell<Conditions>,
     pub conditions_known: Notify,
     /// Directories that are being renamed. Nothing below them is saved meanwhile.
     pub renaming: RefCell<Vec<u64>>,
@@ -68,18 +70,25 @@ pub struct Problem {
     /// Where its data is, if the file in the bucket was changed by someone else meanwhile.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub kept: Option<PathBuf>,
+    /// The same, relative to the stage folder.
+    #[serde(skip)]
+    place: Option<PathBuf>,
 }
 
-const PROBLEMS_MAX: usize = 100;
+/// A status with so many is a line of at most 200 KiB, which the guest agent accepts.
+const PROBLEMS_MAX: usize = 32;
+const TEXT_MAX_CHARACTERS: usize = 512;
 
 impl Mount {
     pub fn new(config: Config) -> Result<Rc<Self>> {
         let defaults = config.defaults();
         let transport = Transport::new(config.address, config.token.clone(), config.limits());
         let stages = StageFolder::open(&config.stage_folder, config.stage_max_mib << 20)?;
+        let conditions = if config.read_only { Conditions::Unused } else { Conditions::Unknown };
         let root = Attrs::of_new(Kind::Directory, defaults.mode(Kind::Directory), defaults.uid, defaults.gid);
         Ok(Rc::new(Self {
-            conditions: Cell::new(if config.read_only { Conditions::Unused } else { Conditions::Unknown }),
+            conditions: Cell::new(conditions),
+            tested_conditions: Cell::new(conditions),
             config,
             defaults,
             client: Client { transport },
@@ -125,23 +134,35 @@ impl Mount {
         if self.config.read_only { Err(Failure::errno(libc::EROFS)) } else { Ok(()) }
     }
 
+    /// How users know a path of the stage folder.
+    pub fn shown(&self, path: &Path) -> PathBuf {
+        self.config.shown_stage_folder.as_ref().unwrap_or(&self.config.stage_folder).join(path)
+    }
+
+    /// `kept` is relative to the stage folder.
     pub fn report(&self, path: &str, failure: &Failure, kept: Option<PathBuf>) {
         eprintln!("failed to save {path}: {failure}");
+        self.clear_problem(path);
         let mut problems = self.problems.borrow_mut();
-        problems.retain(|problem| problem.kept.is_some() || problem.path != path);
         if problems.len() >= PROBLEMS_MAX {
             problems.remove(0);
         }
-        problems.push(Problem { path: path.to_owned(), message: failure.to_string(), kept });
+        let (path, message) = (cut(path), cut(&failure.to_string()));
+        let shown = kept.as_ref().map(|kept| self.shown(kept));
+        problems.push(Problem { path, message, kept: shown, place: kept });
     }
 
     /// The file is saved now.
     pub fn clear_problem(&self, path: &str) {
+        let path = cut(path);
         self.problems.borrow_mut().retain(|problem| problem.kept.is_some() || problem.path != path);
     }
 
+    /// Without conflicts whose data the user has removed.
     pub fn problems(&self) -> Vec<Problem> {
-        self.problems.borrow().clone()
+        let mut problems = self.problems.borrow_mut();
+        problems.retain(|problem| problem.place.as_ref().is_none_or(|kept| self.stages.has_kept(kept)));
+        problems.clone()
     }
 
     /// What the kernel has cached of a node is no longer right.
@@ -192,6 +213,14 @@ impl Mount {
     pub fn is_moving(&self, node: &Node) -> bool {
         let tree = self.tree.borrow();
         self.renaming.borrow().iter().any(|above| tree.is_within(node, *above))
+    }
+}
+
+/// Longer texts end with an ellipsis.
+pub fn cut(text: &str) -> String {
+    match text.char_indices().nth(TEXT_MAX_CHARACTERS) {
+        Some((end, _)) => format!("{}…", &text[..end]),
+        None => text.to_owned(),
     }
 }
 

@@ -1,5 +1,7 @@
 //! Finds out whether the server honours conditions on writes.
 
+use std::time::Duration;
+
 use crate::md5::Md5;
 use crate::mount::{Conditions, Mount};
 use crate::random::random_id;
@@ -8,15 +10,21 @@ use crate::s3::connection::Body;
 use crate::s3::failure::{Cause, Result};
 use crate::s3::metadata::Metadata;
 
-/// Sets `mount.conditions`. Until then, writes wait.
-pub async fn probe_conditions(mount: &Mount) {
-    if mount.conditions.get() == Conditions::Unknown {
-        let found = try_conditions(mount).await.unwrap_or_else(|failure| match failure.cause {
-            Cause::Unsupported | Cause::Refused => Conditions::Refused,
-            // The server is away or refuses all writes. Conditions do no harm then.
-            _ => Conditions::Ignored,
-        });
-        mount.conditions.set(found);
+/// Sets `mount.conditions`. Until then, writes wait. If the server is away or refuses all writes, they continue with conditions,
+/// which do no harm, and the server is asked again from time to time.
+pub async fn probe_until_known(mount: &Mount) {
+    while mount.tested_conditions.get() == Conditions::Unknown {
+        let found = match try_conditions(mount).await {
+            Ok(found) => Some(found),
+            Err(failure) if matches!(failure.cause, Cause::Unsupported | Cause::Refused) => Some(Conditions::Refused),
+            Err(_) => None,
+        };
+        mount.conditions.set(found.unwrap_or(Conditions::Ignored));
+        mount.conditions_known.notify_waiters();
+        match found {
+            Some(found) => mount.tested_conditions.set(found),
+            None => tokio::time::sleep(PROBE_PAUSE).await,
+        }
     }
     mount.conditions_known.notify_waiters();
 }
@@ -41,6 +49,8 @@ async fn try_conditions(mount: &Mount) -> Result<Conditions> {
     let _ = mount.client.delete(&key).await;
     result
 }
+
+const PROBE_PAUSE: Duration = Duration::from_secs(10);
 
 /// Removed at the end of the probe.
 const PREFIX: &str = ".bucket-mount-probe-";

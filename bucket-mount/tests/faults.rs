@@ -204,3 +204,84 @@ fn a_read_only_mount_refuses_changes() {
     assert_eq!(error.raw_os_error(), Some(libc::EROFS));
     assert_eq!(server.keys(), ["f"]);
 }
+
+#[test]
+fn a_file_that_another_deleted_is_a_conflict() {
+    let server = Server::start();
+    server.bucket().put("f", b"first");
+    let mut mounted = Mounted::start(&server);
+    let file = OpenOptions::new().write(true).open(mounted.file("f")).unwrap();
+    file.write_all_at(b"mine", 0).unwrap();
+    server.bucket().objects.remove("f");
+    server.set_fault(|request| {
+        // As S3 does.
+        let is_write = request.method == "PUT" && request.key == "f";
+        is_write.then(|| Effect::Answer(Response::error(404, "NoSuchKey")))
+    });
+
+    let error = file.sync_all().unwrap_err();
+
+    assert_eq!(error.raw_os_error(), Some(libc::ESTALE));
+    let status = mounted.status();
+    assert_eq!((&status["dirty_files"], &status["conflicts_total"]), (&json!(0), &json!(1)));
+    let kept = fs::read_to_string(status["problems"][0]["kept"].as_str().unwrap()).unwrap();
+    assert!(kept.starts_with("mine"), "{kept}");
+}
+
+#[test]
+fn conflicts_of_files_with_long_names_are_kept_and_never_replaced() {
+    let name = "あ".repeat(85);
+    let server = Server::start();
+    let mut folder = Folder::new();
+    for (run, content) in ["one", "two"].into_iter().enumerate() {
+        let mut mounted = Mounted::start_with(&server, folder, json!({"shown_stage_folder": "/shown"}));
+        server.bucket().put(&name, b"first");
+        let file = OpenOptions::new().write(true).open(mounted.file(&name)).unwrap();
+        file.write_all_at(content.as_bytes(), 0).unwrap();
+        server.bucket().put(&name, b"theirs");
+
+        assert_eq!(file.sync_all().unwrap_err().raw_os_error(), Some(libc::ESTALE));
+
+        drop(file);
+        let status = mounted.status();
+        assert_eq!(status["conflicts_total"], run + 1);
+        assert!(status["problems"][0]["kept"].as_str().unwrap().starts_with("/shown/kept/"), "{status}");
+        folder = mounted.unmount();
+    }
+    let kept = folder.0.join("stage/kept");
+    let mut found: Vec<String> = names(&kept).iter().map(|name| fs::read_to_string(kept.join(name)).unwrap()).collect();
+    found.sort();
+    assert_eq!(found.iter().map(|text| &text[..3]).collect::<Vec<_>>(), ["one", "two"]);
+}
+
+#[test]
+fn the_root_can_be_entered_while_the_server_is_away() {
+    let server = Server::start();
+    let mounted = Mounted::start_with(&server, Folder::new(), json!({"answer_limit_ms": 2000}));
+    let away = Instant::now();
+    server.set_fault(|_| Some(Effect::Hang));
+
+    // Longer than attributes are fresh.
+    until("attributes have to be read again", || away.elapsed() > Duration::from_secs(12));
+    let asked = Instant::now();
+    let is_directory = fs::metadata(&mounted.path).unwrap().is_dir();
+
+    assert!(is_directory && asked.elapsed() < Duration::from_secs(1), "{:?}", asked.elapsed());
+}
+
+#[test]
+fn unsaved_files_are_named_in_the_status() {
+    let server = Server::start();
+    let mut mounted = Mounted::start(&server);
+    server.set_fault(|request| (request.method == "PUT").then(|| Effect::Answer(Response::error(403, "AccessDenied"))));
+    let files: Vec<File> = (0..10).map(|number| File::create(mounted.file(&format!("f{number}"))).unwrap()).collect();
+    for mut file in &files {
+        file.write_all(b"content").unwrap();
+    }
+
+    let status = mounted.command(json!({"do": "flush", "deadline_ms": 1000}))["status"].clone();
+
+    assert_eq!((&status["dirty_files"], &status["dirty_bytes"]), (&json!(10), &json!(70)));
+    assert_eq!(status["dirty_names"], json!(["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7"]));
+    server.clear_fault();
+}

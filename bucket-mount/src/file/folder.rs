@@ -10,12 +10,13 @@ use std::rc::Rc;
 use super::content::Content;
 use super::journal::{StageInfo, replay};
 use super::stage::Stage;
+use super::upload::PART_BYTES;
 use crate::s3::failure::{Cause, Failure, Result};
 
 pub struct StageFolder {
     path: PathBuf,
     /// Two programs in one folder would take each other's stages for leftovers.
-    _lock: File,
+    lock: File,
     max_bytes: u64,
     used_bytes: Cell<u64>,
     last_number: Cell<u64>,
@@ -33,16 +34,24 @@ impl StageFolder {
         use std::os::unix::fs::DirBuilderExt;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path)?;
         fs::DirBuilder::new().recursive(true).mode(0o700).create(path.join(KEPT))?;
-        let _lock = lock(&path.join("lock"))?;
+        let lock = lock(&path.join("lock"))?;
         let (used_bytes, last_number) = (Cell::new(0), Cell::new(0));
-        let folder = Self { path: path.into(), _lock, max_bytes, used_bytes, last_number };
-        folder.last_number.set(folder.numbers().into_iter().max().unwrap_or_default());
+        let folder = Self { path: path.into(), lock, max_bytes, used_bytes, last_number };
+        // Also those of kept files, which a later one with the same number would replace.
+        let numbers = numbers_in(path).chain(numbers_in(&path.join(KEPT)));
+        folder.last_number.set(numbers.max().unwrap_or_default());
         Ok(Rc::new(folder))
     }
 
     pub fn create(self: &Rc<Self>, info: &StageInfo, content: Content) -> Result<Rc<Stage>> {
         let number = self.last_number.get() + 1;
         self.last_number.set(number);
+        let created = self.create_files(number, info, content);
+        // A disk that is full must not fill up with empty files as well.
+        created.inspect_err(|_| self.remove(number))
+    }
+
+    fn create_files(self: &Rc<Self>, number: u64, info: &StageInfo, content: Content) -> Result<Rc<Stage>> {
         let data = self.open_file(number, "data", true)?;
         data.set_len(content.size)?;
         let log = self.open_file(number, "log", true)?;
@@ -72,14 +81,23 @@ impl StageFolder {
         Some(Leftover { info, stage })
     }
 
-    /// Keeps the data of a stage that cannot be written to the bucket, and returns where it is.
+    /// Keeps the data of a stage that cannot be written to the bucket, and returns where it is in this folder.
     pub fn keep(&self, stage: &Stage, key: &str) -> Result<PathBuf> {
         let name = key.rsplit('/').next().unwrap_or_default();
-        let name: String = name.chars().take(100).collect();
-        let kept = self.path.join(KEPT).join(format!("{:06}-{name}", stage.number));
-        fs::rename(stage.data_path(), &kept)?;
+        let end = (0..=name.len().min(KEPT_NAME_MAX_BYTES)).rev().find(|end| name.is_char_boundary(*end));
+        let name = format!("{:06}-{}", stage.number, &name[..end.unwrap_or_default()]);
+        fs::rename(stage.data_path(), self.path.join(KEPT).join(&name))?;
         stage.discard();
-        Ok(kept)
+        Ok(Path::new(KEPT).join(name))
+    }
+
+    pub fn has_kept(&self, kept: &Path) -> bool {
+        self.path.join(kept).exists()
+    }
+
+    /// How many files are kept, also of earlier runs.
+    pub fn count_kept(&self) -> usize {
+        numbers_in(&self.path.join(KEPT)).count()
     }
 
     pub(super) fn remove(&self, number: u64) {
@@ -94,6 +112,14 @@ impl StageFolder {
 
     pub fn has_room(&self, bytes: u64) -> bool {
         self.used_bytes.get() + bytes <= self.max_bytes
+    }
+
+    /// Whether the disk of the guest is nearly full. Saving a file may need room for one of its parts.
+    pub fn is_tight(&self) -> bool {
+        // SAFETY: an open descriptor, and all zeros is a valid value that the kernel fills.
+        let mut found: libc::statvfs = unsafe { std::mem::zeroed() };
+        let is_known = unsafe { libc::fstatvfs(self.lock.as_raw_fd(), &mut found) } == 0;
+        is_known && found.f_bavail.saturating_mul(found.f_frsize) < RESERVE_BYTES
     }
 
     pub(super) fn count(&self, bytes: u64) {
@@ -121,9 +147,7 @@ impl StageFolder {
 
     /// In the order in which the stages were created.
     fn numbers(&self) -> Vec<u64> {
-        let Ok(entries) = fs::read_dir(&self.path) else { return Vec::new() };
-        let names = entries.flatten().map(|entry| entry.file_name());
-        let mut numbers: Vec<u64> = names.filter_map(|name| name.to_str()?.split('.').next()?.parse().ok()).collect();
+        let mut numbers: Vec<u64> = numbers_in(&self.path).collect();
         numbers.sort_unstable();
         numbers.dedup();
         numbers
@@ -131,6 +155,15 @@ impl StageFolder {
 }
 
 const KEPT: &str = "kept";
+const RESERVE_BYTES: u64 = 2 * PART_BYTES;
+/// With its number, below the 255 bytes of a file name.
+const KEPT_NAME_MAX_BYTES: usize = 200;
+
+/// Of files whose names begin with a number: NUMBER.data, NUMBER.log and NUMBER-name.
+fn numbers_in(folder: &Path) -> impl Iterator<Item = u64> + use<> {
+    let names = fs::read_dir(folder).into_iter().flatten().flatten().map(|entry| entry.file_name());
+    names.filter_map(|name| name.to_str()?.split(['.', '-']).next()?.parse().ok())
+}
 
 /// Held until the program ends.
 fn lock(path: &Path) -> Result<File> {

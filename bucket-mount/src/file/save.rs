@@ -63,6 +63,8 @@ async fn write(mount: &Rc<Mount>, node: &Rc<Node>, stage: &Rc<Stage>, key: &str)
     let etag = stage.base().map(|base| base.etag).unwrap_or_default();
     let failure = match upload(mount, key, stage, &metadata, &condition_for(mount, &etag)).await {
         Err(failure) if matches!(failure.cause, Cause::Conflict | Cause::NoSuchUpload) => failure,
+        // Some servers say this of a condition on an object that is gone, and all when its data is read.
+        Err(failure) if failure.cause == Cause::NotFound && !etag.is_empty() => failure,
         result => return result,
     };
     let Some(found) = mount.client.find(key).await? else { return Err(conflict(failure)) };
@@ -85,7 +87,7 @@ fn conflict(failure: Failure) -> Failure {
 async fn keep(mount: &Rc<Mount>, node: &Rc<Node>, stage: &Rc<Stage>, key: &str, failure: Failure) -> Failure {
     match mount.stages.keep(stage, key) {
         Ok(kept) => {
-            let message = format!("{failure}; the changes of this sandbox are in {}", kept.display());
+            let message = format!("{failure}; the changes of this sandbox are in {}", mount.shown(&kept).display());
             mount.report(key, &Failure::new(Cause::Conflict, message), Some(kept));
         }
         // It stays unsaved, and is tried again.

@@ -108,10 +108,15 @@ impl Stage {
         added > 0 && !self.folder.has_room(added)
     }
 
+    /// Whether it should be saved because the disk is nearly full. If it has nothing here, that gains nothing.
+    pub fn is_tight(&self) -> bool {
+        self.counted.get() > 0 && self.folder.is_tight()
+    }
+
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {
         let end = offset + data.len() as u64;
         let record = Record::Write { offset, length: data.len() as u64 };
-        if let Err(failure) = self.store(offset, data).and_then(|()| self.append(record)) {
+        if let Err(failure) = self.store(offset, data).and_then(|()| self.append(&record.render())) {
             self.punch(offset..end);
             return Err(failure);
         }
@@ -124,15 +129,19 @@ impl Stage {
     pub fn fill(&self, offset: u64, data: &[u8]) -> Result<()> {
         self.store(offset, data)?;
         let length = data.len() as u64;
-        self.append(Record::Write { offset, length })?;
+        self.append(&Record::Write { offset, length }.render())?;
         self.content.borrow_mut().local.add(offset..offset + length);
         self.count();
         Ok(())
     }
 
     pub fn truncate(&self, size: u64) -> Result<()> {
-        self.data.set_len(size)?;
-        self.append(Record::Truncate { size })?;
+        // The record first: without it, what is cut off would still be part of the file, and be zeros.
+        let mark = self.append(&Record::Truncate { size }.render())?;
+        if let Err(error) = self.data.set_len(size) {
+            self.forget_after(mark);
+            return Err(error.into());
+        }
         self.content.borrow_mut().truncate(size);
         self.changed();
         Ok(())
@@ -155,7 +164,7 @@ impl Stage {
 
     /// Records which file this is. Must be called again when its name or attributes change.
     pub fn describe(&self, info: &StageInfo) -> Result<()> {
-        self.log.borrow_mut().write_all(&render_info(info)).map_err(Failure::from)
+        self.append(&render_info(info)).map(drop)
     }
 
     /// The data is in the bucket, or no longer needed.
@@ -180,8 +189,20 @@ impl Stage {
         }
     }
 
-    fn append(&self, record: Record) -> Result<()> {
-        self.log.borrow_mut().write_all(&record.render()).map_err(Failure::from)
+    /// Returns how long the log was before. On a full disk, part of a record may be written: what follows it could not be read.
+    fn append(&self, bytes: &[u8]) -> Result<u64> {
+        let mark = self.log.borrow().metadata()?.len();
+        let written = self.log.borrow_mut().write_all(bytes);
+        if let Err(error) = written {
+            self.forget_after(mark);
+            return Err(error.into());
+        }
+        Ok(mark)
+    }
+
+    fn forget_after(&self, mark: u64) {
+        // Making a file shorter needs no room.
+        let _ = self.log.borrow().set_len(mark);
     }
 
     fn changed(&self) {

@@ -6,6 +6,7 @@ use super::files::{begin_change, describe};
 use super::listing::{put_marker, refresh_directory};
 use super::lookup::lookup;
 use crate::file::save::{save, save_exclusively};
+use crate::fuse::abi::ROOT;
 use crate::fuse::request::{SetAttributes, SetTime};
 use crate::mount::Mount;
 use crate::s3::client::Condition;
@@ -13,7 +14,7 @@ use crate::s3::failure::{Failure, Result};
 use crate::s3::metadata::Kind;
 use crate::s3::multipart::COPY_MAX_BYTES;
 use crate::time::Time;
-use crate::tree::directory::Entry;
+use crate::tree::directory::{Entry, Marker};
 use crate::tree::node::{Attrs, Node};
 
 /// Makes sure that the attributes of a node are fresh.
@@ -22,7 +23,11 @@ pub async fn refresh(mount: &Rc<Mount>, node: &Rc<Node>) -> Result<()> {
         return Ok(());
     }
     if node.kind == Kind::Directory {
-        return refresh_directory(mount, node).await;
+        let is_known = node.directory.as_deref().is_some_and(|directory| directory.marker.get() != Marker::Unknown);
+        return match node.id == ROOT && is_known {
+            true => refresh_root(mount, node),
+            false => refresh_directory(mount, node).await,
+        };
     }
     let parent = mount.parent_of(node)?;
     match lookup(mount, &parent, &node.name()).await? {
@@ -32,6 +37,15 @@ pub async fn refresh(mount: &Rc<Mount>, node: &Rc<Node>) -> Result<()> {
         Some(_) => Err(Failure::errno(libc::ESTALE)),
         None => Err(Failure::errno(libc::ENOENT)),
     }
+}
+
+/// The root always exists. What is known of it is used meanwhile, so that a program can enter it while the server is away: it may be
+/// the home directory.
+fn refresh_root(mount: &Rc<Mount>, node: &Rc<Node>) -> Result<()> {
+    mount.refreshed(node);
+    let (mount, node) = (mount.clone(), node.clone());
+    tokio::task::spawn_local(async move { refresh_directory(&mount, &node).await });
+    Ok(())
 }
 
 pub async fn set_attributes(mount: &Rc<Mount>, node: &Rc<Node>, set: SetAttributes) -> Result<()> {

@@ -144,10 +144,14 @@ pub fn write_now(handle: &FileHandle, offset: u64, data: &[u8]) -> Option<Result
     let _shared = node.writing.try_read().ok()?;
     let stage = node.stage()?;
     let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_MAX_BYTES)?;
-    if stage.needs_room(offset..end) {
+    if stage.needs_room(offset..end) || stage.is_tight() {
         return None;
     }
-    Some(store(node, &stage, offset, data))
+    match store(node, &stage, offset, data) {
+        // What is saved needs no room, but that takes a while.
+        Err(failure) if failure.cause == Cause::Local(libc::ENOSPC) => None,
+        result => Some(result),
+    }
 }
 
 pub async fn write(mount: &Rc<Mount>, handle: &FileHandle, offset: u64, data: &[u8]) -> Result<()> {
@@ -156,9 +160,15 @@ pub async fn write(mount: &Rc<Mount>, handle: &FileHandle, offset: u64, data: &[
     let end = end.ok_or_else(|| Failure::errno(libc::EFBIG))?;
     for attempt in 0..3 {
         let shared = node.writing.read().await;
-        let stage = begin_change(mount, node)?;
-        if !stage.needs_room(offset..end) {
-            return store(node, &stage, offset, data);
+        let is_full = |failure: &Failure| failure.cause == Cause::Local(libc::ENOSPC);
+        match begin_change(mount, node) {
+            Ok(stage) if stage.needs_room(offset..end) || (attempt == 0 && stage.is_tight()) => {}
+            Ok(stage) => match store(node, &stage, offset, data) {
+                Err(failure) if is_full(&failure) => {}
+                result => return result,
+            },
+            Err(failure) if is_full(&failure) => {}
+            Err(failure) => return Err(failure),
         }
         drop(shared);
         // What is in the bucket needs no room here.

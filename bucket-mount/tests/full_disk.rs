@@ -1,0 +1,107 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic)]
+//! The disk of the guest, on which changes are staged, is full.
+
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{Read, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+
+use serde_json::json;
+use support::http::Response;
+use support::mounted::{Folder, Mounted};
+use support::server::{Effect, Server};
+
+const MIB: usize = 1 << 20;
+
+/// A file system of a few MiB as the stage folder.
+struct SmallDisk(PathBuf);
+
+impl SmallDisk {
+    fn mount(folder: &Folder, mib: usize) -> Self {
+        let path = folder.0.join("stage");
+        fs::create_dir(&path).unwrap();
+        let size = format!("size={mib}m");
+        assert!(
+            Command::new("mount").args(["-t", "tmpfs", "-o", &size, "tmpfs"]).arg(&path).status().unwrap().success()
+        );
+        Self(path)
+    }
+
+    /// Leaves so many bytes. Returns the file, which takes the rest.
+    fn fill(&self, leave: usize) -> PathBuf {
+        let path = self.0.join("filler");
+        let mut file = File::create(&path).unwrap();
+        while file.write_all(&[1; 4096]).is_ok() {}
+        let size = file.metadata().unwrap().len();
+        file.set_len(size - leave as u64).unwrap();
+        path
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        let _ = Command::new("umount").arg("-l").arg(&self.0).stderr(Stdio::null()).status();
+    }
+}
+
+fn content(length: usize) -> Vec<u8> {
+    (0..length).map(|index| (index / 4096 + index) as u8).collect()
+}
+
+fn is_same(path: &Path, expected: &[u8]) -> bool {
+    let mut found = Vec::new();
+    File::open(path).unwrap().read_to_end(&mut found).unwrap();
+    found == expected
+}
+
+#[test]
+fn a_file_that_is_larger_than_the_disk_is_saved_while_it_is_written() {
+    let server = Server::start();
+    let folder = Folder::new();
+    let _disk = SmallDisk::mount(&folder, 40);
+    let mounted = Mounted::start_with(&server, folder, json!({}));
+    let content = content(100 * MIB);
+
+    let mut file = File::create(mounted.file("large")).unwrap();
+    file.write_all(&content).unwrap();
+    file.sync_all().unwrap();
+    drop(file);
+
+    assert!(server.body("large").unwrap() == content);
+    assert!(is_same(&mounted.file("large"), &content));
+}
+
+#[test]
+fn changes_on_a_full_disk_fail_and_later_ones_survive_a_crash() {
+    let server = Server::start();
+    let folder = Folder::new();
+    let disk = SmallDisk::mount(&folder, 40);
+    let mut mounted = Mounted::start_with(&server, folder, json!({}));
+    server.set_fault(|request| (request.method == "PUT").then(|| Effect::Answer(Response::error(403, "AccessDenied"))));
+    let mut file = File::create(mounted.file("f")).unwrap();
+    file.write_all(b"before ").unwrap();
+    let filler = disk.fill(0);
+    // The first may still fit into a page that is there already.
+    let failed = (0..64).find_map(|_| file.write_all(&[7; 64 * 1024]).err());
+    let new = OpenOptions::new().create_new(true).write(true).open(mounted.file("new"));
+    drop(new);
+
+    fs::remove_file(filler).unwrap();
+    let size = file.metadata().unwrap().len();
+    file.write_all(b" after").unwrap();
+    let numbers = support::mounted::names(&disk.0);
+    let folder = mounted.kill();
+    server.clear_fault();
+    mounted = Mounted::start_with(&server, folder, json!({}));
+    let answer = mounted.command(json!({"do": "flush", "deadline_ms": 20_000}));
+
+    assert!(failed.is_some());
+    assert_eq!(answer["ok"], true, "{answer}");
+    let body = server.body("f").unwrap();
+    assert_eq!(body.len() as u64, size + 6);
+    assert!(body.starts_with(b"before ") && body.ends_with(b" after"));
+    assert!(numbers.len() <= 6, "{numbers:?}");
+    drop(mounted);
+}
