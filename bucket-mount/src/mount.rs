@@ -158,6 +158,11 @@ impl Mount {
         self.problems.borrow_mut().retain(|problem| problem.kept.is_some() || problem.path != path);
     }
 
+    pub fn has_problem(&self, path: &str) -> bool {
+        let path = cut(path);
+        self.problems.borrow().iter().any(|problem| problem.kept.is_none() && problem.path == path)
+    }
+
     /// Without conflicts whose data the user has removed.
     pub fn problems(&self) -> Vec<Problem> {
         let mut problems = self.problems.borrow_mut();

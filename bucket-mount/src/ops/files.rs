@@ -162,7 +162,13 @@ pub async fn write(mount: &Rc<Mount>, handle: &FileHandle, offset: u64, data: &[
         let shared = node.writing.read().await;
         let is_full = |failure: &Failure| failure.cause == Cause::Local(libc::ENOSPC);
         match begin_change(mount, node) {
-            Ok(stage) if stage.needs_room(offset..end) || (attempt == 0 && stage.is_tight()) => {}
+            Ok(stage) if stage.needs_room(offset..end) => {}
+            // If it cannot be saved now, there is room for some more.
+            Ok(stage) if attempt == 0 && stage.is_tight() && !has_failed(mount, node) => {
+                drop(shared);
+                let _ = save(mount, node).await;
+                continue;
+            }
             Ok(stage) => match store(node, &stage, offset, data) {
                 Err(failure) if is_full(&failure) => {}
                 result => return result,
@@ -178,6 +184,11 @@ pub async fn write(mount: &Rc<Mount>, handle: &FileHandle, offset: u64, data: &[
         }
     }
     Err(Failure::errno(libc::ENOSPC))
+}
+
+/// Whether the last attempt to save the file failed.
+fn has_failed(mount: &Mount, node: &Node) -> bool {
+    mount.key(node).is_ok_and(|key| mount.has_problem(&key))
 }
 
 fn store(node: &Node, stage: &Stage, offset: u64, data: &[u8]) -> Result<()> {
