@@ -141,7 +141,7 @@ export function checkMountPath(mountPath: string): string | undefined {
   const fault = checkAbsolutePath(mountPath)
   if (fault) return fault
   const path = normalisePath(mountPath)
-  // A bucket mounted over the root would hide the whole system, including the files of the guest agent.
+  // A bucket over the root would hide the whole system, so that no program could be started.
   if (path === '/') return 'must not be the root directory'
   const closed = KERNEL_DIRECTORIES.find((directory) => containsPath(directory, path))
   return closed === undefined ? undefined : `must not be in ${closed}`
