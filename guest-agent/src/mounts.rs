@@ -13,6 +13,7 @@
 //!   5. Before a pause, POST /mounts/flush saves everything and reports what is left. After a resume, POST /wake closes
 //!      connections and drops what is cached; in a fork it discards unsaved changes and removes all mounts.
 
+mod mount;
 mod mount_table;
 mod place;
 mod program;
@@ -38,10 +39,10 @@ use tokio::sync::watch;
 use crate::agent::Agent;
 use crate::reply::{Failure, HandlerError, HandlerResult, read_json, send_all, send_json, start};
 
+use mount::Mount;
 use place::Places;
 use report::Report;
 pub use stages::Stages;
-use supervise::Mount;
 use wanted::{Wanted, check};
 
 /// Time for saving when a mount is removed.

@@ -42,5 +42,19 @@ fn copy_mount(root: &Path) -> std::io::Result<OwnedFd> {
     let flags = libc::OPEN_TREE_CLONE | libc::OPEN_TREE_CLOEXEC;
     // SAFETY: a valid C string; the new descriptor is owned by the result.
     let fd = check_long(unsafe { libc::syscall(libc::SYS_open_tree, libc::AT_FDCWD, root.as_ptr(), flags) })?;
-    Ok(unsafe { OwnedFd::from_raw_fd(fd as i32) })
+    let tree = unsafe { OwnedFd::from_raw_fd(fd as i32) };
+    make_private(&tree)?;
+    Ok(tree)
+}
+
+/// If mounts on the original are shared, they would appear in the copy.
+fn make_private(tree: &OwnedFd) -> std::io::Result<()> {
+    // SAFETY: all zeros is a valid value.
+    let mut wanted: libc::mount_attr = unsafe { std::mem::zeroed() };
+    wanted.propagation = libc::MS_PRIVATE;
+    let (flags, size) = (libc::AT_EMPTY_PATH, size_of::<libc::mount_attr>());
+    // SAFETY: an open descriptor, an empty path, and a structure with its size.
+    let changed =
+        unsafe { libc::syscall(libc::SYS_mount_setattr, tree.as_raw_fd(), c"".as_ptr(), flags, &wanted, size) };
+    check_long(changed).map(drop)
 }

@@ -4,7 +4,7 @@
 use serde::Serialize;
 use serde_json::Value;
 
-use super::supervise::Status;
+use super::mount::Status;
 
 /// As in the protocol.
 const EXAMPLES_MAX: usize = 8;
@@ -72,6 +72,14 @@ pub fn summarise(status: &Value) -> Summary {
             Some("ignored" | "refused") => Some(false),
             _ => None,
         },
+    }
+}
+
+impl Summary {
+    /// Of a mount whose program is gone: it may have said less than what it left behind.
+    pub fn with_unsaved(self, (files, bytes): (u64, u64)) -> Self {
+        let names = if files == self.unsaved.files { self.unsaved.names } else { Vec::new() };
+        Self { unsaved: Unsaved { files, bytes, names }, ..self }
     }
 }
 

@@ -1,6 +1,7 @@
 //! Where mount programs keep changes until they are saved: on the disk of the machine, a folder for each mount.
 
 use std::fs;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
 use crate::own_root::OwnRoot;
@@ -34,6 +35,15 @@ impl Stages {
 
     pub fn shown(&self) -> &Path {
         &self.shown
+    }
+
+    /// The files with changes that a mount program which is gone has not saved, and their bytes.
+    pub fn count_unsaved(&self, id: &str) -> (u64, u64) {
+        let Ok(entries) = fs::read_dir(self.path.join(id)) else { return (0, 0) };
+        let logs =
+            entries.flatten().map(|entry| entry.path()).filter(|path| path.extension().is_some_and(|end| end == "log"));
+        let sizes = logs.map(|log| fs::metadata(log.with_extension("data")).map_or(0, |data| data.blocks() * 512));
+        sizes.fold((0, 0), |(files, bytes), size| (files + 1, bytes + size))
     }
 
     /// Removes the changes of all mounts.
