@@ -128,6 +128,27 @@ describe('disks', { skip: cannotRunVms, timeout: VM_STORIES_LIMIT_MS }, () => {
     await destroySandbox(warren, child.id)
   })
 
+  test('disks over folders of the system survive a pause, and a fork has its own files again', async () => {
+    const folders = ['/etc', '/root', '/var']
+    const disks = folders.map((folder) => ({ disk_id: 'media', mount_path: folder, sub_path: `over${folder}` }))
+    const over = await createSandbox(warren, { disks })
+    for (const folder of folders) await waitFor(over.id, folder)
+    await runShell(warren, over.id, folders.map((folder) => `echo kept > ${folder}/file`).join('; '))
+
+    await pauseSandbox(warren, over.id)
+    await resumeSandbox(warren, over.id)
+    for (const folder of folders) await waitFor(over.id, folder)
+    const child = await forkSandbox(warren, over.id, { live: true })
+
+    assert.equal(await runShell(warren, over.id, 'cat /etc/file /root/file /var/file'), 'kept\nkept\nkept')
+    assert.equal(await readObject('over/var/file'), 'kept\n')
+    const own = 'grep -c bucket /proc/mounts; diff /etc/hostname /proc/sys/kernel/hostname; head -c 5 /etc/passwd'
+    assert.equal(await runShell(warren, child.id, own), '0\nroot:')
+    assert.match(await runShell(warren, child.id, 'ls /etc/file /root/file 2>&1 || :'), /No such file/)
+    await destroySandbox(warren, child.id)
+    await destroySandbox(warren, over.id)
+  })
+
   test('new credentials are used at once, without a new mount', async () => {
     await store.stop()
     await store.start(OTHER)

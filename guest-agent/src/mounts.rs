@@ -49,6 +49,8 @@ use wanted::{Wanted, check};
 const UNMOUNT_DEADLINE: Duration = Duration::from_secs(20);
 /// A mount program that does not answer by then is killed; it saves nothing that a resume needs.
 const WAKE_DEADLINE: Duration = Duration::from_secs(2);
+/// Time until the directories of new mounts are covered.
+const COVER_LIMIT: Duration = Duration::from_secs(5);
 const FLUSH_DEADLINE_MAX: Duration = Duration::from_secs(300);
 
 pub struct Mounts {
@@ -218,9 +220,13 @@ async fn set_mounts(agent: &Arc<Agent>, wanted: Vec<Wanted>) -> HandlerResult<Ve
             }
         }
     }
-    for mount in added {
-        mount.wait_until_covered().await;
-    }
+    let all_covered = async {
+        for mount in added {
+            mount.wait_until_covered().await;
+        }
+    };
+    // A path can lead through a mount that hangs.
+    let _ = tokio::time::timeout(COVER_LIMIT, all_covered).await;
     Ok(removed)
 }
 

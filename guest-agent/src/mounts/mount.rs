@@ -21,8 +21,6 @@ const SILENT_CHECKS_MAX: u32 = 2;
 const EXIT_LIMIT: Duration = Duration::from_secs(3);
 const EXIT_POLL: Duration = Duration::from_millis(5);
 const MESSAGE_MAX_CHARACTERS: usize = 1000;
-/// A path can lead through a mount that hangs.
-const COVER_LIMIT: Duration = Duration::from_secs(5);
 
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "snake_case")]
@@ -111,10 +109,8 @@ impl Mount {
         }
     }
 
-    /// Waits until the mount point is covered, for a bounded time.
     pub async fn wait_until_covered(&self) {
-        let mut covered = self.covered.subscribe();
-        let _ = tokio::time::timeout(COVER_LIMIT, covered.wait_for(|covered| *covered)).await;
+        let _ = self.covered.subscribe().wait_for(|covered| *covered).await;
     }
 
     /// The status is pending until the next check.
@@ -172,7 +168,7 @@ impl Mount {
             }
         }
         let mut ended = self.ended.subscribe();
-        let _ = tokio::time::timeout(COVER_LIMIT, ended.wait_for(|ended| *ended)).await;
+        let _ = tokio::time::timeout(EXIT_LIMIT, ended.wait_for(|ended| *ended)).await;
         self.leave(agent).await;
         self.count_left_behind(agent).await;
     }
