@@ -285,3 +285,48 @@ fn unsaved_files_are_named_in_the_status() {
     assert_eq!(status["dirty_names"], json!(["f0", "f1", "f2", "f3", "f4", "f5", "f6", "f7"]));
     server.clear_fault();
 }
+
+#[test]
+fn a_deleted_file_that_was_still_open_does_not_come_back_after_a_crash() {
+    let server = Server::start();
+    server.bucket().put("saved", b"content");
+    let mounted = Mounted::start(&server);
+    let new = File::create(mounted.file("new")).unwrap();
+    let replaced = File::create(mounted.file("replaced")).unwrap();
+    let saved = OpenOptions::new().write(true).open(mounted.file("saved")).unwrap();
+    for mut file in [&new, &replaced, &saved] {
+        file.write_all(b"changes").unwrap();
+    }
+    fs::write(mounted.file("other"), "other").unwrap();
+    fs::remove_file(mounted.file("new")).unwrap();
+    fs::remove_file(mounted.file("saved")).unwrap();
+    fs::rename(mounted.file("other"), mounted.file("replaced")).unwrap();
+
+    let folder = mounted.kill();
+    let mut mounted = Mounted::start_with(&server, folder, json!({}));
+    let answer = mounted.command(json!({"do": "flush", "deadline_ms": 20_000}));
+
+    assert_eq!((&answer["ok"], &answer["status"]["conflicts_total"]), (&json!(true), &json!(0)), "{answer}");
+    assert_eq!(names(&mounted.path), ["replaced"]);
+    assert_eq!(server.body("replaced").unwrap(), b"other");
+}
+
+#[test]
+fn a_huge_object_that_claims_to_be_a_link_is_refused() {
+    let server = Server::start();
+    let mounted = Mounted::start(&server);
+    std::os::unix::fs::symlink("target", mounted.file("link")).unwrap();
+    {
+        let mut bucket = server.bucket();
+        let mut object = bucket.objects.get("link").unwrap().clone();
+        object.body = vec![b'x'; 64 << 20];
+        object.etag = "0".repeat(32);
+        bucket.objects.insert("link".to_owned(), object);
+    }
+    let folder = mounted.kill();
+    let mounted = Mounted::start_with(&server, folder, json!({}));
+
+    let error = fs::read_link(mounted.file("link")).unwrap_err();
+
+    assert_eq!(error.raw_os_error(), Some(libc::ENAMETOOLONG));
+}

@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::attributes::replaced;
+use super::files::describe;
 use super::listing::ensure_marker;
 use super::lookup::{is_hidden, lookup};
 use crate::file::save::{fetch_all, use_conditions};
@@ -92,6 +93,10 @@ pub async fn read_link(mount: &Rc<Mount>, node: &Rc<Node>) -> Result<String> {
     if let Some((_, target)) = node.target.borrow().as_ref().filter(|(of, _)| *of == etag) {
         return Ok(target.clone());
     }
+    // Anyone who can write to the bucket can make any object a link.
+    if size > libc::PATH_MAX as u64 {
+        return Err(Failure::errno(libc::ENAMETOOLONG));
+    }
     let bytes = mount.client.get_range(&mount.key(node)?, &etag, 0, size as usize).await?;
     let target = String::from_utf8(bytes).map_err(|_| Failure::errno(libc::EIO))?;
     *node.target.borrow_mut() = Some((etag, target.clone()));
@@ -107,8 +112,17 @@ pub async fn unlink(mount: &Rc<Mount>, parent: &Rc<Node>, name: &str) -> Result<
     let _exclusive = mount.lock(&node).await;
     remove_object(mount, parent, &node).await?;
     mount.tree.borrow_mut().unlink(parent.id, name);
+    lost_its_name(mount, &node);
     record(parent, name, None);
     Ok(())
+}
+
+/// A run after a crash must not save what a program may still write to a file that was deleted.
+pub fn lost_its_name(mount: &Mount, node: &Node) {
+    if let Some(stage) = node.stage() {
+        // If this fails, the file comes back after a crash.
+        let _ = describe(mount, node).and_then(|info| stage.describe(&info));
+    }
 }
 
 /// Deletes the object of a file. Programs that have it open can read it until they close it. Its lock must be held.

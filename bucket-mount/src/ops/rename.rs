@@ -11,7 +11,7 @@ use super::attributes::replaced;
 use super::files::describe;
 use super::listing::{PAGE_KEYS, ensure_marker};
 use super::lookup::lookup;
-use super::namespace::{check_empty, check_new_name, record, touch_directory};
+use super::namespace::{check_empty, check_new_name, lost_its_name, record, touch_directory};
 use crate::file::content::Base;
 use crate::file::save::{fetch_all, save, save_exclusively};
 use crate::file::upload::divide;
@@ -88,6 +88,7 @@ async fn rename_file(
     let is_new = node.attrs.borrow().etag.is_empty();
     if is_new && !is_target_saved {
         mount.tree.borrow_mut().rename(node, names.new_parent.id, names.new_name);
+        target.iter().for_each(|target| lost_its_name(mount, target));
         if let Some(stage) = node.stage() {
             stage.describe(&describe(mount, node)?)?;
         }
@@ -121,6 +122,7 @@ async fn rename_file(
         return Err(failure);
     }
     mount.tree.borrow_mut().rename(node, names.new_parent.id, names.new_name);
+    target.iter().for_each(|target| lost_its_name(mount, target));
     record(names.parent, names.name, None);
     replaced(mount, node, new_etag.clone(), size);
     *node.cached_etag.borrow_mut() = new_etag;
