@@ -42,6 +42,8 @@ impl SmallDisk {
 impl Drop for SmallDisk {
     fn drop(&mut self) {
         let _ = Command::new("umount").arg("-l").arg(&self.0).stderr(Stdio::null()).status();
+        // The folder around it, which could not be removed before.
+        let _ = self.0.parent().map(fs::remove_dir_all);
     }
 }
 
