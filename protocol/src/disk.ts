@@ -185,6 +185,31 @@ export const DiskDetachView = Type.Object({
 })
 export type DiskDetachView = Static<typeof DiskDetachView>
 
+/** Names and conflicts in a report about a mount: the first few of them. */
+export const MOUNT_DETAIL_EXAMPLES_MAX = 8
+export const MOUNT_DETAIL_PATH_MAX_BYTES = 1024
+
+export const MountUnsaved = Type.Object({
+  files: Type.Integer({ minimum: 0 }),
+  bytes: Type.Integer({ minimum: 0 }),
+  names: Type.Array(Type.String(), {
+    description: `Paths of up to ${MOUNT_DETAIL_EXAMPLES_MAX} of the files, relative to the mount. Chosen by the sandbox.`,
+  }),
+})
+export type MountUnsaved = Static<typeof MountUnsaved>
+
+export const MountConflicts = Type.Object({
+  total: Type.Integer({ minimum: 0 }),
+  files: Type.Array(
+    Type.Object({
+      path: Type.String({ description: 'Relative to the mount.' }),
+      kept_as: Type.String({ description: 'Where the data is in the sandbox that was not written to the bucket.' }),
+    }),
+    { description: `Up to ${MOUNT_DETAIL_EXAMPLES_MAX} of them. Chosen by the sandbox.` },
+  ),
+})
+export type MountConflicts = Static<typeof MountConflicts>
+
 export const DiskAttachmentView = Type.Object({
   disk_id: DiskId,
   name: Type.String(),
@@ -196,6 +221,30 @@ export const DiskAttachmentView = Type.Object({
   mount_status: MountStatus,
   mount_error: Type.Optional(
     Type.String({ description: 'Why the mount failed, at most 1 KiB. Present only when mount_status is failed.' }),
+  ),
+  unsaved: Type.Optional(
+    Type.Unsafe<MountUnsaved>({
+      ...MountUnsaved,
+      description:
+        'Files whose changes the bucket does not have. Of a running sandbox those of now; of a paused one those that the pause ' +
+        'could not save, which are saved when it resumes. Absent if there are none or none are known.',
+    }),
+  ),
+  conflicts: Type.Optional(
+    Type.Unsafe<MountConflicts>({
+      ...MountConflicts,
+      description: 'Files that were changed here and by others. Of a running sandbox; absent if there are none.',
+    }),
+  ),
+  conditional_writes: Type.Optional(
+    Type.Boolean({
+      description:
+        'Whether the store honours conditions of writes, so that writers cannot overwrite each other. Of a running sandbox; ' +
+        'absent while it is not known.',
+    }),
+  ),
+  warning: Type.Optional(
+    Type.String({ description: 'What the owner should know about files that are not in the bucket, and what to do.' }),
   ),
 })
 export type DiskAttachmentView = Static<typeof DiskAttachmentView>

@@ -52,7 +52,14 @@ import {
   HostBuildLog,
   HostBuildLogQuery,
 } from './host-builds.ts'
-import { HostMounts, HostVmMounts, HostVmMountsApplied, HostVmMountsBody, HostVmMountsReport } from './host-disks.ts'
+import {
+  HostMounts,
+  HostUnsavedMount,
+  HostVmMounts,
+  HostVmMountsApplied,
+  HostVmMountsBody,
+  HostVmMountsReport,
+} from './host-disks.ts'
 import { HostMetrics } from './host-metrics.ts'
 import {
   HostCounts,
@@ -227,6 +234,9 @@ export const HostVmPaused = Type.Object({
   dirty_bytes: Type.Integer({ description: 'Size of the memory that differs from the base.' }),
   written_bytes: Type.Integer({ description: 'Size on disk of the saved memory, disk and device state.' }),
   counts: Type.Optional(HostCounts),
+  unsaved_mounts: Type.Optional(
+    Type.Array(HostUnsavedMount, { description: 'Mounts whose files could not all be saved before.' }),
+  ),
 })
 export type HostVmPaused = Static<typeof HostVmPaused>
 

@@ -13,9 +13,12 @@
  * When a response is sent:
  *
  *   createVm      when the guest agent has answered. Mounts are `pending`; they never delay a create or make it fail
- *   resumeVm      the same. Mounts are armed again before programs of the guest continue, if their stores answer in time
+ *   resumeVm      the same. The guest gets them as soon as it has its address, and programs that use them wait for the store
  *   setVmMounts   when the new credentials are in force and the mounts that are no longer listed are gone; the others may be
- *                 `pending`
+ *                 `pending`. A guest that does not answer loses its access to the mounts that are no longer listed within half a
+ *                 minute, and the response is an error
+ *
+ * A status is about the revision that is reported with it, and not the one of before: `pending` until the guest has tried.
  *
  * A host stores neither mounts nor credentials. While a VM does not run it has none, and a host agent that was restarted reports no
  * revision until it is given the mounts again. A fork has no mounts: those that its source had in memory are gone before
@@ -24,7 +27,7 @@
  * kit/src/testing/host-disk-contract.ts holds this as tests.
  */
 import { type Static, Type } from 'typebox'
-import { DISK_MOUNTS_MAX, DiskCredentials, MountStatus } from './disk.ts'
+import { DISK_MOUNTS_MAX, DiskCredentials, MountConflicts, MountStatus, MountUnsaved } from './disk.ts'
 import { MountId, SandboxId } from './ids.ts'
 
 const Revision = Type.Integer({ minimum: 1 })
@@ -56,6 +59,19 @@ export type HostVmMounts = Static<typeof HostVmMounts>
 export const HostVmMountsBody = Type.Object({ fence: Type.Integer({ minimum: 1 }), ...HostVmMounts.properties })
 export type HostVmMountsBody = Static<typeof HostVmMountsBody>
 
+/** What the guest says about a mount, not trusted, as far as it says it. Texts are limited in number and length. */
+const details = {
+  unsaved: Type.Optional(MountUnsaved),
+  conflicts: Type.Optional(MountConflicts),
+  conditional_writes: Type.Optional(Type.Boolean()),
+}
+export const HostMountDetails = Type.Object(details)
+export type HostMountDetails = Static<typeof HostMountDetails>
+
+/** A mount whose files a pause could not save, all of them or as far as is known: without `unsaved` the guest did not say. */
+export const HostUnsavedMount = Type.Object({ id: MountId, unsaved: Type.Optional(MountUnsaved) })
+export type HostUnsavedMount = Static<typeof HostUnsavedMount>
+
 /** From the guest agent, which checks the mount itself, at every change and every 30 s. */
 export const HostMountReport = Type.Object({
   id: MountId,
@@ -64,6 +80,7 @@ export const HostMountReport = Type.Object({
   mount_error: Type.Optional(
     Type.String({ description: 'Why the mount failed and what to do. Present only when status is failed.' }),
   ),
+  ...details,
 })
 export type HostMountReport = Static<typeof HostMountReport>
 

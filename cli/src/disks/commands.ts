@@ -33,6 +33,9 @@ export async function listDisks(sandbox: string | undefined, { json }: { json?: 
   }
   const mounts = await listAll<DiskAttachmentView>(api, `/v1/sandboxes/${await getSandboxId(api, sandbox)}/disks`)
   process.stdout.write(json ? `${JSON.stringify(mounts)}\n` : renderMounts(mounts))
+  for (const { mount_path, warning } of json ? [] : mounts) {
+    if (warning !== undefined) process.stderr.write(`warning: ${mount_path}: ${warning}\n`)
+  }
 }
 
 export async function rotateDisk(disk: string, options: CredentialOptions): Promise<void> {

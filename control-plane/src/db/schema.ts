@@ -14,6 +14,7 @@ import type {
   WebhookAction,
 } from '@warren/protocol'
 import type { ColumnType, Generated, GeneratedAlways, Insertable, Selectable } from 'kysely'
+import type { StoredUnsaved } from '../disks/details.ts'
 import type { LimitOverrides, PlanName } from '../users/plans.ts'
 
 /** Set by the database when the row is inserted. */
@@ -214,6 +215,7 @@ export type Tables = {
     revision: Generated<number>
     status: Generated<MountStatus>
     error: string | null
+    unsaved: ColumnType<StoredUnsaved | null, undefined, never>
     created_at: CreatedAt
   }
   mount_revisions: {

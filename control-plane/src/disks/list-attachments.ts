@@ -1,9 +1,10 @@
 /** Lists the disks of a sandbox, with the status that its host reports at this moment, or reported last. */
-import type { DiskAttachmentView, Page, PageQuery, SandboxStatus } from '@warren/protocol'
+import type { DiskAttachmentView, HostMountDetails, Page, PageQuery, SandboxStatus } from '@warren/protocol'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/host-error.ts'
 import { clampPage, paged } from '../http/pagination.ts'
+import { viewDetails, viewUnsaved } from './details.ts'
 import { recordMounts } from './record-status.ts'
 
 export async function listAttachments(
@@ -16,11 +17,11 @@ export async function listAttachments(
   const { total } = await attached.select((eb) => eb.fn.countAll<number>().as('total')).executeTakeFirstOrThrow()
   // Existing clients ask before each file transfer, mostly about sandboxes without disks.
   if (total === 0) return paged([], { total, limit, offset })
-  if (sandbox.status === 'running') await refresh(deps, sandbox)
+  const details = sandbox.status === 'running' ? await refresh(deps, sandbox) : undefined
   const rows = await attached
     .innerJoin('disks as d', 'd.id', 'a.disk_id')
     .select(['a.disk_id', 'd.name', 'd.bucket', 'd.endpoint', 'a.mount_path', 'a.sub_path', 'a.read_only'])
-    .select(['a.status', 'a.error'])
+    .select(['a.id', 'a.status', 'a.error', 'a.unsaved'])
     .orderBy('a.created_at', 'desc')
     .orderBy('a.id', 'desc')
     .limit(limit)
@@ -38,6 +39,7 @@ export async function listAttachments(
       read_only,
       mount_status: status === 'mounted' && !STATUSES_WITH_MOUNTS.has(sandbox.status) ? 'pending' : status,
       ...(error === null ? {} : { mount_error: error }),
+      ...(details ? viewDetails(details.get(row.id) ?? {}) : viewUnsaved(row.unsaved)),
     }
   })
   return paged(views, { total, limit, offset })
@@ -46,15 +48,19 @@ export async function listAttachments(
 /** In all others the VM is gone or being started: what was mounted will be mounted again. */
 const STATUSES_WITH_MOUNTS: ReadonlySet<SandboxStatus> = new Set(['running', 'pausing', 'paused'])
 
-async function refresh(deps: Deps, { id, host_id }: SandboxRow): Promise<void> {
+/** Returns what the sandbox says about its mounts, by their ids. That is not stored: it changes with every write to a file. */
+async function refresh(deps: Deps, { id, host_id }: SandboxRow): Promise<ReadonlyMap<string, HostMountDetails>> {
   try {
     const host = await deps.hosts.get(host_id)
-    await recordMounts(deps.db, [{ id, ...(await host.getMounts(id)) }])
+    const report = await host.getMounts(id)
+    await recordMounts(deps.db, [{ id, ...report }])
+    return new Map(report.mounts.map((mount) => [mount.id, mount]))
   } catch (error) {
     if (!(error instanceof HostError)) throw error
     deps.log.debug(
       { err: error, sandbox: id },
       'the host did not report the mounts of a sandbox; showing the last ones',
     )
+    return new Map()
   }
 }

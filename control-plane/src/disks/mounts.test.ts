@@ -189,3 +189,57 @@ test('a host that can no longer mount disks makes the mounts fail, and they stay
   assert.equal(mount_error, 'disks cannot be mounted on this host; ask the operator')
   await waitForMount(owner, id, 'mounted')
 })
+
+test('the owner sees what a pause could not save, until the sandbox resumes', async () => {
+  const disk = await register(owner)
+  const id = await newSandbox()
+  await attach(owner, id, disk.id)
+  await waitForMount(owner, id, 'mounted')
+  const unsaved = { files: 2, bytes: 20, names: ['a\u0000b', 'c'] }
+
+  host.hooks.details = () => ({ unsaved })
+  await pause(id)
+  const [paused] = await list(owner, id)
+  host.hooks = {}
+  await resume(id)
+  await waitForMount(owner, id, 'mounted')
+  const [resumed] = await list(owner, id)
+
+  assert.deepEqual(paused!.unsaved, { ...unsaved, names: ['a b', 'c'] })
+  assert.match(paused!.warning!, /^changes of 2 files could not be saved before the pause; resume the sandbox/)
+  assert.deepEqual([resumed!.unsaved, resumed!.warning], [undefined, undefined])
+})
+
+test('a sandbox that did not answer before its pause may have unsaved files', async () => {
+  const disk = await register(owner)
+  const id = await newSandbox()
+  await attach(owner, id, disk.id)
+  await waitForMount(owner, id, 'mounted')
+
+  host.hooks.isSilent = true
+  await pause(id)
+  host.hooks = {}
+
+  const [paused] = await list(owner, id)
+  assert.equal(paused!.unsaved, undefined)
+  assert.match(paused!.warning!, /did not answer before the pause/)
+})
+
+test('a running sandbox shows conflicts, unsaved files and whether writes are conditional', async () => {
+  const disk = await register(owner)
+  const id = await newSandbox()
+  await attach(owner, id, disk.id)
+  await waitForMount(owner, id, 'mounted')
+  const conflicts = { total: 1, files: [{ path: 'report', kept_as: '/var/lib/warren/disks/x/kept/report' }] }
+  const unsaved = { files: 1, bytes: 5, names: ['draft'] }
+
+  host.hooks.details = () => ({ unsaved, conflicts, conditional_writes: false })
+  const [shown] = await list(owner, id)
+  host.hooks.details = () => ({ unsaved: { files: 0, bytes: 0, names: [] }, conflicts: { total: 0, files: [] } })
+  const [quiet] = await list(owner, id)
+  host.hooks = {}
+
+  assert.deepEqual([shown!.unsaved, shown!.conflicts, shown!.conditional_writes], [unsaved, conflicts, false])
+  assert.match(shown!.warning!, /1 file was changed by others .* report is kept as/)
+  assert.deepEqual([quiet!.unsaved, quiet!.conflicts, quiet!.warning], [undefined, undefined, undefined])
+})

@@ -18,6 +18,7 @@ import { recordCounts } from '../bandwidth/record-counts.ts'
 import type { Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
+import { recordUnsaved } from '../disks/record-unsaved.ts'
 import { HostError, type HostErrorCode, statusReason } from '../hosts/host-error.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
 import { findVm } from './find-vm.ts'
@@ -74,12 +75,14 @@ export async function beginPause(tx: Tx, id: string, actor: EventActor, reason: 
   return row
 }
 
-type SavedVm = Pick<HostVmPaused, 'generation' | 'counts'>
+type SavedVm = Pick<HostVmPaused, 'generation' | 'counts' | 'unsaved_mounts'>
 
-async function finishPause(deps: Deps, row: SandboxRow, { generation, counts }: SavedVm): Promise<void> {
+async function finishPause(deps: Deps, row: SandboxRow, saved: SavedVm): Promise<void> {
+  const { generation, counts, unsaved_mounts = [] } = saved
   await deps.db.transaction().execute(async (tx) => {
     await endMove(tx, row.id, 'pauseDone', row.fence, { set: { generation } })
     if (counts) await recordCounts(tx, [{ id: row.id, ...counts }])
+    if (unsaved_mounts.length > 0) await recordUnsaved(tx, row.id, unsaved_mounts)
     await releaseMemory(tx, row.id)
   })
 }

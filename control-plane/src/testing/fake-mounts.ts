@@ -4,7 +4,9 @@
  */
 import {
   type HostMount,
+  type HostMountDetails,
   type HostMountReport,
+  type HostUnsavedMount,
   type HostVmMounts,
   type HostVmMountsApplied,
   type HostVmMountsReport,
@@ -20,6 +22,10 @@ export type MountHooks = {
   beforeMount?: (id: string, mount: HostMount) => Promise<void> | void
   /** Runs when a mount is removed. What it returns could not be saved. */
   beforeUnmount?: (id: string, mount: HostMount) => Promise<string | undefined> | string | undefined
+  /** What the guest says about the files of a mount. */
+  details?: (mount: HostMount) => HostMountDetails
+  /** Whether a pause gets no answer of the guest. */
+  isSilent?: boolean
 }
 
 type FakeMount = { wanted: HostMount; status: MountStatus; error?: string }
@@ -54,8 +60,21 @@ export class FakeMounts {
   }
 
   report(): HostVmMountsReport {
-    const mounts = [...this.#mounts.values()].map(renderReport)
+    const mounts = [...this.#mounts.values()].map((mount) => ({
+      ...renderReport(mount),
+      ...this.#hooks().details?.(mount.wanted),
+    }))
     return this.#revision === undefined ? { mounts } : { revision: this.#revision, mounts }
+  }
+
+  /** Before a pause. */
+  listUnsaved(): HostUnsavedMount[] {
+    const { details, isSilent } = this.#hooks()
+    if (isSilent) return this.wanted.map(({ id }) => ({ id }))
+    return this.wanted.flatMap((wanted) => {
+      const unsaved = details?.(wanted).unsaved
+      return unsaved ? [{ id: wanted.id, unsaved }] : []
+    })
   }
 
   /** The agent dies, or the VM no longer runs: mounts and credentials were in memory only. */

@@ -151,11 +151,12 @@ export class FakeVms {
       // The previous generation is retained until this one is proven.
       vm.generations = [...vm.generations.slice(-1), generation]
       vm.state = 'paused'
+      const unsaved = vm.mounts.listUnsaved()
       vm.mounts.forget()
       delete vm.signal
       endCommands(vm)
       await this.hooks.afterPause?.(id)
-      return describePaused(vm)
+      return { ...describePaused(vm), ...(unsaved.length > 0 && { unsaved_mounts: unsaved }) }
     })
   }
 

@@ -188,18 +188,32 @@ export function testHostDiskContract(host: ContractHost): void {
       const { body } = await set(id, 5, rotated)
 
       const [first] = body.mounts as HostMountReport[]
-      assert.deepEqual([first?.revision, first?.status, body.removed], [2, 'mounted', []])
-      await waitFor(id, rotated[1]!, 'mounted')
+      assert.deepEqual([first?.revision, body.removed], [2, []])
+      // `pending` until the store has answered with the new credentials.
+      assert.ok(first?.status !== 'failed')
+      for (const mount of rotated) await waitFor(id, mount, 'mounted')
+    })
+
+    test('show no status of before when credentials become wrong', async () => {
+      const wrong = { ...one, revision: 3, credentials: wrongCredentials }
+
+      const { body } = await set(id, 6, [wrong, { ...two, revision: 2, credentials: host.disk!.credentials }])
+
+      assert.notEqual((body.mounts as HostMountReport[])[0]?.status, 'mounted')
+      assert.ok((await waitFor(id, wrong, 'failed')).mount_error)
+      const right = { ...one, revision: 4 }
+      await set(id, 7, [right, { ...two, revision: 2, credentials: host.disk!.credentials }])
+      await waitFor(id, right, 'mounted')
     })
 
     test('are removed when they are no longer listed', async () => {
-      const { body } = await set(id, 6, [{ ...one, revision: 2 }])
-      const again = await set(id, 6, [{ ...one, revision: 2 }])
+      const { body } = await set(id, 8, [{ ...one, revision: 4 }])
+      const again = await set(id, 8, [{ ...one, revision: 4 }])
 
       assert.deepEqual([body.mounts.length, body.removed], [1, [{ id: two.id }]])
       assert.deepEqual([again.body.mounts, again.body.removed], [body.mounts, []])
-      assert.deepEqual((await set(id, 7, [])).body.removed, [{ id: one.id }])
-      assert.deepEqual((await call('getVmMounts', { id })).body, { revision: 7, mounts: [] })
+      assert.deepEqual((await set(id, 9, [])).body.removed, [{ id: one.id }])
+      assert.deepEqual((await call('getVmMounts', { id })).body, { revision: 9, mounts: [] })
     })
 
     test('do not make a create fail', async () => {
@@ -216,7 +230,7 @@ export function testHostDiskContract(host: ContractHost): void {
         { ...mountAt('/mnt/data'), credentials: {} },
       ]
 
-      for (const mount of invalid) assert.equal((await set(id, 9, [mount as HostMount])).body.code, 'invalid')
+      for (const mount of invalid) assert.equal((await set(id, 11, [mount as HostMount])).body.code, 'invalid')
     })
   })
 }
