@@ -86,6 +86,7 @@ export async function startHostAgent(
 ): Promise<HostAgent> {
   const ids = (await claimServiceIds(config.dataDir))! // Only root runs a host agent.
   const { uid: proxyUid } = serviceUser(ids, 'egress-proxy')
+  const { uid: s3ProxyUid } = serviceUser(ids, 'signing-proxy')
   const socketGroup = await makeSocketFolder(config, ids)
   const [command, args] = asHostAgent('main.ts')
   return startChild(
@@ -99,6 +100,7 @@ export async function startHostAgent(
         ...renderEnv(config),
         WARREN_PORT: String(apiPort),
         WARREN_EGRESS_PROXY_UID: String(proxyUid),
+        WARREN_S3_PROXY_UID: String(s3ProxyUid),
         WARREN_HOST_SOCKET_GROUP: String(socketGroup),
       },
       startLimitMs: START_LIMIT_MS,

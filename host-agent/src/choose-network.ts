@@ -35,7 +35,7 @@ export async function chooseNetwork(config: Config, log: Log): Promise<{ network
         proxyUid: config.egressProxyUid,
         stateDir: networkStateDir(config),
         privateCidrs: config.egressPrivateCidrs,
-        ...(config.disks && { s3Proxy: { privateCidrs: config.diskPrivateCidrs } }),
+        ...(config.disks && { s3Proxy: { uid: config.s3ProxyUid, privateCidrs: config.diskPrivateCidrs } }),
         limits: {
           flows: config.sandboxFlows,
           newFlowsPerSecond: config.sandboxNewFlowsPerSecond,

@@ -20,6 +20,8 @@ import { findShape, SHAPES } from '@warren/protocol'
 
 /** For a host agent that runs alone. Directly below the uids of the VMs (main.ts), above every real account. */
 const EGRESS_PROXY_UID = 1_610_612_735
+/** The same for the S3 proxy, directly below. */
+const S3_PROXY_UID = 1_610_612_734
 const PREPARED_SHAPES = ['s-1vcpu-1gb', 's-1vcpu-256mb', 's-2vcpu-2gb', 's-4vcpu-4gb']
 
 export const SETTINGS = {
@@ -52,6 +54,13 @@ export const SETTINGS = {
     min: 1,
     max: 4_294_967_294,
     description: 'User id of the egress proxy.',
+    internal: true,
+  }),
+  s3ProxyUid: integer('WARREN_S3_PROXY_UID', {
+    default: S3_PROXY_UID,
+    min: 1,
+    max: 4_294_967_294,
+    description: 'User id of the S3 proxy.',
     internal: true,
   }),
   disks: flag('WARREN_DISKS', {

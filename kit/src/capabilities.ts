@@ -37,11 +37,6 @@ const LAUNCHER: Grant = {
   setpcap: 'the jail empties the bounding set of a VMM',
 }
 
-const S3_PROXY: Grant = {
-  setuid: 'becomes a user without capabilities once its socket is open',
-  setgid: 'the same for its groups',
-}
-
 export const CAPABILITIES = {
   hostAgent: {
     ...NETD,
@@ -59,7 +54,6 @@ export const CAPABILITIES = {
   },
   netd: NETD,
   launcher: LAUNCHER,
-  s3Proxy: S3_PROXY,
 } satisfies Record<string, Grant>
 export type CapableProcess = keyof typeof CAPABILITIES
 
@@ -68,7 +62,7 @@ export const capabilityMask = (names: readonly Capability[]): bigint =>
   names.reduce((mask, name) => mask | (1n << BigInt(NAMES.indexOf(name))), 0n)
 
 /** Starts programs that are confined further and need nothing from setuid files. Package scripts of images may. */
-const WITHOUT_NEW_PRIVILEGES: readonly CapableProcess[] = ['netd', 'launcher', 's3Proxy']
+const WITHOUT_NEW_PRIVILEGES: readonly CapableProcess[] = ['netd', 'launcher']
 
 /**
  * The command line that starts `command` as this process, if root starts it. `program`: the file that Node is to run. Where only

@@ -1,5 +1,6 @@
 /** The process of the S3 proxy: what it may do, what it knows, how it is replaced, and how it reaches servers by https. */
 import assert from 'node:assert/strict'
+import { spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -8,8 +9,9 @@ import { after, test } from 'node:test'
 import { issueAuthority, issueServer, newKeys } from '@warren/kit/http-proxy/issue-certificate'
 import { startS3Server } from '@warren/kit/testing/s3-server'
 import { until } from '@warren/kit/testing/until'
-import { S3_PROXY_UID } from './s3-proxy-client.ts'
-import { addGuest, describeMount, openTestProxy } from './testing/proxy.ts'
+import { startS3Proxy } from './s3-proxy-jail.ts'
+import type { MountAnswer } from './s3-proxy-protocol.ts'
+import { addGuest, describeMount, openTestProxy, S3_PROXY_UID } from './testing/proxy.ts'
 
 const DOMAIN = 's3.localhost'
 const folder = mkdtempSync(path.join(tmpdir(), 's3-proxy-'))
@@ -56,7 +58,7 @@ test('a proxy that is killed is replaced by one with the same mounts at the same
 
   assert.equal(proxy.port, oldPort)
   assert.equal((await guest.request('GET', '/key')).text, 'x')
-  assert.equal((await proxy.counts()).mounts, 1)
+  assert.equal((await proxy.counts())?.mounts, 1)
   assert.match(JSON.stringify(warnings), /died and is restarted/)
   assert.ok(!JSON.stringify(warnings).includes(server.credentials.secretKey))
 })
@@ -88,7 +90,7 @@ test('a mount that is not valid is refused without its secret, and changes nothi
     await assert.rejects(proxy.setMounts([changed, one]), (error: Error) => !error.message.includes(secretKey))
   }
   assert.equal((await guest.request('PUT', '/key', put)).status, 200)
-  assert.equal((await proxy.counts()).mounts, 1)
+  assert.equal((await proxy.counts())?.mounts, 1)
 })
 
 test('an address that is taken is an error with its code', async () => {
@@ -122,3 +124,76 @@ for (const usePathStyle of [false, true]) {
     await proxy.removeMounts([untrusted.mount.id])
   })
 }
+
+test('the process ends some time after the last mount, and the next mount starts it again at the same port', async (t) => {
+  const { proxy: idle } = await openTestProxy(t, {}, { idleMs: 50 })
+  const { port } = idle
+  await until(() => idle.pid === undefined, 'the process without a mount ends')
+
+  const other = await addGuest(idle, server)
+  assert.equal((await other.request('GET', '/key')).text, 'x')
+  assert.equal(idle.port, port)
+  assert.notEqual(idle.pid, undefined)
+  await idle.removeMounts([other.mount.id])
+  await until(() => idle.pid === undefined, 'the process ends')
+  assert.equal(await idle.counts(), undefined)
+})
+
+test('a process that sends what the protocol does not contain is killed, and the next one takes its place', async (t) => {
+  const messages = '{"ready":true}\\n{"evil":1}\\n'
+  const script = `new (require('net').Socket)({ fd: 3 }).write('${messages}'); setInterval(() => {}, 1e3)`
+  const evil = () => spawn(process.execPath, ['-e', script], { stdio: ['ignore', 'ignore', 'pipe', 'pipe'] })
+  let starts = 0
+  const logged: unknown[] = []
+  const { proxy: replaced } = await openTestProxy(
+    t,
+    {},
+    {
+      log: { warn: (...parts: unknown[]) => void logged.push(parts) },
+      start: (settings) => (starts++ === 0 ? evil() : startS3Proxy(undefined, settings)),
+    },
+  ).catch(async () => openTestProxy(t))
+
+  assert.match(JSON.stringify(logged), /does not follow its protocol/)
+  assert.notEqual(replaced.pid, undefined)
+})
+
+test('answers of a store are reported once for each revision', async (t) => {
+  const { proxy: watched } = await openTestProxy(t)
+  const answers: MountAnswer[] = []
+  watched.on('answered', (answer) => answers.push(answer))
+  const known = await addGuest(watched, server)
+  await known.request('GET', '/key')
+  await known.request('GET', '/key')
+  const wrong = { ...known.mount, revision: 2, credentials: { ...known.mount.credentials, secretKey: 'wrong' } }
+
+  await watched.setMounts([wrong])
+  await known.request('HEAD', '/')
+  await known.request('HEAD', '/')
+  await watched.setMounts([{ ...known.mount, revision: 3 }])
+  await known.request('HEAD', '/')
+  await watched.counts() // Sent after the notices.
+
+  const { id } = known.mount
+  assert.deepEqual(answers, [
+    { id, revision: 1, ok: true },
+    { id, revision: 2, ok: false },
+    { id, revision: 3, ok: true },
+  ])
+})
+
+test('a port of loopback stays open while a mount has its store there, whatever other mounts come and go', async (t) => {
+  const opened: (readonly number[])[] = []
+  const openLoopback = async (ports: readonly number[]) => void opened.push(ports)
+  const { proxy: watched } = await openTestProxy(t, {}, { openLoopback })
+  const { mount: local } = describeMount({ ...server, endpoint: 'http://localhost:4711' })
+  const { mount: remote } = describeMount({ ...server, endpoint: 'https://s3.example.com' })
+  const { mount: other } = describeMount({ ...server, endpoint: 'http://127.0.0.1:4712' }, { allowLoopback: false })
+
+  await Promise.all([watched.setMounts([local]), watched.setMounts([remote, other])])
+  assert.deepEqual(opened, [[4711]])
+  await watched.removeMounts([remote.id])
+  await watched.removeMounts([local.id])
+
+  assert.deepEqual(opened, [[4711], []])
+})

@@ -276,7 +276,7 @@ test('an object whose server stops in the middle is cut short for the guest', as
   }
 
   await assert.rejects(get(), /aborted|closed|ECONNRESET/)
-  await until(async () => (await proxy.counts()).inFlight === 0)
+  await until(async () => (await proxy.counts())!.inFlight === 0)
 })
 
 test('keys of a listing that are outside of the prefix, or that no guest could name, are left out', async () => {
@@ -363,7 +363,7 @@ test('an endpoint at an address that is not allowed is not connected to', async 
 })
 
 test('nothing of this was unexpected for the proxy', async () => {
-  const { requests } = await proxy.counts()
+  const { requests } = (await proxy.counts())!
 
   assert.deepEqual(warnings, [])
   assert.deepEqual(

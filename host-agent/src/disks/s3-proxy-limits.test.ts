@@ -76,7 +76,7 @@ function open(from = SANDBOX): Socket {
   socket.on('error', () => {})
   return socket
 }
-const isIdle = async () => (await proxy.counts()).inFlight === 0
+const isIdle = async () => (await proxy.counts())!.inFlight === 0
 const isServed = async () => assert.equal((await other.request('GET', '/key')).text, 'object')
 
 test('a guest that does not read its object holds it up at the server, not in the memory of the proxy', async () => {
@@ -194,13 +194,13 @@ test('the seventeenth request of a mount is refused, and other mounts are served
 test('the sixty-fifth connection of a sandbox is closed, and other sandboxes are served', async () => {
   const sockets = Array.from({ length: 64 }, () => open())
   await Promise.all(sockets.map((socket) => once(socket, 'connect')))
-  await until(async () => (await proxy.counts()).connections >= 64)
+  await until(async () => (await proxy.counts())!.connections >= 64)
 
   const [, last] = [await isServed(), open().resume()]
   await once(last, 'close')
   for (const socket of sockets) socket.destroy()
 
-  await until(async () => (await proxy.counts()).connections === 0)
+  await until(async () => (await proxy.counts())!.connections === 0)
   assert.equal((await guest.request('GET', '/key')).status, 200)
 })
 
@@ -214,7 +214,7 @@ test('a thousand pipelined requests occupy no more than their share', async () =
   await until(() => waiting.length > 0)
 
   await isServed()
-  assert.ok((await proxy.counts()).inFlight <= 17)
+  assert.ok((await proxy.counts())!.inFlight <= 17)
   flood.destroy()
   await until(isIdle)
   waiting.splice(0)

@@ -4,67 +4,103 @@
  *
  * Order of events when a set arrives:
  *
- *   1. The S3 proxy gets the credentials, and for each mount the hash of a token and the address of the sandbox.
+ *   1. The S3 proxy gets the credentials, and for each mount the hash of a token and the address of the sandbox. This does not
+ *      wait for the guest, whatever that is doing.
  *   2. The guest agent gets the complete set with the tokens. It saves and unmounts what is no longer listed, then answers.
- *   3. The S3 proxy forgets the mounts that are gone.
+ *   3. The S3 proxy forgets the mounts that are gone, which ends the requests and connections of the guest for them. This happens
+ *      when the guest has answered or failed to, and at the latest DETACH_GRACE_MS after the set arrived: access ends at the host,
+ *      and not where the guest decides.
  *
- * Sets are applied one after the other. One that failed at any step is applied again when it is sent again. Afterwards the guest
- * reports every change (watch-guest-mounts.ts). The tokens are new for every VM and every resume, and a guest that continues
+ * Sets are given to the guest one after the other. One that failed at any step is applied again when it is sent again. Afterwards the
+ * guest reports every change (watch-guest-mounts.ts). The tokens are new for every VM and every resume, and a guest that continues
  * uses the new ones.
  */
 import { randomBytes } from 'node:crypto'
 import type { Log } from '@warren/kit/log'
 import {
   GUEST_PROTOCOL,
+  type GuestAgentInfo,
   type GuestMount,
   GuestMounts,
   GuestMountsApplied,
   type HostMount,
   type HostMountReport,
+  type HostUnsavedMount,
   type HostVmMounts,
   type HostVmMountsApplied,
   type HostVmMountsReport,
-  truncateMountError,
 } from '@warren/protocol'
 import { callGuest, GuestError } from '../guest/call-guest.ts'
+import type { GuestChannel } from '../guest/channel.ts'
 import { HostError } from '../host-error.ts'
 import { HOST_ADDRESS } from '../net/names.ts'
-import type { Vmm } from '../vmm/vmm.ts'
+import { renderUnsaved } from './mount-details.ts'
+import { MountReport } from './mount-report.ts'
 import { createMountToken } from './mount-token.ts'
 import type { S3Proxy } from './s3-proxy-client.ts'
-import type { S3ProxyMount } from './s3-proxy-protocol.ts'
+import type { MountAnswer, S3ProxyMount } from './s3-proxy-protocol.ts'
 import { watchGuestMounts } from './watch-guest-mounts.ts'
 
 /** The guest has 20 s to save a mount that is removed. */
 const SET_LIMIT_MS = 60_000
+/** The time in which the guest saves, and a little more. */
+const DETACH_GRACE_MS = 22_000
+/** A guest whose agent cannot be reached for so long saves nothing. */
+const UNREACHABLE_GRACE_MS = 5_000
 /** Beyond the deadline that the guest gets. */
 const FLUSH_MARGIN_MS = 2_000
 const TOO_OLD = 'this sandbox was started by a version of Warren without disks; create a new one to mount disks'
 
-export type VmMountsDeps = { s3Proxy: S3Proxy; log: Pick<Log, 'warn'> }
+export type VmMountsDeps = {
+  s3Proxy: Pick<S3Proxy, 'setMounts' | 'removeMounts' | 'port' | 'on' | 'off'>
+  log: Pick<Log, 'warn'>
+  /** Other times for tests. */
+  detachGraceMs?: number
+}
+
+/** The guest, as far as mounts need it. */
+export type MountingVmm = {
+  record: { agent?: GuestAgentInfo }
+  channel(signal?: AbortSignal): Promise<GuestChannel>
+}
 
 type Wanted = Omit<HostMount, 'credentials'>
 type Removed = HostVmMountsApplied['removed']
+/** What gives the guest access to one bucket. */
+type Grant = ReturnType<typeof createMountToken> & { report: MountReport }
 
 export class VmMounts {
   readonly #deps: VmMountsDeps
-  readonly #vm: { sandbox: string; ip: string; vmm: Vmm }
+  readonly #vm: { sandbox: string; ip: string; vmm: MountingVmm }
   readonly #ended: AbortSignal
   /** Two VMMs of one sandbox can exist for a moment, and have mounts with the same ids. */
   readonly #name = randomBytes(8).toString('hex')
-  readonly #tokens = new Map<string, ReturnType<typeof createMountToken>>()
-  readonly #reports = new Map<string, GuestMount>()
+  readonly #grants = new Map<string, Grant>()
+  /** Of the newest set that has arrived. */
+  #listed: ReadonlySet<string> = new Set()
+  #armedRevision: number | undefined
+  /** Of the set that the guest has. */
   #revision: number | undefined
   #wanted: readonly Wanted[] = []
+  #lastArming: Promise<unknown> = Promise.resolve()
   #lastChange: Promise<unknown> = Promise.resolve()
   #isWatched = false
 
   /** `ended` is aborted when the VM no longer runs. */
-  constructor(deps: VmMountsDeps, vm: { sandbox: string; ip: string; vmm: Vmm }, ended: AbortSignal) {
+  constructor(deps: VmMountsDeps, vm: { sandbox: string; ip: string; vmm: MountingVmm }, ended: AbortSignal) {
     this.#deps = deps
     this.#vm = vm
     this.#ended = ended
-    ended.addEventListener('abort', () => void this.#close(), { once: true })
+    const onAnswer = (answer: MountAnswer) => this.#noteAnswer(answer)
+    deps.s3Proxy.on('answered', onAnswer)
+    ended.addEventListener(
+      'abort',
+      () => {
+        deps.s3Proxy.off('answered', onAnswer)
+        void this.#close()
+      },
+      { once: true },
+    )
   }
 
   report(): HostVmMountsReport {
@@ -74,8 +110,20 @@ export class VmMounts {
     }
   }
 
+  /**
+   * Gives the S3 proxy the mounts of a guest that does not run yet, so that it reaches its buckets as soon as it has its tokens.
+   * A failure is that of the `set` which follows.
+   */
+  armInBackground(wanted: HostVmMounts): void {
+    this.#arm(wanted).catch(() => {})
+  }
+
   set(wanted: HostVmMounts): Promise<HostVmMountsApplied> {
-    const applied = this.#lastChange.then(() => this.#apply(wanted))
+    const armed = this.#arm(wanted)
+    const applied = this.#lastChange.then(async () => {
+      await armed
+      return this.#apply(wanted)
+    })
     this.#lastChange = applied.catch(() => {}) // The caller gets the error.
     return applied
   }
@@ -88,18 +136,27 @@ export class VmMounts {
     })
   }
 
-  /** Before a pause. What cannot be saved in time stays in the guest, and is saved when it continues. */
-  async flush(deadlineMs: number): Promise<void> {
-    if (this.#wanted.length === 0 || !this.#canMount()) return
+  /**
+   * Before a pause. What cannot be saved in time stays in the guest, and is saved when it continues. Returns what is left, for all
+   * mounts if the guest does not say it.
+   */
+  async flush(deadlineMs: number): Promise<HostUnsavedMount[]> {
+    if (this.#wanted.length === 0 || !this.#canMount()) return []
     try {
       const request = { method: 'POST', path: '/mounts/flush', response: GuestMounts } as const
       const limit = AbortSignal.timeout(deadlineMs + FLUSH_MARGIN_MS)
       const { session } = await this.#vm.vmm.channel(limit)
       const { mounts } = await callGuest(session, { ...request, body: { deadline_ms: deadlineMs } }, limit)
-      const unsaved = mounts.flatMap(({ id, details }) => (details?.dirty_files ? [[id, details.dirty_files]] : []))
-      if (unsaved.length > 0) this.#warnUnsaved({ unsaved: Object.fromEntries(unsaved) })
+      this.#accept(mounts)
+      const unsaved = this.#wanted.flatMap(({ id }) => {
+        const left = this.#grants.get(id)?.report.details().unsaved
+        return left && left.files > 0 ? [{ id, unsaved: left }] : []
+      })
+      if (unsaved.length > 0) this.#warnUnsaved({ unsaved: unsaved.map(({ id, unsaved: { files } }) => [id, files]) })
+      return unsaved
     } catch (error) {
       this.#warnUnsaved({ err: error })
+      return this.#wanted.filter(({ read_only }) => !read_only).map(({ id }) => ({ id }))
     }
   }
 
@@ -109,6 +166,23 @@ export class VmMounts {
     this.#deps.log.warn({ sandbox: this.#vm.sandbox, ...details }, text)
   }
 
+  /** Step 1, and the timer of step 3. */
+  #arm({ revision, mounts }: HostVmMounts): Promise<void> {
+    const arming = this.#lastArming.then(async () => {
+      this.#ended.throwIfAborted()
+      if (revision <= (this.#armedRevision ?? -1) || !this.#canMount()) return
+      this.#listed = new Set(mounts.map(({ id }) => id))
+      if (this.#findGone().length > 0) this.#revokeAfter(this.#deps.detachGraceMs ?? DETACH_GRACE_MS)
+      if (mounts.length > 0) {
+        for (const { id, revision: mountRevision } of mounts) this.#grantOf(id).report.expect(mountRevision)
+        await this.#deps.s3Proxy.setMounts(mounts.map((mount) => this.#toProxyMount(mount)))
+      }
+      this.#armedRevision = revision
+    })
+    this.#lastArming = arming.catch(() => {}) // The caller gets the error.
+    return arming
+  }
+
   async #apply({ revision, mounts }: HostVmMounts): Promise<HostVmMountsApplied> {
     this.#ended.throwIfAborted()
     if (this.#revision !== undefined && revision <= this.#revision) return { ...this.report(), removed: [] }
@@ -116,19 +190,18 @@ export class VmMounts {
     const removed = this.#canMount() ? await this.#mount(mounts, gone) : []
     this.#wanted = mounts.map(({ credentials: _, ...wanted }) => wanted)
     this.#revision = revision
-    for (const { id } of gone) {
-      this.#tokens.delete(id)
-      this.#reports.delete(id)
-    }
     if (this.#canMount()) this.#watch()
     return { ...this.report(), removed }
   }
 
   async #mount(mounts: readonly HostMount[], gone: readonly Wanted[]): Promise<Removed> {
-    if (mounts.length > 0) await this.#deps.s3Proxy.setMounts(mounts.map((mount) => this.#toProxyMount(mount)))
-    const applied = await this.#setGuestMounts(mounts)
-    this.#accept(applied.mounts)
-    if (gone.length > 0) await this.#deps.s3Proxy.removeMounts(gone.map(({ id }) => this.#proxyId(id)))
+    let applied: GuestMountsApplied
+    try {
+      applied = await this.#setGuestMounts(mounts)
+    } finally {
+      await this.#revokeGone()
+    }
+    this.#accept(applied.mounts, { isFirst: true })
     return gone.map(({ id }) => {
       const unsaved = applied.removed.find((one) => one.id === id)?.unsaved_files ?? 0
       return { id, ...(unsaved > 0 && { warning: renderUnsaved(id, unsaved) }) }
@@ -138,18 +211,46 @@ export class VmMounts {
   async #setGuestMounts(mounts: readonly HostMount[]): Promise<GuestMountsApplied> {
     const address = `${HOST_ADDRESS}:${this.#deps.s3Proxy.port}`
     const wanted = mounts.map(({ id, revision, mount_path, read_only }) => {
-      return { ...{ id, revision, mount_path, read_only }, address, token: this.#tokenOf(id).token }
+      return { ...{ id, revision, mount_path, read_only }, address, token: this.#grantOf(id).token }
     })
     const limit = AbortSignal.any([this.#ended, AbortSignal.timeout(SET_LIMIT_MS)])
+    const unreachable = this.#revokeAfter(Math.min(UNREACHABLE_GRACE_MS, this.#deps.detachGraceMs ?? DETACH_GRACE_MS))
     try {
       const { session } = await this.#vm.vmm.channel(limit)
+      clearTimeout(unreachable)
       const request = { method: 'PUT', path: '/mounts', response: GuestMountsApplied } as const
       return await callGuest(session, { ...request, body: { mounts: wanted } }, limit)
     } catch (error) {
       if (error instanceof GuestError && error.failure?.code === 'disks_unavailable')
         throw new HostError('disks_unavailable', 'the guest cannot mount disks', { cause: error })
       throw new HostError('guest_unreachable', `failed to set the mounts of ${this.#vm.sandbox}`, { cause: error })
+    } finally {
+      clearTimeout(unreachable)
     }
+  }
+
+  #findGone(): string[] {
+    return [...this.#grants.keys()].filter((id) => !this.#listed.has(id))
+  }
+
+  #revokeAfter(graceMs: number): NodeJS.Timeout {
+    return setTimeout(() => {
+      if (this.#findGone().length === 0) return
+      const { sandbox } = this.#vm
+      this.#deps.log.warn({ sandbox }, 'a guest did not give up its detached disks in time; its access to them ends')
+      this.#revokeGone().catch((error) =>
+        this.#deps.log.warn({ err: error, sandbox }, 'failed to end the access to detached disks'),
+      )
+    }, graceMs).unref()
+  }
+
+  /** Step 3. Waits for a set on its way to the proxy, which could add a mount that is gone meanwhile. */
+  async #revokeGone(): Promise<void> {
+    await this.#lastArming
+    const gone = this.#findGone()
+    if (gone.length === 0) return
+    for (const id of gone) this.#grants.delete(id)
+    await this.#deps.s3Proxy.removeMounts(gone.map((id) => this.#proxyId(id)))
   }
 
   #watch(): void {
@@ -163,26 +264,29 @@ export class VmMounts {
   }
 
   /** The guest is not trusted: it can report wrong things, but only about its own mounts. */
-  #accept(mounts: readonly GuestMount[]): void {
-    for (const mount of mounts) if (this.#tokens.has(mount.id)) this.#reports.set(mount.id, mount)
+  #accept(mounts: readonly GuestMount[], given: { isFirst?: boolean } = {}): void {
+    for (const mount of mounts) this.#grants.get(mount.id)?.report.accept(mount, given)
+  }
+
+  #noteAnswer({ id, revision, ok }: MountAnswer): void {
+    const suffix = this.#proxyId('')
+    if (id.endsWith(suffix)) this.#grants.get(id.slice(0, -suffix.length))?.report.noteAnswer(revision, ok)
   }
 
   #reportOf({ id, revision }: Wanted): HostMountReport {
     if (!this.#canMount()) return { id, revision, status: 'failed', mount_error: TOO_OLD }
-    const report = this.#reports.get(id)
-    if (report?.revision !== revision) return { id, revision, status: 'pending' }
-    const { status, mount_error = 'the guest named no reason' } = report
-    return { id, revision, status, ...(status === 'failed' && { mount_error: truncateMountError(mount_error) }) }
+    const report = this.#grants.get(id)?.report
+    return { id, revision, ...(report?.read(revision) ?? { status: 'pending' }), ...report?.details() }
   }
 
   #canMount(): boolean {
     return (this.#vm.vmm.record.agent?.protocol ?? GUEST_PROTOCOL.FIRST) >= GUEST_PROTOCOL.DISKS
   }
 
-  #tokenOf(id: string): ReturnType<typeof createMountToken> {
-    const known = this.#tokens.get(id) ?? createMountToken()
-    this.#tokens.set(id, known)
-    return known
+  #grantOf(id: string): Grant {
+    const grant = this.#grants.get(id) ?? { ...createMountToken(), report: new MountReport() }
+    this.#grants.set(id, grant)
+    return grant
   }
 
   #proxyId(id: string): string {
@@ -192,8 +296,9 @@ export class VmMounts {
   #toProxyMount(mount: HostMount): S3ProxyMount {
     return {
       id: this.#proxyId(mount.id),
+      revision: mount.revision,
       sandboxIp: this.#vm.ip,
-      tokenHash: this.#tokenOf(mount.id).tokenHash,
+      tokenHash: this.#grantOf(mount.id).tokenHash,
       endpoint: mount.endpoint,
       region: mount.region,
       bucket: mount.bucket,
@@ -205,17 +310,10 @@ export class VmMounts {
     }
   }
 
-  /** Waits for a change under way, which would add its mounts to the proxy afterwards. */
   async #close(): Promise<void> {
-    await this.#lastChange
-    const ids = [...this.#tokens.keys()].map((id) => this.#proxyId(id))
-    this.#tokens.clear()
-    if (ids.length === 0) return
-    await this.#deps.s3Proxy
-      .removeMounts(ids)
-      .catch((error) => this.#deps.log.warn({ err: error }, 'failed to remove the mounts of a sandbox'))
+    this.#listed = new Set()
+    await this.#revokeGone().catch((error) =>
+      this.#deps.log.warn({ err: error }, 'failed to remove the mounts of a sandbox'),
+    )
   }
 }
-
-const renderUnsaved = (id: string, files: number): string =>
-  `changes of ${files} ${files === 1 ? 'file' : 'files'} could not be saved; they are in /var/lib/warren/disks/${id} of the sandbox`

@@ -3,6 +3,7 @@ import { authorityChecks } from './authorities.ts'
 import { cgroupChecks } from './cgroups.ts'
 import type { Check, Machine } from './check.ts'
 import { databaseChecks } from './database.ts'
+import { diskChecks } from './disks.ts'
 import { ingressNameChecks } from './ingress-names.ts'
 import { kernelChecks } from './kernel.ts'
 import { kvmChecks } from './kvm.ts'
@@ -22,4 +23,5 @@ export const listChecks = (machine: Machine): Check[] => [
   ...kernelChecks(machine),
   ...toolChecks(machine),
   ...authorityChecks(machine),
+  ...diskChecks(machine),
 ]

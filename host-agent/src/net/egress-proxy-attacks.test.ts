@@ -1,6 +1,6 @@
 /**
- * An egress proxy that was taken over gains nothing beyond what it is for. The attacks (jail/examples/attack) run where the proxy
- * would: with the same command line of the jail, on a host with the table for its user. They run once more as another user without the
+ * An egress proxy or S3 proxy that was taken over gains nothing beyond what it is for. The attacks (jail/examples/attack) run where the proxy
+ * would: with the same command line of the jail, on a host with the rules for its user. They run once more as another user without the
  * jail, which shows that the attempts are real and that this machine has something to protect.
  */
 import assert from 'node:assert/strict'
@@ -9,7 +9,8 @@ import { chownSync, cpSync, mkdirSync } from 'node:fs'
 import { type AddressInfo, createServer } from 'node:net'
 import path from 'node:path'
 import { type TestContext, test } from 'node:test'
-import { confine, REPOSITORY } from '@warren/kit/confine/confine'
+import { type Confinement, confine, REPOSITORY } from '@warren/kit/confine/confine'
+import { s3ProxyConfinement } from '../disks/s3-proxy-jail.ts'
 import { runCommandOrThrow } from '../run-command.ts'
 import {
   ATTACK,
@@ -67,19 +68,23 @@ const POSSIBLE_WITHOUT = [
 ]
 
 /** Of this test alone, because it starts processes until it cannot start more. No account of the machine has them. */
-const PROXY_UID = 700_000_000 + 2 * process.pid
+const PROXY_UID = 700_000_000 + 3 * process.pid
 const OTHER_UID = PROXY_UID + 1
+const S3_PROXY_UID = PROXY_UID + 2
 
-test('everything that a taken over egress proxy could try fails, or gains nothing', { skip: skipReason }, async (t) => {
+test('everything that a taken over proxy could try fails, or gains nothing', { skip: skipReason }, async (t) => {
   const { attack, own, args } = await setUp(t)
+  const attackFrom = (confinement: Confinement) => run(confine(confinement, ATTACK, [...args, 'own=/tmp']))
 
-  const jailed = await run(confine(proxyConfinement(PROXY_UID), ATTACK, [...args, 'own=/tmp']))
+  const jailed = [await attackFrom(proxyConfinement(PROXY_UID)), await attackFrom(s3ProxyConfinement(S3_PROXY_UID))]
   const user = [`--reuid=${OTHER_UID}`, `--regid=${OTHER_UID}`, '--clear-groups', '--']
   const free = await run(['setpriv', [...user, attack, ...args, `own=${own}`]])
 
-  const refused = new Map([...jailed].filter(([name]) => !HARMLESS.has(name)))
-  assert.ok(refused.size >= 120, `${refused.size} attempts`)
-  assert.deepEqual(listSuccesses(refused), [])
+  for (const outcomes of jailed) {
+    const refused = new Map([...outcomes].filter(([name]) => !HARMLESS.has(name)))
+    assert.ok(refused.size >= 120, `${refused.size} attempts`)
+    assert.deepEqual(listSuccesses(refused), [])
+  }
   assert.deepEqual(listImpossible(free, POSSIBLE_WITHOUT), [])
 })
 
@@ -88,7 +93,10 @@ async function run([command, args]: [string, string[]]): Promise<Outcomes> {
 }
 
 async function setUp(t: TestContext): Promise<{ attack: string; own: string; args: string[] }> {
-  const testNet = await TestNetwork.open({ proxyUid: PROXY_UID })
+  const testNet = await TestNetwork.open({
+    proxyUid: PROXY_UID,
+    s3Proxy: { uid: S3_PROXY_UID, privateCidrs: [] },
+  })
   t.after(() => testNet.close())
   const { folder, args } = await openTargets(t)
   const everywhere = createServer().listen(0, '0.0.0.0')

@@ -33,6 +33,15 @@ export type ProxyAccess = {
   privateCidrs: readonly string[]
 }
 
+/** What the S3 proxy may send (netd/nft/s3-proxy-chain.ts). */
+export type S3ProxyAccess = {
+  uid: number
+  /** Blocks of private addresses in which stores may be. */
+  privateCidrs: readonly string[]
+  /** Ports of this machine at which stores of mounts are. */
+  loopbackPorts: readonly number[]
+}
+
 export type HostSettings = {
   /** The block that the addresses of sandboxes are taken from. */
   cidr: string
@@ -42,6 +51,8 @@ export type HostSettings = {
   /** The port of the S3 proxy at HOST_ADDRESS; 0 if there is none. */
   s3Port: number
   proxyAccess: ProxyAccess
+  /** Absent if there is no S3 proxy. */
+  s3ProxyAccess?: S3ProxyAccess
   api: ApiListener
   limits: SandboxLimits
 }

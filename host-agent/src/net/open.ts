@@ -1,11 +1,15 @@
 /**
- * Opens the network of this host: netd, the host's table, the egress proxy and the S3 proxy. Afterwards the caller adopts the slots of
+ * Opens the network of this host: netd, the host's table and the egress proxy. The S3 proxy starts with the first mount. Afterwards the caller adopts the slots of
  * running VMs (`slots.adopt`), removes the others (`reap`) and fills the pool (`slots.start`).
  *
  * Closing stops netd and the proxies. Sandboxes keep their network, except for DNS, proxied connections and disks.
  */
+import { once } from 'node:events'
+import { createServer } from 'node:net'
 import type { Log } from '@warren/kit/log'
-import { S3_PROXY_UID, S3Proxy } from '../disks/s3-proxy-client.ts'
+import { S3Proxy } from '../disks/s3-proxy-client.ts'
+import { checkS3ProxyCode, startS3Proxy } from '../disks/s3-proxy-jail.ts'
+import { readS3ProxyMachine } from '../disks/s3-proxy-machine.ts'
 import { waitForAll } from '../wait-for-all.ts'
 import { parseCidr } from './cidr.ts'
 import { EgressProxy, type StartProxy } from './egress-proxy-client.ts'
@@ -20,7 +24,7 @@ import { SlotPool } from './slot-pool.ts'
 import { SlotStore } from './slot-store.ts'
 import { Slots } from './slots.ts'
 
-export type NetworkSettings = Omit<HostSettings, 'egressProxy' | 's3Port' | 'proxyAccess'> & {
+export type NetworkSettings = Omit<HostSettings, 'egressProxy' | 's3Port' | 'proxyAccess' | 's3ProxyAccess'> & {
   instance: string
   /** The number of slots to keep ready. */
   poolSize: number
@@ -34,7 +38,7 @@ export type NetworkSettings = Omit<HostSettings, 'egressProxy' | 's3Port' | 'pro
   /** Used instead of the host's name servers, for tests. */
   upstreams?: Upstream[]
   /** With it, guests reach the S3 proxy. `privateCidrs`: blocks of private addresses in which stores may be. */
-  s3Proxy?: { privateCidrs: readonly string[] }
+  s3Proxy?: { uid: number; privateCidrs: readonly string[] }
 }
 
 export type Network = {
@@ -77,15 +81,16 @@ export async function openNetwork(log: Log, settings: NetworkSettings): Promise<
   } = settings
   for (const block of privateCidrs) parseCidr(block)
   const proxyAccess = { uid: proxyUid, privateCidrs, ...(upstreams && { upstreams }) }
-  const hostSettings = { ...others, proxyAccess }
+  const s3ProxyAccess = s3 && { ...s3, loopbackPorts: [] as readonly number[] }
+  const hostSettings = { ...others, proxyAccess, ...(s3ProxyAccess && { s3ProxyAccess }) }
   const netd = new Netd(instance)
   netd.on('died', (exit) => log.warn(exit, 'netd died; the next request starts another one'))
-  let opened: Proxies | undefined
+  let opened: OpenedProxy | undefined
   try {
     checkProxyCode()
-    opened = await openProxies(log, netd, instance, hostSettings, s3)
-    const { egressProxy, s3Proxy, host, egressProxyPorts } = opened
-    const s3Port = s3Proxy?.port ?? 0
+    if (s3) checkS3ProxyCode()
+    opened = await openEgressProxy(log, netd, instance, hostSettings)
+    const { egressProxy, host, egressProxyPorts, s3Port } = opened
     for (const warning of host.warnings) log.warn(warning)
     const { packetsPerSecond } = settings.limits
     const pool = new SlotPool({ netd, log }, { size: poolSize, mtu: host.mtu, tapOwnerUid, packetsPerSecond })
@@ -102,6 +107,21 @@ export async function openNetwork(log: Log, settings: NetworkSettings): Promise<
     const policySettings = { cidr: settings.cidr, privateCidrs, machine }
     const slots = await Slots.open({ netd, egressProxy, store, pool, log }, policySettings)
     const currentSettings = () => ({ ...hostSettings, egressProxy: egressProxyPorts, s3Port, api })
+    let found = host.upstreams
+    const s3Proxy =
+      s3ProxyAccess &&
+      new S3Proxy(
+        {
+          log,
+          start: (settings) => startS3Proxy(s3ProxyAccess.uid, settings),
+          readMachine: () => readS3ProxyMachine(found),
+          openLoopback: async (loopbackPorts) => {
+            hostSettings.s3ProxyAccess = { ...s3ProxyAccess, loopbackPorts }
+            await netd.request('checkHost', currentSettings())
+          },
+        },
+        { address: HOST_ADDRESS, port: s3Port, privateCidrs: [...s3ProxyAccess.privateCidrs] },
+      )
     const changeMachine = async (network: MachineNetwork) => {
       const next = describeMachine(network)
       if (isSameMachine(machine, next)) return
@@ -110,9 +130,11 @@ export async function openNetwork(log: Log, settings: NetworkSettings): Promise<
     }
     const guard = new HostGuard({
       ...{ netd, log, settings: currentSettings },
-      onCheck: async (found) => {
-        await changeMachine(found.machine)
-        await egressProxy.setUpstreams(found.upstreams)
+      onCheck: async (check) => {
+        await changeMachine(check.machine)
+        found = check.upstreams
+        await egressProxy.setUpstreams(check.upstreams)
+        await s3Proxy?.refreshMachine()
       },
     })
     return {
@@ -136,51 +158,47 @@ export async function openNetwork(log: Log, settings: NetworkSettings): Promise<
       close: async () => {
         await guard.close()
         await slots.close()
-        await closeProxies({ egressProxy, s3Proxy })
+        await waitForAll([egressProxy.close(), s3Proxy?.close()])
         await netd.close()
       },
     }
   } catch (error) {
-    if (opened) await closeProxies(opened)
+    await opened?.egressProxy.close()
     await netd.close()
     throw new Error('failed to open the network', { cause: error })
   }
 }
 
-type Proxies = Pick<Network, 'egressProxy' | 's3Proxy' | 'host' | 'egressProxyPorts'>
+type OpenedProxy = Pick<Network, 'egressProxy' | 'host' | 'egressProxyPorts'> & { s3Port: number }
 
 /** The host is set up first, because that adds the address on which the proxies listen. */
-async function openProxies(
+async function openEgressProxy(
   log: Log,
   netd: Netd,
   instance: string,
   hostSettings: Omit<HostSettings, 'egressProxy' | 's3Port'>,
-  s3: NetworkSettings['s3Proxy'],
-): Promise<Proxies> {
+): Promise<OpenedProxy> {
   const start: StartProxy = (proxySettings) => startProxy(hostSettings.proxyAccess.uid, proxySettings)
   for (let attempt = 0; ; attempt++) {
     const first = PORTS_FIRST + PORTS_EACH * ((Number.parseInt(instance, 16) + attempt) % PORTS_CHOICES)
     const ports = { dns: first, http: first + 1, tls: first + 2 }
-    const s3Port = s3 ? first + 3 : 0
+    const s3Port = hostSettings.s3ProxyAccess ? first + 3 : 0
     const host = await netd.request('setUpHost', { ...hostSettings, egressProxy: ports, s3Port })
     const { dnsPerSecond } = hostSettings.limits
     const egressSettings = { address: HOST_ADDRESS, ports, upstreams: host.upstreams, dnsPerSecond }
-    // At the same time, because each is a process.
-    const egressProxy = EgressProxy.open(log, start, egressSettings)
-    const s3Proxy = s3 && openS3Proxy(log, s3Port, s3.privateCidrs)
     try {
-      const [openedEgressProxy, openedS3Proxy] = await waitForAll([egressProxy, s3Proxy])
-      return { egressProxy: openedEgressProxy, s3Proxy: openedS3Proxy, host, egressProxyPorts: ports }
+      if (s3Port !== 0) await checkPort(s3Port)
+      return { egressProxy: await EgressProxy.open(log, start, egressSettings), host, egressProxyPorts: ports, s3Port }
     } catch (error) {
-      for (const opened of [egressProxy, s3Proxy]) await opened?.then((proxy) => proxy.close()).catch(() => {}) // One of them has failed.
       if ((error as NodeJS.ErrnoException).code !== 'EADDRINUSE' || attempt >= PORT_ATTEMPTS_MAX) throw error
     }
   }
 }
 
-const openS3Proxy = (log: Log, port: number, privateCidrs: readonly string[]): Promise<S3Proxy> =>
-  S3Proxy.open(log, { address: HOST_ADDRESS, port, uid: S3_PROXY_UID, privateCidrs: [...privateCidrs] })
-
-async function closeProxies({ egressProxy, s3Proxy }: Pick<Network, 'egressProxy' | 's3Proxy'>): Promise<void> {
-  await waitForAll([egressProxy.close(), s3Proxy?.close()])
+/** The S3 proxy starts later, and its port must not be that of another program. */
+async function checkPort(port: number): Promise<void> {
+  const server = createServer().listen({ host: HOST_ADDRESS, port })
+  await once(server, 'listening')
+  server.close()
+  await once(server, 'close')
 }

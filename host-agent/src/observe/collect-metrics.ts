@@ -4,6 +4,7 @@ import { type HostMetricFamily, type HostMetrics, HostVm } from '@warren/protoco
 import type { Deps } from '../deps.ts'
 import type { EgressProxyCounts } from '../net/egress-proxy-protocol.ts'
 import { gauge, renderSamples } from './instruments.ts'
+import { renderS3ProxyCounts } from './s3-proxy-metrics.ts'
 
 /** The proxy answers from memory. While it restarts its metrics are absent, and the others do not wait for it. */
 const PROXY_LIMIT_MS = 300
@@ -27,6 +28,7 @@ export async function collectMetrics(deps: Deps, vms: { list(): HostVm[] }): Pro
       processRequests.collect(),
       processExits.collect(),
       ...(await proxyMetrics(deps)),
+      ...(await s3ProxyMetrics(deps)),
       ...ownMetrics(),
     ],
   }
@@ -71,6 +73,16 @@ async function proxyMetrics({ network, log }: Deps): Promise<HostMetricFamily[]>
     return renderProxyCounts(await withTimeout(PROXY_LIMIT_MS, network.egressProxy.counts(), 'counts of the proxy'))
   } catch (error) {
     log.debug({ err: error }, 'the metrics of the egress proxy are left out of a response')
+    return []
+  }
+}
+
+async function s3ProxyMetrics({ network: { s3Proxy }, log }: Deps): Promise<HostMetricFamily[]> {
+  if (s3Proxy === undefined) return []
+  try {
+    return renderS3ProxyCounts(await withTimeout(PROXY_LIMIT_MS, s3Proxy.counts(), 'counts of the S3 proxy'))
+  } catch (error) {
+    log.debug({ err: error }, 'the metrics of the S3 proxy are left out of a response')
     return []
   }
 }

@@ -15,7 +15,7 @@
 import { crashPoint } from '@warren/kit/crash-point'
 import { errorText } from '@warren/kit/error-text'
 import { span } from '@warren/kit/span'
-import type { HostVmPauseBody, HostVmPaused } from '@warren/protocol'
+import type { HostUnsavedMount, HostVmPauseBody, HostVmPaused } from '@warren/protocol'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../host-error.ts'
 import type { Manifest } from '../snapshots/manifest.ts'
@@ -42,14 +42,17 @@ export async function pauseVm(deps: Deps, entry: Entry, { fence, limit_ms }: Hos
   const { diskMib, growPending = false } = moveVm(entry, 'pause', { fence })
   return runOperation(entry, 'pause', fence, async (aborted) => {
     try {
+      let unsaved: HostUnsavedMount[] = []
       const { saved, response } = await withRoom(deps, vmm, aborted, async () => {
-        await span('save files on disks', async () => mounts?.flush(Math.min(FLUSH_LIMIT_MS, limit_ms / 4)))
+        const flushMs = Math.min(FLUSH_LIMIT_MS, limit_ms / 4)
+        unsaved = await span('save files on disks', async () => (await mounts?.flush(flushMs)) ?? [])
         for (const connection of entry.connections) connection.destroy()
         return commitGeneration(deps, { id: entry.id, diskMib, growPending }, vmm, limit_ms)
       })
       await span('read counters', () => saveCounts(deps, entry, vmm.record))
       const counts = toStored(entry.record)?.counts
       if (counts) response.counts = counts
+      if (unsaved.length > 0) response.unsaved_mounts = unsaved
       vmm.stopping = true
       entry.live = undefined
       signals.abort()

@@ -4,10 +4,10 @@
  *   1. The newest generation that is not known to be damaged is chosen, and checked against what this host can run.
  *   2. A new VMM is started with its CPUs paused (restore.ts): an empty disk on top of the saved ones, the saved pages in
  *      its memory, the devices loaded. The saved files are compared with their checksums meanwhile.
- *   3. The address and the network rules are applied, then the CPUs run.
- *   4. Clock, entropy and identity are applied and confirmed by the guest. Mount programs close their connections. Then the
- *      sandbox may be used.
- *   5. Its mounts are set, with new tokens. The response does not wait for it.
+ *   3. The address and the network rules are applied. The S3 proxy gets the mounts, with new tokens. Then the CPUs run.
+ *   4. Clock, entropy and identity are applied and confirmed by the guest. Mount programs close their connections. At once the
+ *      guest gets its mounts with the new tokens; the response does not wait for them.
+ *   5. The sandbox may be used.
  *
  * If anything fails, the new VMM is removed and every generation stays as it was. A damaged generation is set aside, so
  * that the next resume uses the one before it. The error says which one that is: a sandbox never returns to an
@@ -34,10 +34,11 @@ import { moveVm, nextRecord } from './move.ts'
 import type { DeadVm, PausedVm } from './record.ts'
 import { GROW_LIMIT_MS } from './resize.ts'
 import { chooseSource, explainFailure, restoreVmm, type Source } from './restore.ts'
-import { watchVm } from './watch.ts'
+import { type Mounting, openMounts, watchVm } from './watch.ts'
 
 type ResumedDisk = { diskMib: number; growPending: boolean }
-type ResumedVm = { vmm: Vmm; response: HostVmResumed; disk: ResumedDisk }
+type RunningVm = { vmm: Vmm; mounting: Mounting }
+type ResumedVm = RunningVm & { response: HostVmResumed; disk: ResumedDisk }
 
 export async function resumeVm(deps: Deps, entry: Entry, request: HostVmResumeBody): Promise<HostVmResumed> {
   const { fence, ip } = request
@@ -48,17 +49,17 @@ export async function resumeVm(deps: Deps, entry: Entry, request: HostVmResumeBo
     try {
       await span('wait for standby', async () => entry.standbyReady)
       const signal = AbortSignal.any([aborted, AbortSignal.timeout(request.limit_ms)])
-      const { vmm, response, disk } = await startVm(deps, from, request, signal)
+      const { vmm, mounting, response, disk } = await startVm(deps, from, request, signal)
       const change = { fence, ip, vmm: vmm.record, response, ...disk }
       try {
         await span('write record', () => deps.registry.write(nextRecord(entry.record, 'resumeDone', change)))
       } catch (error) {
+        mounting.signals.abort()
         await stopVmm(deps, vmm.record, vmm)
         throw error
       }
       moveVm(entry, 'resumeDone', change)
-      const { mounts } = watchVm(deps, entry, vmm, ip, request.network.revision)
-      if (request.mounts) mounts?.setInBackground(request.mounts)
+      watchVm(deps, entry, vmm, ip, request.network.revision, mounting)
       if (from.state === 'dead') await deleteDeadVmm(deps, from.vmm)
       return response
     } catch (error) {
@@ -78,13 +79,15 @@ async function startVm(
   const source = await span('choose generation', () => chooseSource(deps, record))
   try {
     const standby = await resumeStandby(deps, record, source, request, signal)
-    const vmm = standby ?? (await resumeFromDisk(deps, record, source, request, signal))
+    const running = standby ?? (await resumeFromDisk(deps, record, source, request, signal))
+    const { vmm } = running
     const disk = await finishGrowth(deps, record, source, vmm, signal)
     const took_ms = Math.round((performance.now() - startedAt) * 10) / 10
-    if (!source.manifest) return { vmm, disk, response: { took_ms, how: 'boot' } }
+    if (!source.manifest) return { ...running, disk, response: { took_ms, how: 'boot' } }
     const { generation, saved_at } = source.manifest
     const limits = reportLimits(deps, record.id, vmm, request.ip)
-    return { vmm, disk, response: { generation, saved_at, took_ms, how: standby ? 'standby' : 'restore', ...limits } }
+    const how = standby ? 'standby' : 'restore'
+    return { ...running, disk, response: { generation, saved_at, took_ms, how, ...limits } }
   } finally {
     await source.reservation?.release()
   }
@@ -97,15 +100,14 @@ async function resumeStandby(
   { manifest }: Source,
   request: HostVmResumeBody,
   signal: AbortSignal,
-): Promise<Vmm | undefined> {
+): Promise<RunningVm | undefined> {
   if (!manifest || isIdentityPending(record)) return undefined
   const vmm = deps.standby.take(manifest.memory.id, request.ip)
   if (!vmm) return undefined
   try {
     // It still has its slot, and with it the kernel's counters. The rules may have changed while it was paused.
     await span('change network', () => deps.network.slots.change(vmm.record.slot, request.network))
-    await runGuest(deps, record, vmm, request, signal)
-    return vmm
+    return await runGuest(deps, record, vmm, request, signal)
   } catch (error) {
     deps.log.warn({ err: error, sandbox: record.id }, 'failed to resume from standby; resuming from disk')
     await stopVmm(deps, vmm.record, vmm)
@@ -119,13 +121,12 @@ async function resumeFromDisk(
   source: Source,
   request: HostVmResumeBody,
   signal: AbortSignal,
-): Promise<Vmm> {
+): Promise<RunningVm> {
   const undo = new Undo()
   try {
     return await deps.restoreLimiter(async () => {
       const vmm = await restoreVmm(deps, record, source, request, undo, signal)
-      await runGuest(deps, record, vmm, request, signal)
-      return vmm
+      return await runGuest(deps, record, vmm, request, signal)
     }, signal)
   } catch (error) {
     await undo.run(deps.log)
@@ -138,14 +139,23 @@ async function runGuest(
   deps: Deps,
   record: PausedVm | DeadVm,
   vmm: Vmm,
-  { ip, hostname, envs, ssh_pubkeys, cpu_quota_pct }: HostVmResumeBody,
+  { ip, hostname, envs, ssh_pubkeys, cpu_quota_pct, mounts }: HostVmResumeBody,
   signal: AbortSignal,
-): Promise<void> {
-  await vmm.resumeCpus()
-  const identity = { address: ip, hostname, envs, ssh_pubkeys, ...deps.operatorSettings }
-  await applyIdentity(vmm, identity, { isNew: isIdentityPending(record) }, signal)
-  await crashPoint('host.resume.awake')
-  await span('limit CPU', () => deps.cgroups.limitCpu(vmm.record.id, cpu_quota_pct))
+): Promise<RunningVm> {
+  const mounting = openMounts(deps, record.id, vmm, ip)
+  try {
+    if (mounts) mounting.mounts?.armInBackground(mounts)
+    await vmm.resumeCpus()
+    const identity = { address: ip, hostname, envs, ssh_pubkeys, ...deps.operatorSettings }
+    await applyIdentity(vmm, identity, { isNew: isIdentityPending(record) }, signal)
+    if (mounts) mounting.mounts?.setInBackground(mounts)
+    await crashPoint('host.resume.awake')
+    await span('limit CPU', () => deps.cgroups.limitCpu(vmm.record.id, cpu_quota_pct))
+    return { vmm, mounting }
+  } catch (error) {
+    mounting.signals.abort()
+    throw error
+  }
 }
 
 /**

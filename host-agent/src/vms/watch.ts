@@ -8,11 +8,25 @@ import type { Entry, LiveVm } from './entries.ts'
 import { moveVm, vmCan } from './move.ts'
 import { saveUsage } from './usage.ts'
 
-export function watchVm(deps: Deps, entry: Entry, vmm: Vmm, ip: string, networkRevision?: number): LiveVm {
+export type Mounting = Pick<LiveVm, 'signals' | 'mounts'>
+
+/** Before the guest runs. The caller aborts `signals` if it never does. */
+export function openMounts(deps: Deps, sandbox: string, vmm: Vmm, ip: string): Mounting {
   const signals = new AbortController()
   const { s3Proxy } = deps.network
-  const vm = { sandbox: entry.id, ip, vmm }
-  const mounts = s3Proxy && new VmMounts({ s3Proxy, log: deps.log }, vm, signals.signal)
+  const mounts = s3Proxy && new VmMounts({ s3Proxy, log: deps.log }, { sandbox, ip, vmm }, signals.signal)
+  return { signals, mounts }
+}
+
+export function watchVm(
+  deps: Deps,
+  entry: Entry,
+  vmm: Vmm,
+  ip: string,
+  networkRevision?: number,
+  mounting: Mounting = openMounts(deps, entry.id, vmm, ip),
+): LiveVm {
+  const { signals, mounts } = mounting
   const live = { vmm, signals, mounts, networkRevision }
   entry.live = live
   void listenToSignals(

@@ -27,9 +27,11 @@ export type OutboundGuard = {
 }
 
 /** `privateCidrs`: blocks that the operator has opened. */
-export function createOutboundGuard(privateCidrs: readonly string[], resolve = createResolve()): OutboundGuard {
-  const policy: AddressPolicy = createAddressPolicy(privateCidrs)
-
+export function createOutboundGuard(
+  privateCidrs: readonly string[],
+  resolve = createResolve(),
+  policy: AddressPolicy = createAddressPolicy(privateCidrs),
+): OutboundGuard {
   function lookup(allowLoopback: boolean): LookupFunction {
     return (hostname, options, callback) =>
       resolve(hostname, (error, addresses) => {

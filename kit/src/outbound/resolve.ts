@@ -11,23 +11,33 @@ import { isIP } from 'node:net'
 export type ResolvedAddress = { address: string; family: number }
 export type Resolve = (host: string, done: (error: Error | null, addresses: ResolvedAddress[]) => void) => void
 
-type Options = { hostsFile?: string /** Those of the system by default. */; servers?: string[]; timeoutMs?: number }
+type Options = {
+  hostsFile?: string
+  /** Instead of the file. */
+  readHosts?: () => Promise<string>
+  /** Those of the system by default. */
+  servers?: string[] | (() => string[])
+  timeoutMs?: number
+}
 
 /** The second attempt takes twice as long: together less than the delivery of a webhook may take. */
 const TIMEOUT_MS = 2_000
 const TRIES = 2
 const LOOPBACK = ['127.0.0.1', '::1']
 
-export function createResolve({ hostsFile = '/etc/hosts', servers, timeoutMs = TIMEOUT_MS }: Options = {}): Resolve {
+export function createResolve(options: Options = {}): Resolve {
+  const { hostsFile = '/etc/hosts', servers, timeoutMs = TIMEOUT_MS } = options
+  const readHosts = options.readHosts ?? (() => readFile(hostsFile, 'utf8').catch(() => ''))
+
   async function find(host: string): Promise<string[]> {
     const name = host.toLowerCase().replace(/\.$/, '')
-    const listed = findInHosts(await readFile(hostsFile, 'utf8').catch(() => ''), name)
+    const listed = findInHosts(await readHosts(), name)
     if (listed.length > 0) return listed
     // RFC 6761 §6.3: these names never reach DNS.
     if (name === 'localhost' || name.endsWith('.localhost')) return LOOPBACK
     // A new one each time, because it reads the system's list of servers only when it is created.
     const resolver = new Resolver({ timeout: timeoutMs, tries: TRIES })
-    if (servers) resolver.setServers(servers)
+    if (servers) resolver.setServers(typeof servers === 'function' ? servers() : servers)
     const [v4, v6] = await Promise.allSettled([resolver.resolve4(name), resolver.resolve6(name)])
     const found = [v4, v6].flatMap((result) => (result.status === 'fulfilled' ? result.value : []))
     if (found.length > 0) return found

@@ -32,6 +32,8 @@ export const DEADLINES = {
   stallMs: 30_000,
   /** A connection of a guest without requests. */
   idleMs: 60_000,
+  /** After the start, in which sandboxes may connect whose mounts have not arrived yet. */
+  recoveryMs: 30_000,
 }
 export type Deadlines = typeof DEADLINES
 

@@ -2,12 +2,13 @@
 import { chooseRegion, resolveS3Bucket, type S3Bucket } from '@warren/kit/s3/endpoint'
 import type { S3Credentials } from '@warren/kit/s3/sign'
 import { hashMountToken, MOUNT_TOKEN } from '../mount-token.ts'
-import type { S3ProxyMount, S3ProxyMounts } from '../s3-proxy-protocol.ts'
+import type { MountAnswer, S3ProxyMount, S3ProxyMounts } from '../s3-proxy-protocol.ts'
 import { S3ProxyError } from './error.ts'
 import { findKeyFault } from './key.ts'
 
 export type Mount = {
   id: string
+  revision: number
   sandboxIp: string
   tokenHash: string
   bucketName: string
@@ -23,11 +24,18 @@ export type Mount = {
   pageKey: Buffer
   /** Requests that are being served; aborting one ends it. */
   open: Set<AbortController>
+  /** What was reported of its store for this revision. */
+  reported: { ok: boolean; failed: boolean }
 }
 
 export class Mounts {
   readonly #byId = new Map<string, Mount>()
   readonly #byTokenHash = new Map<string, Mount>()
+  readonly #onAnswer: (answer: MountAnswer) => void
+
+  constructor(onAnswer: (answer: MountAnswer) => void) {
+    this.#onAnswer = onAnswer
+  }
 
   get size(): number {
     return this.#byId.size
@@ -42,6 +50,7 @@ export class Mounts {
       // Requests that were signed with the old credentials may end; those of another place may not.
       if (old !== undefined && isSamePlace(old, mount)) {
         mount.open = old.open
+        if (mount.revision === old.revision) mount.reported = old.reported
         if (!mount.isRegionFixed && !old.isRegionFixed) mount.region = old.region
       } else abortAll(old)
       this.#byId.set(mount.id, mount)
@@ -55,6 +64,14 @@ export class Mounts {
     this.#byId.delete(id)
     this.#byTokenHash.delete(mount.tokenHash)
     abortAll(mount)
+  }
+
+  /** The store behind the mount answered a request, or did not. One that was sent before the mount was changed says nothing. */
+  reportAnswer(mount: Mount, ok: boolean): void {
+    const kind = ok ? 'ok' : 'failed'
+    if (this.#byId.get(mount.id) !== mount || mount.reported[kind]) return
+    mount.reported[kind] = true
+    this.#onAnswer({ id: mount.id, revision: mount.revision, ok })
   }
 
   hasSandbox(ip: string): boolean {
@@ -81,6 +98,7 @@ function parseMount(mount: S3ProxyMount, pageKey: Buffer): Mount {
     throw new Error(`the sub_path of mount ${id} ${fault ?? 'has a slash'}`)
   return {
     id,
+    revision: mount.revision,
     sandboxIp: mount.sandboxIp,
     tokenHash: mount.tokenHash,
     bucketName: mount.bucket,
@@ -93,6 +111,7 @@ function parseMount(mount: S3ProxyMount, pageKey: Buffer): Mount {
     isRegionFixed: region !== 'auto' && region !== '',
     pageKey,
     open: new Set(),
+    reported: { ok: false, failed: false },
   }
 }
 

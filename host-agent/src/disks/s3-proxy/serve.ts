@@ -10,6 +10,7 @@
  */
 import type { IncomingMessage, ServerResponse } from 'node:http'
 import { hasResult, parseAnswerLength, renderListing, renderResult, selectAnswerHeaders } from './answer.ts'
+import type { Counts } from './counts.ts'
 import { S3ProxyError, sendError } from './error.ts'
 import { readHeaders } from './guest-headers.ts'
 import { type Deadlines, LIMITS, type Occupancy } from './limits.ts'
@@ -26,8 +27,7 @@ export type ServeDeps = {
   occupancy: Occupancy
   upstream: Upstream
   deadlines: Deadlines
-  /** Called once for each request. `operation` is empty if it was not parsed. */
-  count: (operation: string, status: number) => void
+  counts: Counts
   warn: (message: string) => void
 }
 
@@ -69,7 +69,7 @@ export async function serve(
     clearTimeout(timer)
     mount?.open.delete(controller)
     for (const release of releases) release()
-    deps.count(operation?.name ?? '', response.writableFinished ? response.statusCode : GUEST_GONE)
+    deps.counts.addRequest(operation?.name ?? '', response.writableFinished ? response.statusCode : GUEST_GONE)
   }
 }
 
@@ -91,16 +91,21 @@ async function perform(deps: ServeDeps, mount: Mount, operation: Operation, exch
   const outgoing = buildOutgoing(mount, operation)
   if (exchange.expectsContinue) exchange.response.writeContinue()
   const body = await receiveBody(deps, mount, operation, exchange)
-  const answer = await deps.upstream.send({
-    mount,
-    outgoing,
-    body,
-    isRepeatable: operation.isRepeatable,
+  const sending = {
+    ...{ mount, outgoing, body, signal: exchange.signal, isRepeatable: operation.isRepeatable },
     answerMs: SLOW.has(operation.name) ? deps.deadlines.slowAnswerMs : deps.deadlines.answerMs,
-    signal: exchange.signal,
+  }
+  const answer = await deps.upstream.send(sending).catch((error) => {
+    if (isFailureOfStore(error) && !exchange.signal.aborted) deps.mounts.reportAnswer(mount, false)
+    throw error
   })
+  deps.mounts.reportAnswer(mount, true)
   await relayAnswer(deps, mount, operation, answer, exchange)
 }
+
+/** The store refuses the credentials or the bucket, or is not reached. Other errors are about one object or one request. */
+const isFailureOfStore = (error: unknown): boolean =>
+  error instanceof S3ProxyError && (error.status === 403 || error.status >= 500 || error.code === 'NoSuchBucket')
 
 const SLOW: ReadonlySet<Operation['name']> = new Set(['copyObject', 'copyPart', 'completeUpload'])
 

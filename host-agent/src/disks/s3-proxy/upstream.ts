@@ -55,9 +55,12 @@ export class Upstream {
   readonly #guard: OutboundGuard
   readonly #deadlines: Deadlines
   readonly #agents: { http: http.Agent; https: https.Agent }[]
+  readonly #onLatency: (seconds: number) => void
 
-  constructor(guard: OutboundGuard, deadlines: Deadlines) {
+  /** `onLatency`: from the begin of an attempt until the head of its answer. */
+  constructor(guard: OutboundGuard, deadlines: Deadlines, onLatency: (seconds: number) => void) {
     this.#guard = guard
+    this.#onLatency = onLatency
     this.#deadlines = deadlines
     // Separate: a connection to loopback that one mount may use must not be found by another.
     this.#agents = [false, true].map((allowLoopback) => createAgents(guard, allowLoopback))
@@ -118,6 +121,7 @@ export class Upstream {
     const { length } = body
     const hasLength = length > 0 || ['PUT', 'POST'].includes(outgoing.method)
 
+    const startedAt = performance.now()
     const { promise, resolve, reject } = Promise.withResolvers<http.IncomingMessage>()
     const scheme = bucket.endpoint.isSecure ? 'https' : 'http'
     const request = (scheme === 'https' ? https : http).request({
@@ -144,6 +148,7 @@ export class Upstream {
       fail(upstreamFailed())
     })
     request.once('response', (response) => {
+      this.#onLatency((performance.now() - startedAt) / 1000)
       stopTimers()
       response.on('error', () => {}) // Reported by `close` and `complete` to the reader.
       const isEarly = !request.writableFinished

@@ -4,7 +4,9 @@ import { connect } from 'node:net'
 import { addCleanUp, type Scope } from '@warren/kit/testing/clean-up'
 import type { TestS3Server } from '@warren/kit/testing/s3-server'
 import { createMountToken } from '../mount-token.ts'
-import { S3_PROXY_UID, S3Proxy } from '../s3-proxy-client.ts'
+import { S3Proxy, type S3ProxyDeps } from '../s3-proxy-client.ts'
+import { startS3Proxy } from '../s3-proxy-jail.ts'
+import { readS3ProxyMachine } from '../s3-proxy-machine.ts'
 import type { S3ProxyMount, S3ProxySettings } from '../s3-proxy-protocol.ts'
 
 export const SANDBOX = '127.0.0.2'
@@ -27,15 +29,25 @@ export type Guest = {
   sendRaw(text: string | Buffer): Promise<string>
 }
 
+/** Of a host agent without a launcher (config.ts). */
+export const S3_PROXY_UID = 1_610_612_734
+
 export async function openTestProxy(
   scope: Scope,
   settings: Partial<S3ProxySettings> = {},
+  deps: Partial<S3ProxyDeps> = {},
 ): Promise<{ proxy: S3Proxy; warnings: unknown[] }> {
   const warnings: unknown[] = []
   const log = { warn: (...parts: unknown[]) => void warnings.push(parts) }
-  const uid = process.getuid?.() === 0 ? { uid: S3_PROXY_UID } : {}
-  const proxy = await S3Proxy.open(log, { address: '127.0.0.1', port: 0, privateCidrs: [], ...uid, ...settings })
+  const uid = process.getuid?.() === 0 ? S3_PROXY_UID : undefined
+  const start = (given: S3ProxySettings) => startS3Proxy(uid, given)
+  const { deadlines, ...rest } = settings
+  const proxy = new S3Proxy(
+    { log, start, readMachine: readS3ProxyMachine, ...deps },
+    { address: '127.0.0.1', port: 0, privateCidrs: [], deadlines: { recoveryMs: 0, ...deadlines }, ...rest },
+  )
   addCleanUp(scope, () => proxy.close())
+  await proxy.start()
   return { proxy, warnings }
 }
 
@@ -48,6 +60,7 @@ export function describeMount(
   const { token, tokenHash } = createMountToken()
   const mount = {
     id: `mount-${++mounts}`,
+    revision: 1,
     sandboxIp: SANDBOX,
     tokenHash,
     endpoint,

@@ -109,7 +109,7 @@ const isForwarding = (): boolean => readFileSync(IP_FORWARD, 'utf8').trim() === 
 
 const describeTables = (
   { instance }: Kernel,
-  { cidr, egressProxy, s3Port, proxyAccess, api, limits }: HostSettings,
+  { cidr, egressProxy, s3Port, proxyAccess, s3ProxyAccess, api, limits }: HostSettings,
   uplinks: readonly Link[],
   { machine, upstreams }: Pick<HostCheck, 'machine' | 'upstreams'>,
   forwardingWasOff: boolean,
@@ -121,8 +121,17 @@ const describeTables = (
   },
   proxy: {
     ...{ instance, cidr, machine, upstreams, uid: proxyAccess.uid, privateCidrs: proxyAccess.privateCidrs },
+    ...(s3ProxyAccess && { s3Proxy: { ...s3ProxyAccess, cidr, upstreams, machine, subnetsV6: listSubnetsV6() } }),
   },
 })
+
+/** Of the interfaces of this machine. Its own addresses are inside of them. */
+function listSubnetsV6(): string[] {
+  const blocks = Object.values(networkInterfaces()).flatMap((addresses = []) =>
+    addresses.flatMap(({ family, cidr }) => (family === 'IPv6' && cidr !== null ? [cidr] : [])),
+  )
+  return [...new Set(blocks)].sort()
+}
 
 /** While the file cannot be read, the last list stays in use: the network is probably being reconfigured. */
 let lastUpstreams: Upstream[] = []

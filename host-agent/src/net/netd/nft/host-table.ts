@@ -13,6 +13,10 @@
  * kernel's table of connections is shared. A dropped packet leaves no entry. The sets with the counts are kept when the rules
  * are replaced.
  *
+ * While nothing listens at the port of the S3 proxy, because it or the host agent is being replaced, the kernel would refuse
+ * connections to it, and programs of guests that use a disk would get an error. Its refusals, which have the sequence number 0, are
+ * dropped: the guest's kernel tries again until the next proxy listens.
+ *
  * HOST_ADDRESS is for this machine and its sandboxes only. The kernel accepts packets to it on every interface, so the
  * table drops those from elsewhere: all of them from uplinks, and those to our ports from any other interface. (Not all
  * of them there: the guests of another Warren on this machine use the same address.)
@@ -48,7 +52,7 @@ export const FORWARDING_WAS_OFF = 'forwarding_was_off'
 const BURST_SECONDS = 5
 /** More than the addresses of a block. */
 const SOURCES_MAX = 131_072
-const CHAINS = ['prerouting', 'limits', 'dstnat', 'forward', 'input', 'srcnat']
+const CHAINS = ['prerouting', 'limits', 'dstnat', 'forward', 'input', 'output', 'srcnat']
 
 export function renderHostTable(table: HostTable): string {
   const name = hostTable(table.instance)
@@ -104,6 +108,10 @@ ${renderApiRule(table, veths)}\
     iifname ${veths} drop
     iifname != "lo" ip daddr ${HOST_ADDRESS} meta l4proto { tcp, udp } th dport { ${ownPorts.join(', ')} } drop
 ${table.uplinks.length === 0 ? '' : `    iifname ${names(table.uplinks)} ip daddr ${HOST_ADDRESS} drop\n`}\
+  }
+  chain output {
+    type filter hook output priority filter; policy accept;
+${table.s3Port === 0 ? '' : `    ip saddr ${HOST_ADDRESS} ip daddr ${table.cidr} tcp sport ${table.s3Port} tcp flags & (rst | ack) == (rst | ack) tcp sequence 0 drop\n`}\
   }
   chain srcnat {
     type nat hook postrouting priority srcnat; policy accept;

@@ -5,12 +5,14 @@
  * operator has opened (WARREN_EGRESS_PRIVATE_CIDRS), and TCP to public addresses. Everything else is dropped.
  *
  * Which block is open to which sandbox is known to the proxy alone.
+ *
+ * The table also has the rules of the S3 proxy, if there is one (s3-proxy-chain.ts).
  */
-import { isIPv6 } from 'node:net'
 import { CLOSED_RANGES } from '@warren/protocol'
 import type { Upstream } from '../../egress-proxy-protocol.ts'
 import type { MachineNetwork } from '../../machine.ts'
 import { proxyTable } from '../../names.ts'
+import { renderS3ProxyChain, renderUpstream, type S3ProxyChain } from './s3-proxy-chain.ts'
 
 export type ProxyTable = {
   instance: string
@@ -22,9 +24,11 @@ export type ProxyTable = {
   /** Blocks that the operator has opened. */
   privateCidrs: readonly string[]
   machine: MachineNetwork
+  s3Proxy?: S3ProxyChain
 }
 
-export function renderProxyTable({ instance, cidr, uid, upstreams, privateCidrs, machine }: ProxyTable): string {
+export function renderProxyTable(table: ProxyTable): string {
+  const { instance, cidr, uid, upstreams, privateCidrs, machine, s3Proxy } = table
   const name = proxyTable(instance)
   const closed = [...CLOSED_RANGES, ...machine.subnets, ...machine.addresses]
   return `
@@ -35,6 +39,7 @@ table inet ${name} {
   chain output {
     type filter hook output priority filter; policy accept;
     meta skuid ${uid} goto proxy
+${s3Proxy ? `    meta skuid ${s3Proxy.uid} goto s3_proxy\n` : ''}\
   }
   chain proxy {
     ct direction reply ip daddr ${cidr} accept
@@ -44,14 +49,9 @@ ${privateCidrs.map((block) => `    ip daddr ${block} meta l4proto tcp accept\n`)
     meta nfproto ipv4 meta l4proto tcp accept
     drop
   }
+${s3Proxy ? renderS3ProxyChain(s3Proxy) : ''}\
 }
 `
-}
-
-/** The zone of a link-local address is not part of the packet. */
-function renderUpstream({ address, port }: Upstream): string {
-  const [bare] = address.split('%') as [string]
-  return `    ${isIPv6(bare) ? 'ip6' : 'ip'} daddr ${bare} meta l4proto { tcp, udp } th dport ${port} accept\n`
 }
 
 export const renderDeleteProxyTable = (instance: string): string =>

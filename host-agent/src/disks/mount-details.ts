@@ -1,0 +1,46 @@
+/** What a guest says about one of its mounts, as far as its owner sees it. Its texts are cut to what the protocol allows. */
+import {
+  type GuestMount,
+  type HostMountDetails,
+  MOUNT_DETAIL_EXAMPLES_MAX,
+  MOUNT_DETAIL_PATH_MAX_BYTES,
+  truncateUtf8,
+} from '@warren/protocol'
+
+export function toMountDetails(mount: GuestMount): HostMountDetails {
+  const unsaved = findUnsaved(mount)
+  const conflicts = findConflicts(mount)
+  const conditionalWrites = findConditionalWrites(mount)
+  return {
+    ...(unsaved && { unsaved }),
+    ...(conflicts && { conflicts }),
+    ...(conditionalWrites === undefined ? {} : { conditional_writes: conditionalWrites }),
+  }
+}
+
+const cut = (text: string): string => truncateUtf8(text, MOUNT_DETAIL_PATH_MAX_BYTES)
+
+/** Agents before GUEST_PROTOCOL.MOUNT_DETAILS have it among the details of the mount program, without names. */
+function findUnsaved({ unsaved, details }: GuestMount): HostMountDetails['unsaved'] {
+  if (unsaved) return { ...unsaved, names: unsaved.names.slice(0, MOUNT_DETAIL_EXAMPLES_MAX).map(cut) }
+  return details && { files: details.dirty_files, bytes: details.dirty_bytes, names: [] }
+}
+
+function findConflicts({ conflicts, conflicts_total, details }: GuestMount): HostMountDetails['conflicts'] {
+  const found = conflicts ?? details?.problems.flatMap(({ path, kept }) => (kept ? [{ path, kept_as: kept }] : []))
+  if (!found) return undefined
+  const files = found.slice(0, MOUNT_DETAIL_EXAMPLES_MAX)
+  return {
+    total: conflicts_total ?? found.length,
+    files: files.map(({ path, kept_as }) => ({ path: cut(path), kept_as: cut(kept_as) })),
+  }
+}
+
+function findConditionalWrites({ conditional_writes, details }: GuestMount): boolean | undefined {
+  if (conditional_writes !== undefined) return conditional_writes
+  if (details?.conditions === 'honoured') return true
+  return details?.conditions === 'ignored' || details?.conditions === 'refused' ? false : undefined
+}
+
+export const renderUnsaved = (id: string, files: number): string =>
+  `changes of ${files} ${files === 1 ? 'file' : 'files'} could not be saved; they are in /var/lib/warren/disks/${id} of the sandbox`

@@ -1,0 +1,172 @@
+/** The mounts of a VM at the host: who has access when, and which status is shown. With a real S3 proxy and a guest of the test. */
+import assert from 'node:assert/strict'
+import { once } from 'node:events'
+import { createServer, type IncomingMessage, type ServerResponse } from 'node:http'
+import { type AddressInfo, connect } from 'node:net'
+import { after, type TestContext, test } from 'node:test'
+import { until } from '@warren/kit/testing/until'
+import { type HostMount, newId } from '@warren/protocol'
+import { startFakeGuest } from './testing/fake-guest.ts'
+import { openTestProxy, requestProxy, SANDBOX } from './testing/proxy.ts'
+import { VmMounts } from './vm-mounts.ts'
+
+/** Answers every request with 200, unless a test decides otherwise. */
+let onStoreRequest: (request: IncomingMessage, response: ServerResponse) => void = (_, response) => void response.end()
+const store = createServer((request, response) => onStoreRequest(request, response)).listen(0, '127.0.0.1')
+after(() => {
+  store.closeAllConnections()
+  store.close()
+})
+await once(store, 'listening')
+const endpoint = `http://127.0.0.1:${(store.address() as AddressInfo).port}`
+const { proxy } = await openTestProxy({ after })
+
+const mountAt = (mount_path: string, revision = 1): HostMount => ({
+  ...{ id: newId('mount'), revision, mount_path, read_only: false, endpoint, region: 'auto', bucket: 'media' },
+  ...{ sub_path: '', use_path_style: true, allow_loopback: true },
+  credentials: { access_key: 'key', secret_key: 'secret' },
+})
+
+async function openMounts(t: TestContext, detachGraceMs = 300) {
+  const guest = await startFakeGuest(t)
+  const ended = new AbortController()
+  const warnings: unknown[] = []
+  const log = { warn: (...parts: unknown[]) => void warnings.push(parts) }
+  const vm = { sandbox: 'sb-test', ip: SANDBOX, vmm: guest.vmm }
+  const mounts = new VmMounts({ s3Proxy: proxy, log, detachGraceMs }, vm, ended.signal)
+  t.after(() => ended.abort())
+  const tokenOf = (id: string) => guest.sets.flat().find((mount) => mount.id === id)!.token
+  const ask = (token: string, method = 'HEAD', target = '/') =>
+    requestProxy(proxy.port, method, target, { token, from: SANDBOX })
+  return { guest, mounts, ended, tokenOf, ask, warnings }
+}
+
+const statusOf = (mounts: VmMounts, { id }: HostMount): string | undefined =>
+  mounts.report().mounts.find((mount) => mount.id === id)?.status
+
+test('a guest that never answers loses its access to a disk that is detached, also for requests under way', async (t) => {
+  const { guest, mounts, tokenOf, ask, warnings } = await openMounts(t)
+  const [kept, gone] = [mountAt('/mnt/kept'), mountAt('/mnt/gone')]
+  await mounts.set({ revision: 1, mounts: [kept, gone] })
+  assert.equal((await ask(tokenOf(gone.id))).status, 200)
+  const isHeld = Promise.withResolvers<void>()
+  onStoreRequest = () => isHeld.resolve()
+  const underWay = ask(tokenOf(gone.id), 'GET', '/held')
+  await isHeld.promise
+  onStoreRequest = (_, response) => void response.end()
+
+  guest.onSet = () => Promise.withResolvers<void>().promise
+  const set = mounts.set({ revision: 2, mounts: [kept] })
+  set.catch(() => {}) // Nothing answers it.
+
+  assert.equal((await underWay).code, 'UpstreamError')
+  assert.equal((await ask(tokenOf(gone.id))).code, 'UnknownMount')
+  assert.equal((await ask(tokenOf(kept.id))).status, 200)
+  assert.match(JSON.stringify(warnings), /its access to them ends/)
+})
+
+test('a set is in force at the S3 proxy while the guest has not answered the one before', async (t) => {
+  const { guest, mounts, tokenOf, ask } = await openMounts(t)
+  const [first, second] = [mountAt('/mnt/first'), mountAt('/mnt/second')]
+  await mounts.set({ revision: 1, mounts: [first, second] })
+  guest.onSet = () => Promise.withResolvers<void>().promise
+
+  for (const set of [
+    { revision: 2, mounts: [first] },
+    { revision: 3, mounts: [] },
+  ])
+    mounts.set(set).catch(() => {}) // As above.
+
+  const isClosed = async ({ id }: HostMount) => (await ask(tokenOf(id)).catch(() => ({ code: 'cut' }))).code !== ''
+  await until(async () => (await isClosed(first)) && (await isClosed(second)), 'both tokens are refused')
+})
+
+test('a guest that answers has its access while it saves, and no longer', async (t) => {
+  const { guest, mounts, tokenOf, ask } = await openMounts(t, 60_000)
+  const mount = mountAt('/mnt/data')
+  await mounts.set({ revision: 1, mounts: [mount] })
+  const statuses: number[] = []
+  guest.onSet = async () => void statuses.push((await ask(tokenOf(mount.id))).status)
+
+  await mounts.set({ revision: 2, mounts: [] })
+
+  assert.deepEqual(statuses, [200])
+  await assert.rejects(ask(tokenOf(mount.id))) // The sandbox has no mount, and gets no connection.
+})
+
+test('connections of a sandbox without mounts are closed', async (t) => {
+  const { mounts, tokenOf } = await openMounts(t)
+  const mount = mountAt('/mnt/data')
+  await mounts.set({ revision: 1, mounts: [mount] })
+  const socket = connect({ host: '127.0.0.1', port: proxy.port, localAddress: SANDBOX })
+  socket.write(`HEAD / HTTP/1.1\r\nHost: disks\r\nAuthorization: Bearer ${tokenOf(mount.id)}\r\n\r\n`)
+  const closed = Promise.withResolvers<void>()
+  socket.on('error', () => {})
+  socket.on('close', () => closed.resolve())
+  await new Promise((resolve) => socket.once('data', resolve))
+
+  await mounts.set({ revision: 2, mounts: [] })
+
+  await closed.promise
+})
+
+test('a VM that no longer runs has no access', async (t) => {
+  const { mounts, ended, tokenOf, ask } = await openMounts(t)
+  const mount = mountAt('/mnt/data')
+  await mounts.set({ revision: 1, mounts: [mount] })
+  const before = (await proxy.counts())!.mounts
+
+  ended.abort()
+
+  await until(async () => (await proxy.counts())!.mounts === before - 1)
+  await assert.rejects(ask(tokenOf(mount.id)))
+})
+
+test('the status of before a resume or new credentials is not shown: only what was tried since', async (t) => {
+  const { guest, mounts, tokenOf, ask } = await openMounts(t)
+  const mount = mountAt('/mnt/data')
+  guest.reports = [{ id: mount.id, revision: 1, status: 'mounted' }] // Of before the resume.
+  await mounts.set({ revision: 1, mounts: [mount] })
+  assert.equal(statusOf(mounts, mount), 'pending')
+
+  await ask(tokenOf(mount.id))
+  await until(() => statusOf(mounts, mount) === 'mounted')
+
+  guest.reports = [{ id: mount.id, revision: 2, status: 'mounted' }]
+  await mounts.set({ revision: 2, mounts: [{ ...mount, revision: 2 }] })
+  assert.equal(statusOf(mounts, mount), 'pending')
+  onStoreRequest = (_, response) => void response.writeHead(403).end()
+  await ask(tokenOf(mount.id))
+  assert.equal(statusOf(mounts, mount), 'pending')
+  onStoreRequest = (_, response) => void response.end()
+  await ask(tokenOf(mount.id))
+  await until(() => statusOf(mounts, mount) === 'mounted')
+})
+
+test('a failure of before is not shown either, until the store has refused again', async (t) => {
+  const { guest, mounts, tokenOf, ask } = await openMounts(t)
+  const mount = mountAt('/mnt/data')
+  guest.reports = [{ id: mount.id, revision: 1, status: 'failed', mount_error: 'refused' }]
+  await mounts.set({ revision: 1, mounts: [mount] })
+  assert.equal(statusOf(mounts, mount), 'pending')
+
+  onStoreRequest = (_, response) => void response.writeHead(403).end()
+  await ask(tokenOf(mount.id))
+
+  await until(() => statusOf(mounts, mount) === 'failed')
+  onStoreRequest = (_, response) => void response.end()
+})
+
+test('what a pause could not save is returned, and that a guest which does not answer said nothing', async (t) => {
+  const { guest, mounts } = await openMounts(t)
+  const mount = mountAt('/mnt/data')
+  const unsaved = { files: 2, bytes: 20, names: ['a', 'b'] }
+  await mounts.set({ revision: 1, mounts: [mount] })
+
+  guest.reports = [{ id: mount.id, revision: 1, status: 'mounted', unsaved }]
+  assert.deepEqual(await mounts.flush(1_000), [{ id: mount.id, unsaved }])
+  guest.reports = [{ id: mount.id, revision: 1, status: 'mounted', unsaved: { files: 0, bytes: 0, names: [] } }]
+  assert.deepEqual(await mounts.flush(1_000), [])
+  guest.onFlush = () => Promise.withResolvers<void>().promise
+  assert.deepEqual(await mounts.flush(10), [{ id: mount.id }])
+})
