@@ -8,14 +8,7 @@ import { allocateAddress } from './addresses.ts'
 import { CAPACITY_RETRY_S, noCapacity } from './capacity.ts'
 import { canPromise, checkDiskSpace, diskFull, diskPromised, HAS_DISK_SPACE, promisedMib } from './disk-space.ts'
 import { emulationRefused, SEPARATES_TENANTS } from './emulation.ts'
-import {
-  lockActiveHost,
-  type ReservedShape,
-  reservedMib,
-  reservedSql,
-  reserveOnHost,
-  unreserveOnHost,
-} from './reservations.ts'
+import { lockActiveHost, type ReservedShape, reservedMib, reservedSql, reserveOnHost } from './reservations.ts'
 
 export type PlacementRequest = {
   shape: ReservedShape & { id: string }
@@ -38,20 +31,34 @@ export type Placement = { hostId: string; ip: string; reservedMib: number }
 /** `reservedMib`: of each child, 0 if it does not start. */
 export type PlacedForks = { ips: string[]; reservedMib: number }
 
+/**
+ * A host that cannot take the sandbox after all is tried under a savepoint, and rolling back to it releases the lock on the
+ * host's row. A create therefore never holds one host while it waits for another: two creates that try the same hosts in
+ * another order would wait for each other.
+ */
 export async function placeSandbox(tx: Tx, request: PlacementRequest): Promise<Placement> {
   const candidates = await listCandidates(tx, request)
-  const promised = promisedMib({ disk_mib: request.diskMib, mem_mib: request.shape.mem_mib })
   let isPromised = false
-  for (const { id } of candidates) {
-    const host = await reserveOnHost(tx, id, request.shape)
-    const fits = host && (await canPromise(tx, host, promised, request.diskOvercommit))
-    const ip = fits ? await allocateAddress(tx, host) : undefined
-    if (host && ip !== undefined) return { hostId: host.id, ip, reservedMib: reservedMib(host, request.shape) }
-    isPromised ||= fits === false
-    // The host has memory, but no disk space or no free address. Another host may have all of them.
-    if (host) await unreserveOnHost(tx, host, request.shape)
+  for (const [index, { id }] of candidates.entries()) {
+    // The last one needs none: if it fails, the whole transaction is rolled back.
+    const isLast = index === candidates.length - 1
+    if (!isLast) await sql`savepoint try_host`.execute(tx)
+    const placement = await tryHost(tx, id, request)
+    if (typeof placement === 'object') return placement
+    isPromised ||= placement === 'promised'
+    if (!isLast) await sql`rollback to savepoint try_host`.execute(tx)
   }
   throw isPromised ? diskPromised(request.diskMib) : await explainNoPlacement(tx, request)
+}
+
+/** `promised`: the host has memory, but its disk space is promised to others. `full`: it has no memory or no free address. */
+async function tryHost(tx: Tx, id: string, request: PlacementRequest): Promise<Placement | 'promised' | 'full'> {
+  const host = await reserveOnHost(tx, id, request.shape)
+  if (!host) return 'full'
+  const promised = promisedMib({ disk_mib: request.diskMib, mem_mib: request.shape.mem_mib })
+  if (!(await canPromise(tx, host, promised, request.diskOvercommit))) return 'promised'
+  const ip = await allocateAddress(tx, host)
+  return ip === undefined ? 'full' : { hostId: host.id, ip, reservedMib: reservedMib(host, request.shape) }
 }
 
 /**

@@ -7,8 +7,9 @@
  * however many callers try.
  *
  * Every transaction locks rows in this order: user, sandbox, networks by id, network revisions by sandbox id, disks by id,
- * attachments by id, mount revisions by sandbox id, the user's row of sandbox_counts, host. Rows are locked with FOR NO KEY UPDATE, never FOR UPDATE: a row that is updated twice in one transaction has its foreign keys checked again, so a fork's child then
- * takes a shared lock on its source, which is outside this order.
+ * attachments by id, mount revisions by sandbox id, the user's row of sandbox_counts, host. It holds one host at a time
+ * (placement.ts). Rows are locked with FOR NO KEY UPDATE, never FOR UPDATE: a row that is updated twice in one transaction has
+ * its foreign keys checked again, so a fork's child then takes a shared lock on its source, which is outside this order.
  */
 import { vmmMemoryMib } from '@warren/protocol'
 import { sql } from 'kysely'
@@ -95,18 +96,6 @@ export function reserveOnHost(tx: Tx, hostId: string, shape: ReservedShape): Pro
     .where(sql<boolean>`reserved_mib + ${reservedSql(shape)} <= mem_mib`)
     .returningAll()
     .executeTakeFirst()
-}
-
-/** Reverts `reserveOnHost` in the same transaction. */
-export async function unreserveOnHost(tx: Tx, host: HostRow, shape: ReservedShape): Promise<void> {
-  await tx
-    .updateTable('hosts')
-    .set({
-      reserved_mib: sql<number>`reserved_mib - ${reservedMib(host, shape)}::integer`,
-      vm_count: sql<number>`vm_count - 1`,
-    })
-    .where('id', '=', host.id)
-    .execute()
 }
 
 /** For a sandbox that needs an address but no memory yet. */
