@@ -1,8 +1,12 @@
-/** The connection pool of this process, with Kysely for most queries and named statements for the hot paths. */
+/**
+ * The connection pool of this process, with Kysely for most queries. Statements that are sent often are prepared (prepare.ts);
+ * those of the hottest paths are also written by hand.
+ */
 import type { Log } from '@warren/kit/log'
 import { watchPool } from '@warren/kit/postgres/connection'
 import { Kysely, PostgresDialect, type Transaction } from 'kysely'
 import pg from 'pg'
+import { preparingClient } from './prepare.ts'
 import type { Tables } from './schema.ts'
 
 export type Db = Kysely<Tables>
@@ -40,6 +44,7 @@ export function connectDatabase(
 ): Database {
   const queryLimitMs = options.queryLimitMs ?? QUERY_LIMIT_MS
   const pool = new pg.Pool({
+    Client: preparingClient(),
     connectionString: url,
     max: options.max ?? 20,
     types: TYPES,

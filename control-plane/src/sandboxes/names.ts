@@ -5,6 +5,7 @@
 import { randomInt } from 'node:crypto'
 import { failure } from '@warren/kit/failure'
 import type { Tx } from '../db/connect.ts'
+import { HAS_NOT_ENDED } from './has-not-ended.ts'
 import { ADJECTIVES, ANIMALS } from './name-words.ts'
 
 /** Candidates checked in one query. With a thousand sandboxes, all are taken with a probability of 10^-16. */
@@ -34,7 +35,7 @@ async function findTaken(tx: Tx, userId: string, names: string[]): Promise<Set<s
     .select('name')
     .where('user_id', '=', userId)
     .where('name', 'in', names)
-    .where('status', 'not in', ['destroyed', 'failed'])
+    .where(HAS_NOT_ENDED)
     .execute()
   return new Set(rows.map((row) => row.name))
 }
