@@ -14,13 +14,17 @@
 import type { HostVmNetwork, SandboxStatus } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
+import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/host-error.ts'
 
 type DesiredNetwork = HostVmNetwork & { host_id: string | null; fence: number; status: SandboxStatus }
 
+/** Of a sandbox without a row in network_revisions. */
+const FIRST_REVISION = 1
+
 /** A single statement, so that the revision belongs to the state it is read with. */
-const DESIRED = `select s.host_id, s.fence, s.status, coalesce(r.revision, 1) as revision, s.egress,
+const DESIRED = `select s.host_id, s.fence, s.status, coalesce(r.revision, ${FIRST_REVISION}) as revision, s.egress,
     s.bandwidth_quota_bytes as quota_bytes, s.bandwidth_used_bytes as used_bytes,
     s.bandwidth_ingress_bytes as ingress_bytes,
     coalesce((select json_agg(json_build_object('id', mine.network_id, 'name', n.name, 'members', (
@@ -44,6 +48,21 @@ export async function getHostNetwork(deps: Deps, sandboxId: string): Promise<Hos
   const { revision, egress, networks, bandwidth } = await getDesired(deps, sandboxId)
   return { revision, egress, networks, bandwidth }
 }
+
+/**
+ * That of a sandbox that was just inserted and is in no network, without reading it. A change since then has a higher revision
+ * and is seen by `pushNetworkIfChanged`.
+ */
+export const newHostNetwork = (row: SandboxRow): HostVmNetwork => ({
+  revision: FIRST_REVISION,
+  egress: row.egress,
+  networks: [],
+  bandwidth: {
+    quota_bytes: row.bandwidth_quota_bytes,
+    used_bytes: row.bandwidth_used_bytes,
+    ingress_bytes: row.bandwidth_ingress_bytes,
+  },
+})
 
 /** After a create or resume that was given `revision`, before the sandbox is reported as running. */
 export async function pushNetworkIfChanged(deps: Deps, { id }: { id: string }, revision: number): Promise<void> {

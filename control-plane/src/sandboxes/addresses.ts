@@ -3,8 +3,10 @@
  * released address stays unused for as long as possible. A late packet or a cached name then does not reach another
  * user's sandbox.
  */
+import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
 import type { HostRow } from '../db/schema.ts'
+import { HAS_NOT_ENDED } from './has-not-ended.ts'
 
 /** The host uses the last four addresses of the block for its end of the link to the sandboxes. */
 const HOST_ADDRESSES = 4
@@ -21,43 +23,24 @@ export async function allocateAddress(tx: Tx, host: HostRow): Promise<string | u
   let cursor = host.address_cursor
   for (let checked = 0; checked < block.size; checked += BATCH) {
     const offsets = nextOffsets(block, cursor, BATCH)
-    const free = await findFree(
-      tx,
-      offsets.map((offset) => renderAddress(block.base + offset)),
-    )
-    if (free !== undefined) {
-      const next = offsets[free]!
-      await tx
-        .updateTable('hosts')
-        .set({ address_cursor: next + 1 })
-        .where('id', '=', host.id)
-        .execute()
-      return renderAddress(block.base + next)
-    }
     if (offsets.length === 0) return undefined
+    const free = await takeFree(tx, host.id, block, offsets)
+    if (free !== undefined) return renderAddress(block.base + free)
     cursor = offsets.at(-1)! + 1
   }
   return undefined
 }
 
-async function findFree(tx: Tx, addresses: string[]): Promise<number | undefined> {
-  if (addresses.length === 0) return undefined
-  const rows = await tx
-    .selectFrom('sandboxes')
-    .select((eb) => eb.fn<string>('host', ['ip']).as('ip'))
-    .where('ip', 'in', addresses)
-    .where('status', 'not in', ['destroyed', 'failed'])
-    .unionAll((eb) =>
-      eb
-        .selectFrom('templates')
-        .select((of) => of.fn<string>('host', ['ip']).as('ip'))
-        .where('reserved_mib', '>', 0)
-        .where('ip', 'in', addresses),
-    )
-    .execute()
-  const taken = new Set(rows.map((row) => row.ip))
-  const index = addresses.findIndex((address) => !taken.has(address))
-  return index === -1 ? undefined : index
+/** The first of these offsets whose address is free, in one statement with the move of the cursor behind it. */
+async function takeFree(tx: Tx, hostId: string, block: Block, offsets: number[]): Promise<number | undefined> {
+  const addresses = offsets.map((offset) => renderAddress(block.base + offset))
+  const { rows } = await sql<{ cursor: number }>`update hosts set address_cursor = free.at + 1
+    from (select wanted.at from unnest(${offsets}::bigint[], ${addresses}::inet[]) with ordinality as wanted (at, ip, position)
+      where not exists (select from sandboxes where sandboxes.ip = wanted.ip and ${HAS_NOT_ENDED})
+        and not exists (select from templates where templates.reserved_mib > 0 and templates.ip = wanted.ip)
+      order by wanted.position limit 1) free
+    where hosts.id = ${hostId} returning hosts.address_cursor as cursor`.execute(tx)
+  return rows[0] && rows[0].cursor - 1
 }
 
 export type Block = { base: number; size: number }

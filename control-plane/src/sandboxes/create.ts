@@ -31,7 +31,7 @@ import { addAttachments, lockDisks } from '../disks/attach-new.ts'
 import { findHostMounts } from '../disks/host-mounts.ts'
 import { HostError, type HostErrorCode, statusReason } from '../hosts/host-error.ts'
 import type { CallerUser } from '../http/caller.ts'
-import { getHostNetwork, pushNetworkIfChanged, pushPeerNetworks } from '../networks/host-network.ts'
+import { getHostNetwork, newHostNetwork, pushNetworkIfChanged, pushPeerNetworks } from '../networks/host-network.ts'
 import { addToNetworks, lockNetworks } from '../networks/members.ts'
 import { checkCaps, checkCredit, type LockedUser } from '../users/caps.ts'
 import { withLockedUser } from '../users/locked.ts'
@@ -64,7 +64,7 @@ export async function createSandbox(
   const row = await span('reserve', () => admitWithOrphanCleanup(deps, user.id, request))
   try {
     const host = await deps.hosts.get(row.host_id)
-    const network = await getHostNetwork(deps, row.id)
+    const network = request.networks.length > 0 ? await getHostNetwork(deps, row.id) : newHostNetwork(row)
     const mounts = request.disks.length > 0 ? await findHostMounts(deps, row.id) : undefined
     const created = await span('host: create VM', () =>
       host.createVm(createVmBody(deps, row, request, network, mounts), signal),

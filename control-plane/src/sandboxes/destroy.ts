@@ -16,7 +16,6 @@ import type { Deps } from '../deps.ts'
 import { HostError } from '../hosts/host-error.ts'
 import { addJob, defineJob } from '../jobs/job.ts'
 import { type BeginOptions, beginMove, endMove } from './move.ts'
-import { releaseMemory } from './reservations.ts'
 
 export const LOST_AFTER_S = 60
 
@@ -32,10 +31,9 @@ export const destroyJob = defineJob({
     await crashPoint('delete.started')
     const confirmed = await deleteVm(deps, row, signal)
     await crashPoint('delete.deleted')
-    await deps.db.transaction().execute(async (tx) => {
-      await endMove(tx, id, 'destroyDone', row.fence)
-      if (confirmed) await releaseMemory(tx, id)
-    })
+    await deps.db
+      .transaction()
+      .execute((tx) => endMove(tx, id, 'destroyDone', row.fence, { releasesMemory: confirmed }))
     await crashPoint('delete.done')
   },
 })

@@ -23,6 +23,7 @@ import type { Db, Tx } from '../db/connect.ts'
 import type { SandboxRow } from '../db/schema.ts'
 import { moveEvent } from '../webhooks/move-events.ts'
 import { deleteEnvs } from './envs.ts'
+import { releaseOnHost } from './reservations.ts'
 import { recordUsage } from './usage.ts'
 
 type BeginningMove = {
@@ -32,6 +33,8 @@ type EndingMove = Exclude<SandboxMove, BeginningMove>
 export type MoveOptions = {
   reason?: string | undefined
   set?: Partial<Pick<SandboxRow, 'ip' | 'host_id' | 'spawn_ms' | 'generation'>>
+  /** For a VM that uses no memory any more: what it reserved is released (reservations.ts), without another update of the row. */
+  releasesMemory?: boolean
 }
 /** The actor of the beginning is recorded as the actor of the end as well. */
 export type BeginOptions = MoveOptions & { actor?: EventActor }
@@ -76,11 +79,11 @@ export async function endMove(
 async function update(tx: Tx, id: string, move: SandboxMove, options: BeginOptions, fence: number | undefined) {
   const { from, to, fence: role } = SANDBOX_MOVES[move]
   const event = moveEvent(move)
-  const row = await tx
+  const found = await tx
     .with('before', (db) =>
       db
         .selectFrom('sandboxes')
-        .select(['id', 'status', 'status_since'])
+        .select(['id', 'status', 'status_since', 'reserved_mib'])
         .where('id', '=', id)
         .where('status', 'in', [...from])
         .$if(fence !== undefined, (query) => query.where('fence', '=', fence!))
@@ -92,6 +95,7 @@ async function update(tx: Tx, id: string, move: SandboxMove, options: BeginOptio
         .from('before')
         .set({
           ...options.set,
+          ...(options.releasesMemory ? { reserved_mib: 0 } : {}),
           ...timestamps(to, move),
           status: to,
           status_since: sql<Date>`now()`,
@@ -100,7 +104,8 @@ async function update(tx: Tx, id: string, move: SandboxMove, options: BeginOptio
           ...(role === 'begins' ? { fence: sql<number>`fence + 1`, status_audit_id: currentAuditId() ?? null } : {}),
         })
         .whereRef('sandboxes.id', '=', 'before.id')
-        .returningAll('sandboxes'),
+        .returningAll('sandboxes')
+        .returning('before.reserved_mib as held_mib'),
     )
     .with('event', (db) =>
       db
@@ -123,9 +128,12 @@ async function update(tx: Tx, id: string, move: SandboxMove, options: BeginOptio
     .selectAll()
     .$if(event !== undefined, (query) => query.select(event!.as('emitted')))
     .executeTakeFirst()
-  if (!row) return undefined
+  if (!found) return undefined
+  const { held_mib, ...row } = found
   await recordUsage(tx, move, row)
   if (isTerminal(to)) await deleteEnvs(tx, id)
+  // Last: the host comes after all other rows in the order of locks.
+  if (options.releasesMemory && held_mib > 0) await releaseOnHost(tx, row.host_id, held_mib)
   return row
 }
 

@@ -4,7 +4,7 @@
  *
  * A reservation is a guarded update of the host's row, so a host is never overcommitted. The sandbox's row records how
  * much it holds (`reserved_mib`). Releasing sets that to 0 in the statement that reads it, so memory is released once
- * however many callers try.
+ * however many callers try. A move that ends the use of memory does it in its own statement (`releasesMemory` in move.ts).
  *
  * Every transaction locks rows in this order: user, sandbox, networks by id, network revisions by sandbox id, disks by id,
  * attachments by id, mount revisions by sandbox id, the user's row of sandbox_counts, host. It holds one host at a time
@@ -57,6 +57,12 @@ export async function releaseMemory(tx: Tx, sandboxId: string): Promise<void> {
       returning sandboxes.host_id, held.mib)
     update hosts set reserved_mib = reserved_mib - released.mib, vm_count = vm_count - 1
     from released where hosts.id = released.host_id`.execute(tx)
+}
+
+/** The part of a release that concerns the host, for a move that sets the sandbox's reservation to 0 (move.ts). */
+export async function releaseOnHost(tx: Tx, hostId: string | null, mib: number): Promise<void> {
+  await sql`update hosts set reserved_mib = reserved_mib - ${mib}::integer, vm_count = vm_count - 1
+    where id = ${hostId}`.execute(tx)
 }
 
 /**

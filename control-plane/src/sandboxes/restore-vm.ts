@@ -26,7 +26,6 @@ import { getHostNetwork, pushNetworkIfChanged } from '../networks/host-network.t
 import { getEnvs } from './envs.ts'
 import { findVm } from './find-vm.ts'
 import { endMove } from './move.ts'
-import { releaseMemory } from './reservations.ts'
 import { rollBack } from './rollback.ts'
 
 const ATTEMPTS = 3
@@ -81,9 +80,9 @@ export async function commitRestore(
       return
     }
     case 'failed':
-      await deps.db.transaction().execute(async (tx) => {
-        await endMove(tx, row.id, moves.failed, row.fence, { reason: `could not be resumed: ${result.reason}` })
-        await releaseMemory(tx, row.id)
+      await deps.db.transaction().execute((tx) => {
+        const reason = `could not be resumed: ${result.reason}`
+        return endMove(tx, row.id, moves.failed, row.fence, { reason, releasesMemory: true })
       })
       return
     case 'identity_failed':

@@ -12,7 +12,6 @@
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { endMove, FenceLost, takeOver } from './move.ts'
-import { releaseMemory } from './reservations.ts'
 
 /** A caller waits for the response, so a slow deletion is left to reconcile.ts. */
 const DELETE_LIMIT_MS = 5_000
@@ -25,10 +24,9 @@ export async function rollBack(deps: Deps, seen: SandboxRow, move: RollbackMove,
   const row = await takeOver(deps.db, seen, deps.processId)
   if (!row) return false
   const confirmed = await deleteVm(deps, row)
-  await deps.db.transaction().execute(async (tx) => {
-    await endMove(tx, row.id, move, row.fence, { reason })
-    if (confirmed) await releaseMemory(tx, row.id)
-  })
+  await deps.db
+    .transaction()
+    .execute((tx) => endMove(tx, row.id, move, row.fence, { reason, releasesMemory: confirmed }))
   return true
 }
 
