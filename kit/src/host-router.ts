@@ -15,6 +15,7 @@ import {
 } from '@warren/protocol'
 import type { Static, TObject, TSchema } from 'typebox'
 import { Value } from 'typebox/value'
+import { matches } from './matches.ts'
 import { continueTrace } from './span.ts'
 
 const BODY_MAX_BYTES = 1024 * 1024
@@ -120,7 +121,7 @@ function parseQuery(schema: TObject, params: URLSearchParams): object {
 }
 
 function check<Schema extends TObject>(schema: Schema, value: unknown): object {
-  if (Value.Check(schema, value)) return value as object
+  if (matches(schema, value)) return value as object
   const [fault] = Value.Errors(schema, value)
   throw new HostRequestError('invalid', `${fault?.instancePath ?? ''} ${fault?.message ?? 'is not valid'}`.trim())
 }

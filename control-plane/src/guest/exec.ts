@@ -13,6 +13,7 @@ import type { ClientHttp2Stream } from 'node:http2'
 import { Readable } from 'node:stream'
 import { pipeline } from 'node:stream/promises'
 import { badField, failure } from '@warren/kit/failure'
+import { matches } from '@warren/kit/matches'
 import {
   checkEnvs,
   createGuestExecReader,
@@ -26,7 +27,6 @@ import {
   truncateUtf8,
 } from '@warren/protocol'
 import type { Static, TSchema } from 'typebox'
-import { Value } from 'typebox/value'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, waitForHeaders } from '../hosts/client.ts'
@@ -163,7 +163,7 @@ function toExit({ code, signal, timed_out: timedOut }: GuestExecExit): ExecEvent
 
 function parse<Schema extends TSchema>(schema: Schema, payload: Uint8Array): Static<Schema> {
   const value = parseJson(Buffer.from(payload))
-  if (!Value.Check(schema, value)) throw new Error('the guest sent a frame that does not match its schema')
+  if (!matches(schema, value)) throw new Error('the guest sent a frame that does not match its schema')
   return value as Static<Schema>
 }
 

@@ -4,6 +4,7 @@
  */
 import type { ClientHttp2Stream } from 'node:http2'
 import { badField, Failure, failure, upstreamUnavailable } from '@warren/kit/failure'
+import { matches } from '@warren/kit/matches'
 import {
   GUEST_STREAM_FAILURES,
   GuestFailure,
@@ -11,7 +12,6 @@ import {
   offsetExpiredFail,
   truncateUtf8,
 } from '@warren/protocol'
-import { Value } from 'typebox/value'
 import { parseJson, type ResponseHeaders, readBody } from '../hosts/client.ts'
 
 /** For a sandbox with too many open connections, one of which has to close first. */
@@ -29,8 +29,7 @@ export async function checkGuestResponse(
 ): Promise<void> {
   if (headers[':status'] === 200) return
   const value = parseJson(await readBody(stream, FAILURE_MAX_BYTES, signal))
-  if (!Value.Check(GuestFailure, value))
-    throw new Error(`the guest responded with ${headers[':status']} and no error code`)
+  if (!matches(GuestFailure, value)) throw new Error(`the guest responded with ${headers[':status']} and no error code`)
   throw toFailure(value)
 }
 

@@ -7,6 +7,7 @@
  * guest reported.
  */
 import type { ClientHttp2Stream } from 'node:http2'
+import { matches } from '@warren/kit/matches'
 import {
   createGuestConnectReader,
   encodeBase64,
@@ -17,7 +18,6 @@ import {
   type ProcessFrame,
   parseGuestOutput,
 } from '@warren/protocol'
-import { Value } from 'typebox/value'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, waitForHeaders } from '../hosts/client.ts'
@@ -99,14 +99,14 @@ function toFrame({ type, payload }: GuestConnectFrame, seqBefore: number | undef
 }
 
 function toExit(exit: unknown) {
-  if (!Value.Check(GuestProcessExit, exit)) throw new Error('the guest sent an exit that does not match its schema')
+  if (!matches(GuestProcessExit, exit)) throw new Error('the guest sent an exit that does not match its schema')
   return 'signal' in exit
     ? { type: 'exit' as const, signal: exit.signal }
     : { type: 'exit' as const, exit_code: exit.exit_code }
 }
 
 function toError(error: unknown) {
-  if (!Value.Check(GuestFailure, error)) throw new Error('the guest sent an error that does not match its schema')
+  if (!matches(GuestFailure, error)) throw new Error('the guest sent an error that does not match its schema')
   const { code, oldest_available_seq: oldest } = error
   if (code === 'output_offset_expired' && oldest !== undefined) return offsetExpiredFrame(oldest)
   return { type: 'error' as const, error: 'the process was lost: its exit status is unknown' }

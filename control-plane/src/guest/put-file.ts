@@ -5,8 +5,8 @@
  */
 import { pipeline } from 'node:stream/promises'
 import { badField } from '@warren/kit/failure'
+import { matches } from '@warren/kit/matches'
 import { checkAbsolutePath, FILE_MAX_BYTES, GuestUploadResponse } from '@warren/protocol'
-import { Value } from 'typebox/value'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { parseJson, readBody, waitForHeaders } from '../hosts/client.ts'
@@ -46,7 +46,7 @@ export async function putFile(
         await checkGuestResponse(stream, await headers, signal)
         await uploaded
         const result = parseJson(await readBody(stream, RESPONSE_MAX_BYTES, signal))
-        if (!Value.Check(GuestUploadResponse, result) || result.bytes !== counter.bytes) {
+        if (!matches(GuestUploadResponse, result) || result.bytes !== counter.bytes) {
           throw new Error(`the guest reports ${JSON.stringify(result)} after an upload of ${counter.bytes} bytes`)
         }
       } catch (error) {

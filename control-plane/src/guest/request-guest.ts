@@ -2,8 +2,9 @@
  * Sends a short request to the agent of a guest: JSON in, JSON out. A response that does not match its schema is an
  * error.
  */
+
+import { matches } from '@warren/kit/matches'
 import type { Static, TSchema } from 'typebox'
-import { Value } from 'typebox/value'
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { type GuestRequest, parseJson, readBody, waitForHeaders } from '../hosts/client.ts'
@@ -26,7 +27,7 @@ export async function requestGuest<Schema extends TSchema>(
     if (request.method === 'POST') stream.end(encode(request.body))
     await checkGuestResponse(stream, await waitForHeaders(stream, signal), signal)
     const value = parseJson(await readBody(stream, RESPONSE_MAX_BYTES, signal))
-    if (!Value.Check(schema, value))
+    if (!matches(schema, value))
       throw new Error(`the response of the guest to ${request.route} does not match its schema`)
     return value as Static<Schema>
   } finally {

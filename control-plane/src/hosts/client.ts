@@ -1,5 +1,6 @@
 /** Client of a host agent (protocol/src/host-api.ts). Responses are checked against their schemas. */
 import type { ClientHttp2Stream, IncomingHttpHeaders, IncomingHttpStatusHeader } from 'node:http2'
+import { matches } from '@warren/kit/matches'
 import {
   HostBuild,
   type HostBuildBody,
@@ -32,7 +33,6 @@ import {
   HostVmSeries,
 } from '@warren/protocol'
 import type { Static, TSchema } from 'typebox'
-import { Value } from 'typebox/value'
 import { HostError } from './host-error.ts'
 import { createHostSession, resetStream } from './session.ts'
 
@@ -93,7 +93,7 @@ export function createHostClient(address: string) {
       const headers = await waitForHeaders(stream, signal)
       const value = parseJson(await readBody(stream, RESPONSE_MAX_BYTES, signal))
       if (headers[':status'] !== 200) throw toHostError(value, headers[':status'])
-      if (!Value.Check(schema, value))
+      if (!matches(schema, value))
         throw new HostError('internal', `${method} ${path}: the response does not match its schema`)
       return value as Static<Schema>
     })
@@ -257,7 +257,7 @@ export function parseJson(bytes: Buffer): unknown {
 }
 
 function toHostError(value: unknown, status: number | undefined): HostError {
-  if (Value.Check(HostFailure, value)) return new HostError(value.code, value.message)
+  if (matches(HostFailure, value)) return new HostError(value.code, value.message)
   return new HostError('internal', `the host responded with ${status} and no error code`)
 }
 

@@ -3,10 +3,11 @@
  * retried when it fails. Its effects are therefore fenced (sandboxes/move.ts) or harmless to repeat. It belongs to the trace
  * of the request that added it.
  */
+
+import { matches } from '@warren/kit/matches'
 import { continueTrace, traceHeader } from '@warren/kit/span'
 import { sql } from 'kysely'
 import type { Static, TSchema } from 'typebox'
-import { Value } from 'typebox/value'
 import type { Tx } from '../db/connect.ts'
 import type { Deps } from '../deps.ts'
 
@@ -44,6 +45,6 @@ export function runJob(deps: Deps, job: Job, payload: unknown, context: JobConte
 }
 
 function parsePayload<Payload extends TSchema>(job: Job<Payload>, payload: unknown): Static<Payload> {
-  if (!Value.Check(job.payload, payload)) throw new Error(`payload of job ${job.name} does not match its schema`)
+  if (!matches(job.payload, payload)) throw new Error(`payload of job ${job.name} does not match its schema`)
   return payload as Static<Payload>
 }

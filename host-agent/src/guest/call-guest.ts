@@ -1,9 +1,9 @@
 /** Short requests to a guest agent with JSON bodies. The guest is not trusted: its responses are limited and checked. */
 import type { ClientHttp2Session, ClientHttp2Stream, IncomingHttpHeaders } from 'node:http2'
+import { matches } from '@warren/kit/matches'
 import { span, traceHeader } from '@warren/kit/span'
 import { GuestFailure } from '@warren/protocol'
 import type { Static, TSchema } from 'typebox'
-import { Value } from 'typebox/value'
 import { openGuestStream } from './channel.ts'
 import { addGuestSpans } from './guest-spans.ts'
 
@@ -50,10 +50,10 @@ async function sendAndRead<Response extends TSchema>(
   addGuestSpans(`guest: ${request.path}`, headers, { from: sentAt, to: performance.now() })
   const response = parse(text)
   if (status !== 200) {
-    const failure = Value.Check(GuestFailure, response) ? response : undefined
+    const failure = matches(GuestFailure, response) ? response : undefined
     throw new GuestError(`the guest refused ${request.path}: ${status} ${text.slice(0, 500)}`, failure)
   }
-  if (!Value.Check(request.response, response)) {
+  if (!matches(request.response, response)) {
     throw new GuestError(`the guest sent an invalid response to ${request.path}`)
   }
   return response as Static<Response>

@@ -1,8 +1,8 @@
 /** Turns the times that a guest reports for a traced request (protocol/src/guest-spans.ts) into spans. */
 import type { IncomingHttpHeaders } from 'node:http2'
+import { matches } from '@warren/kit/matches'
 import { addSpans, type MeasuredSpan, traceparent } from '@warren/kit/span'
 import { GUEST_SPANS_HEADER, GUEST_SPANS_MAX_CHARACTERS, GuestSpans } from '@warren/protocol'
-import { Value } from 'typebox/value'
 
 /** Between these times, in milliseconds of `performance.now()`, the host waited for the response. */
 type Waited = { from: number; to: number }
@@ -18,7 +18,7 @@ export function parseReport(text: unknown): GuestSpans | undefined {
   if (typeof text !== 'string' || text.length > GUEST_SPANS_MAX_CHARACTERS) return undefined
   try {
     const report: unknown = JSON.parse(text)
-    return Value.Check(GuestSpans, report) ? report : undefined
+    return matches(GuestSpans, report) ? report : undefined
   } catch {
     return undefined
   }

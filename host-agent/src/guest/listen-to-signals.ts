@@ -7,9 +7,9 @@
  * its window holds the guest back. One that repeats what is recorded already is acknowledged without a write.
  */
 import { setTimeout as delay } from 'node:timers/promises'
+import { matches } from '@warren/kit/matches'
 import { GUEST_SIGNAL_MAX_BYTES, GuestSignal, type HostVmSignal, sanitizeSelfReason } from '@warren/protocol'
 import { Type } from 'typebox'
-import { Value } from 'typebox/value'
 import { callGuest, GuestError } from './call-guest.ts'
 import { type GuestChannel, openGuestStream } from './channel.ts'
 
@@ -65,7 +65,7 @@ async function listenOnce(
     held = lines.pop() ?? ''
     for (const line of lines) {
       const signal: unknown = JSON.parse(line)
-      if (!Value.Check(GuestSignal, signal)) throw new GuestError('the guest sent an invalid self-signal')
+      if (!matches(GuestSignal, signal)) throw new GuestError('the guest sent an invalid self-signal')
       const reason = sanitizeSelfReason(signal.reason)
       await onSignal({ action: signal.action, ...(reason === undefined ? {} : { reason }) })
       const ack = { method: 'POST', path: '/signals/ack', body: { id: signal.id }, response: Type.Object({}) } as const

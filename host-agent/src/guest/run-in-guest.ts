@@ -1,7 +1,7 @@
 /** Runs a short command in a guest for the host agent itself. Its output is discarded. */
 import type { ClientHttp2Session } from 'node:http2'
+import { matches } from '@warren/kit/matches'
 import { createGuestExecReader, type GuestExecCommand, GuestExecExit, guestExecFrame } from '@warren/protocol'
-import { Value } from 'typebox/value'
 import { GuestError } from './call-guest.ts'
 import { openGuestStream } from './channel.ts'
 
@@ -25,7 +25,7 @@ export async function runInGuest(
 }
 
 function exitCodeOf(exit: unknown, command: GuestExecCommand): number {
-  if (!Value.Check(GuestExecExit, exit) || exit.code === undefined) {
+  if (!matches(GuestExecExit, exit) || exit.code === undefined) {
     throw new GuestError(`${command.cmd} did not exit normally in the guest`)
   }
   return exit.code

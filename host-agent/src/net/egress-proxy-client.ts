@@ -11,7 +11,7 @@ import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type JsonLines, openJsonLines } from '@warren/kit/json-lines'
 import type { Log } from '@warren/kit/log'
-import { Value } from 'typebox/value'
+import { matches } from '@warren/kit/matches'
 import { closeChild, describeExit, hasExited } from '../rpc/child-process.ts'
 import { logOutput } from '../rpc/log-output.ts'
 import { PendingCalls } from '../rpc/pending-calls.ts'
@@ -141,7 +141,7 @@ export class EgressProxy {
     )
     channel.send({ id, method, params } satisfies RpcRequest)
     const result = await reply.finally(() => clearTimeout(timer))
-    if (Value.Check(EGRESS_PROXY_RESULTS[method], result)) return result
+    if (matches(EGRESS_PROXY_RESULTS[method], result)) return result
     this.#kill(child, new Error(`the answer to ${method} does not match its schema`))
     throw new ProxyDiedError('the egress proxy sent an invalid answer')
   }
@@ -161,7 +161,7 @@ export class EgressProxy {
       onMessage: (message) => {
         if (hasExited(child)) return
         if (hasStarted) return settleReply(pending, message)
-        if (!Value.Check(EgressProxyStart, message)) throw new Error('the first message does not match its schema')
+        if (!matches(EgressProxyStart, message)) throw new Error('the first message does not match its schema')
         hasStarted = true
         if ('ready' in message) return resolve()
         const { code, message: reason } = message.failed
@@ -224,6 +224,6 @@ export class EgressProxy {
 
 /** An error that is thrown here is a violation of the protocol (json-lines.ts). */
 function settleReply(pending: PendingCalls, message: unknown): void {
-  if (!Value.Check(RpcReply, message)) throw new Error('a reply does not match its schema')
+  if (!matches(RpcReply, message)) throw new Error('a reply does not match its schema')
   if (!pending.settle(message)) throw new Error(`reply ${message.id} is to no request`)
 }
