@@ -9,6 +9,7 @@ import { after, before, test } from 'node:test'
 import { createLog } from '@warren/kit/log'
 import { until } from '@warren/kit/testing/until'
 import { VmmLauncher } from '../vmm/launcher-client.ts'
+import { outerVeth } from './names.ts'
 import { type Network, openNetwork } from './open.ts'
 import { type Guest, startGuest } from './testing/guest.ts'
 import {
@@ -258,4 +259,26 @@ test('releasing an address deletes its flows', { skip: skipReason }, async () =>
   assert.ok(before > 0)
   assert.equal(listFlows('100.64.0.12').length, 0)
   assert.ok(listFlows(ANNA).length > 0)
+})
+
+test('a slot of which nothing was sent has received no packet on the host, so there is no flow to delete', {
+  skip: skipReason,
+}, async () => {
+  const ip = '100.64.0.13'
+  const { slot } = await network.slots.claim(ip)
+  const guest = await startGuest(launcher, slot, ip)
+  const received = async () => {
+    const [link] = JSON.parse(await runLine(`ip -json -statistics link show dev ${outerVeth(network.instance, slot)}`))
+    return link.stats64.rx.packets
+  }
+
+  const before = await received()
+  await guest.probe({ tcp: PUBLIC_HOST, port: WEB_PORT })
+  const after = await received()
+  await guest.stop()
+  await network.slots.release(slot)
+
+  assert.equal(before, 0)
+  assert.ok(after > 0)
+  assert.equal(listFlows(ip).length, 0)
 })

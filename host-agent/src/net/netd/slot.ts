@@ -48,6 +48,8 @@ import {
   createVeth,
   deleteLink,
   deleteLinkRoute,
+  getLink,
+  parseReceivedPackets,
   setLinkUp,
 } from './netlink/route.ts'
 import { NetlinkSocket } from './netlink/socket.ts'
@@ -159,8 +161,8 @@ export async function releaseSlot(kernel: Kernel, slot: number, limitMs = FREE_L
   const addresses = outer === 0 ? [] : listAddresses(kernel, outer)
   for (const ip of addresses) routes.change(`remove the route to ${ip}`, deleteLinkRoute(outer, ip))
   removeNamespace(netnsPath(instance, slot))
-  // Before the address is assigned again. It takes the kernel ten milliseconds, during which it also frees the namespace.
-  for (const ip of addresses) deleteFlowsFrom(ip)
+  // Before the address is assigned again. The kernel searches its whole table of flows, which takes ten milliseconds.
+  if (addresses.length > 0 && mayHaveSent(kernel, outer)) for (const ip of addresses) deleteFlowsFrom(ip)
   if (await isFreed(name, limitMs)) return { slot, freed: true }
 
   // A process holds the tap. Without its link the namespace reaches nothing, and the number of the slot can be reused.
@@ -170,6 +172,19 @@ export async function releaseSlot(kernel: Kernel, slot: number, limitMs = FREE_L
   } catch (error) {
     // The kernel was slow and has freed the namespace by now.
     if (interfaceIndex(name) === 0) return { slot, freed: true }
+    throw error
+  }
+}
+
+/**
+ * False if nothing has come out of the slot. Then the host has no flow that begins there: it makes one for the first packet that
+ * it receives. Read after the program that holds the tap has exited, and as late as the search for flows would begin.
+ */
+function mayHaveSent({ routes }: Kernel, outer: number): boolean {
+  try {
+    return parseReceivedPackets(routes.get('read the counters of a link', getLink(outer))) !== 0n
+  } catch (error) {
+    if (hasCode(error, 'ENODEV')) return true // The kernel has freed the namespace already, and the counters with it.
     throw error
   }
 }

@@ -1,6 +1,6 @@
 import assert from 'node:assert/strict'
 import { test } from 'node:test'
-import { parseMessages, renderMessage } from './message.ts'
+import { attribute, parseMessages, renderMessage } from './message.ts'
 import {
   addAddress,
   addBlackhole,
@@ -9,6 +9,7 @@ import {
   addNeighbour,
   createVeth,
   parseLink,
+  parseReceivedPackets,
   parseRoute,
   ROUTE_PROTOCOL,
   setLinkUp,
@@ -91,4 +92,15 @@ test('links and routes of a dump are parsed', () => {
   local.writeUInt8(255, 4)
   assert.equal(parseRoute(response(local)), undefined)
   assert.deepEqual(parseLink(response(setLinkUp(3, 1400).body)), { index: 3, name: '', mtu: 1400 })
+})
+
+test('the packets that a link has received are the first of its counters', () => {
+  const header = setLinkUp(3).body
+  const counters = Buffer.alloc(24 * 8)
+  counters.writeBigUInt64LE(7n, 0)
+  counters.writeBigUInt64LE(9n, 8)
+  const response = (body: Buffer) => parseMessages(renderMessage({ type: 16, flags: 0, body }, 1))[0]!
+
+  assert.equal(parseReceivedPackets(response(Buffer.concat([header, attribute(23, counters)]))), 7n)
+  assert.equal(parseReceivedPackets(response(header)), undefined)
 })

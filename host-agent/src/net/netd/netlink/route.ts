@@ -23,7 +23,7 @@ const RTM = {
   GETROUTE: 26,
   NEWNEIGH: 28,
 }
-const IFLA = { ADDRESS: 1, IFNAME: 3, MTU: 4, LINKINFO: 18, NET_NS_FD: 28 }
+const IFLA = { ADDRESS: 1, IFNAME: 3, MTU: 4, LINKINFO: 18, STATS64: 23, NET_NS_FD: 28 }
 const LINKINFO = { KIND: 1, DATA: 2 }
 const VETH_PEER = 1
 const IFA = { ADDRESS: 1, LOCAL: 2 }
@@ -96,6 +96,7 @@ export const setLinkUp = (index: number, mtu?: number): Request => ({
 })
 
 export const deleteLink = (index: number): Request => ({ type: RTM.DELLINK, flags: 0, body: linkBody(index, false) })
+export const getLink = (index: number): Request => ({ type: RTM.GETLINK, flags: 0, body: linkBody(index, false) })
 export const listLinks = (): Request => ({ type: RTM.GETLINK, flags: 0, body: linkBody(0, false) })
 
 export const addAddress = (index: number, address: string, prefix: number): Request => ({
@@ -159,6 +160,12 @@ export function parseLink(response: Response): Link {
   const attributes = parseAttributes(response.body.subarray(16))
   const mtu = attributes.get(IFLA.MTU)?.readUInt32LE(0) ?? 0
   return { index: response.body.readInt32LE(4), name: readText(attributes.get(IFLA.IFNAME)), mtu }
+}
+
+/** How many packets the link has received. Undefined if the kernel does not tell. */
+export function parseReceivedPackets(response: Response): bigint | undefined {
+  // The first number of struct rtnl_link_stats64.
+  return parseAttributes(response.body.subarray(16)).get(IFLA.STATS64)?.readBigUInt64LE(0)
 }
 
 /** Undefined for routes outside the main table: the local table and those of the operator do not concern us. */
