@@ -23,6 +23,7 @@ want ca-certificates have_file /etc/ssl/certs/ca-certificates.crt
 want openssl have openssl
 want openssh-client have ssh
 want procps have ps
+want strace have strace
 want cpio have cpio
 want skopeo have skopeo
 want umoci have umoci

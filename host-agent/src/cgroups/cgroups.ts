@@ -4,9 +4,12 @@
  *
  * A cgroup is created before its process starts and removed after the process has exited; `remove` waits for the last
  * process to be gone. Cgroups that a killed host agent left behind are in `list`.
+ *
+ * What a create and a delete do is synchronous: these files are in the kernel's memory, and handing each call to another thread
+ * and back takes several times as long as the call.
  */
-import { existsSync, readFileSync } from 'node:fs'
-import { mkdir, readdir, readFile, rmdir, writeFile } from 'node:fs/promises'
+import { existsSync, mkdirSync, readFileSync, rmdirSync, writeFileSync } from 'node:fs'
+import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { setTimeout as sleep } from 'node:timers/promises'
 import type { CgroupLayout } from './layout.ts'
@@ -27,8 +30,7 @@ export type Cgroups = {
   /** The pids in a cgroup, also of a process that is only in one of several trees. None if it does not exist. */
   listProcesses: (id: string) => Promise<number[]>
   /**
-   * CPU time since the cgroup was created. Synchronous, because the kernel answers from memory: for a hundred cgroups in
-   * ten seconds, the threads behind asynchronous reads would cost several times as much as the reads.
+   * CPU time since the cgroup was created. Read of a hundred cgroups in ten seconds.
    */
   readCpuNs: (id: string) => number
   /** Removes the parent cgroup. To be called when no VMM is left. */
@@ -56,26 +58,26 @@ export async function openCgroups(
 ): Promise<Cgroups> {
   const parent = `warren-${instance}`
   const roots = rootsOf(layout)
-  for (const root of roots) await makeFolder(join(root, parent))
+  for (const root of roots) makeFolder(join(root, parent))
   if (layout.version === 2) {
-    for (const folder of [layout.root, join(layout.root, parent)]) await enableControllers(folder, layout)
+    for (const folder of [layout.root, join(layout.root, parent)]) enableControllers(folder, layout)
   }
   if (totalBytes !== undefined) await limitTotal(layout, parent, totalBytes)
   const ioRoot = layout.version === 2 ? (layout.io ? layout.root : undefined) : layout.blkio
-  if (ioRoot !== undefined) await setIoWeight(join(ioRoot, parent), layout.version, IO_WEIGHT.all)
+  if (ioRoot !== undefined) setIoWeight(join(ioRoot, parent), layout.version, IO_WEIGHT.all)
   const foldersOf = (id: string) => roots.map((root) => join(root, parent, checkId(id)))
   const write = (root: string, id: string, file: string, value: string) =>
-    writeFile(join(root, parent, checkId(id), file), value)
+    writeFileSync(join(root, parent, checkId(id), file), value)
 
   return {
     async create(id, { memoryBytes, threads }) {
       const folders = foldersOf(id)
       try {
-        for (const folder of folders) await makeFolder(folder)
-        await limitMemory(join(memoryRootOf(layout), parent, checkId(id)), layout.version, memoryBytes)
+        for (const folder of folders) makeFolder(folder)
+        limitMemory(join(memoryRootOf(layout), parent, checkId(id)), layout.version, memoryBytes)
         const pidsRoot = layout.version === 2 ? layout.pids && layout.root : layout.pids
-        if (pidsRoot !== undefined) await writeFile(join(pidsRoot, parent, id, 'pids.max'), `${threads}`)
-        if (io && ioRoot !== undefined) await limitIo(join(ioRoot, parent, id), layout.version, io)
+        if (pidsRoot !== undefined) writeFileSync(join(pidsRoot, parent, id, 'pids.max'), `${threads}`)
+        if (io && ioRoot !== undefined) limitIo(join(ioRoot, parent, id), layout.version, io)
       } catch (error) {
         await removeFolders(folders)
         throw new Error(`failed to create the cgroup of ${id}`, { cause: error })
@@ -87,9 +89,9 @@ export async function openCgroups(
       const { quotaUs, periodUs } = cpuQuota(cpuPercent)
       if (layout.version === 2) return write(layout.root, id, 'cpu.max', `${quotaUs} ${periodUs}`)
       // Unlimited first: the kernel checks each value against the old one of the other.
-      await write(layout.cpu, id, 'cpu.cfs_quota_us', '-1')
-      await write(layout.cpu, id, 'cpu.cfs_period_us', `${periodUs}`)
-      await write(layout.cpu, id, 'cpu.cfs_quota_us', `${quotaUs}`)
+      write(layout.cpu, id, 'cpu.cfs_quota_us', '-1')
+      write(layout.cpu, id, 'cpu.cfs_period_us', `${periodUs}`)
+      write(layout.cpu, id, 'cpu.cfs_quota_us', `${quotaUs}`)
     },
 
     async findMemoryEvents(id) {
@@ -108,10 +110,10 @@ export async function openCgroups(
     async setBackground(id, background) {
       if (ioRoot !== undefined) {
         const weight = background ? IO_WEIGHT.background : IO_WEIGHT.usual
-        await setIoWeight(join(ioRoot, parent, checkId(id)), layout.version, weight)
+        setIoWeight(join(ioRoot, parent, checkId(id)), layout.version, weight)
       }
       if (layout.version === 2) return write(layout.root, id, 'cpu.weight', background ? '1' : '100')
-      await write(layout.cpu, id, 'cpu.shares', background ? '2' : '1024')
+      write(layout.cpu, id, 'cpu.shares', background ? '2' : '1024')
     },
 
     async remove(id) {
@@ -147,38 +149,42 @@ const memoryRootOf = (layout: CgroupLayout): string => (layout.version === 2 ? l
 const IO_WEIGHT = { all: 50, usual: 100, background: 1 }
 
 /** Kernels have weights only with a scheduler that knows them: BFQ, or the cost model of version 2. Each has its file. */
-async function setIoWeight(folder: string, version: CgroupLayout['version'], weight: number): Promise<void> {
+function setIoWeight(folder: string, version: CgroupLayout['version'], weight: number): void {
   const files = version === 2 ? ['io.weight', 'io.bfq.weight'] : ['blkio.bfq.weight']
-  for (const file of files) await writeIfPresent(join(folder, file), `${weight}`)
+  for (const file of files) writeIfPresent(join(folder, file), `${weight}`)
 }
 
 /** Version 1 limits writes only where they do not pass through the page cache (docs/security.md). */
-async function limitIo(
+function limitIo(
   folder: string,
   version: CgroupLayout['version'],
   { disk, bytesPerSecond }: NonNullable<CgroupOptions['io']>,
-): Promise<void> {
-  if (version === 2) return writeFile(join(folder, 'io.max'), `${disk} rbps=${bytesPerSecond} wbps=${bytesPerSecond}`)
-  await writeFile(join(folder, 'blkio.throttle.read_bps_device'), `${disk} ${bytesPerSecond}`)
-  await writeFile(join(folder, 'blkio.throttle.write_bps_device'), `${disk} ${bytesPerSecond}`)
+): void {
+  if (version === 2) {
+    writeFileSync(join(folder, 'io.max'), `${disk} rbps=${bytesPerSecond} wbps=${bytesPerSecond}`)
+    return
+  }
+  writeFileSync(join(folder, 'blkio.throttle.read_bps_device'), `${disk} ${bytesPerSecond}`)
+  writeFileSync(join(folder, 'blkio.throttle.write_bps_device'), `${disk} ${bytesPerSecond}`)
 }
 
 /** Nothing of it is swapped out: a VMM gets the memory that was reserved for it, and no more. */
-async function limitMemory(folder: string, version: CgroupLayout['version'], bytes: number): Promise<void> {
+function limitMemory(folder: string, version: CgroupLayout['version'], bytes: number): void {
   if (version === 2) {
-    await writeFile(join(folder, 'memory.max'), `${bytes}`)
-    return writeIfPresent(join(folder, 'memory.swap.max'), '0')
+    writeFileSync(join(folder, 'memory.max'), `${bytes}`)
+    writeIfPresent(join(folder, 'memory.swap.max'), '0')
+    return
   }
   // Of memory and swap together. Unlimited first: the kernel refuses a limit of memory that is above it.
   const both = join(folder, 'memory.memsw.limit_in_bytes')
-  await writeIfPresent(both, '-1')
-  await writeFile(join(folder, 'memory.limit_in_bytes'), `${bytes}`)
-  await writeIfPresent(both, `${bytes}`)
+  writeIfPresent(both, '-1')
+  writeFileSync(join(folder, 'memory.limit_in_bytes'), `${bytes}`)
+  writeIfPresent(both, `${bytes}`)
 }
 
 /** A kernel without swap accounting has no such file. The rest of the limit does not depend on it. */
-async function writeIfPresent(file: string, value: string): Promise<void> {
-  if (existsSync(file)) await writeFile(file, value)
+function writeIfPresent(file: string, value: string): void {
+  if (existsSync(file)) writeFileSync(file, value)
 }
 
 /**
@@ -190,7 +196,7 @@ async function limitTotal(layout: CgroupLayout, parent: string, totalBytes: numb
   const [usage, limit] =
     layout.version === 2 ? ['memory.current', 'memory.max'] : ['memory.usage_in_bytes', 'memory.limit_in_bytes']
   const usedBytes = Number(await readFile(join(folder, usage), 'utf8').catch(() => '0'))
-  await writeFile(join(folder, limit), `${Math.max(totalBytes, usedBytes)}`)
+  writeFileSync(join(folder, limit), `${Math.max(totalBytes, usedBytes)}`)
 }
 
 const rootsOf = (layout: CgroupLayout): string[] =>
@@ -203,10 +209,10 @@ const rootsOf = (layout: CgroupLayout): string[] =>
       ]
 
 /** A cgroup's children have a controller only if it is enabled for the subtree. */
-async function enableControllers(folder: string, { io, pids }: { io?: true; pids?: true }): Promise<void> {
+function enableControllers(folder: string, { io, pids }: { io?: true; pids?: true }): void {
   const wanted = ['+cpu', '+memory', ...(io ? ['+io'] : []), ...(pids ? ['+pids'] : [])]
   try {
-    await writeFile(join(folder, 'cgroup.subtree_control'), wanted.join(' '))
+    writeFileSync(join(folder, 'cgroup.subtree_control'), wanted.join(' '))
   } catch (error) {
     throw new Error(`failed to enable the cpu and memory controllers below ${folder}`, { cause: error })
   }
@@ -233,9 +239,9 @@ function ignoreRemoved(error: NodeJS.ErrnoException): string {
 /** Kernels before 4.13 do not count kills. There the reason is missing, nothing else. */
 export const parseKills = (text: string): number => Number(/^oom_kill (\d+)$/m.exec(text)?.[1] ?? 0)
 
-async function makeFolder(path: string): Promise<void> {
+function makeFolder(path: string): void {
   try {
-    await mkdir(path)
+    mkdirSync(path)
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code !== 'EEXIST') throw error
   }
@@ -249,7 +255,7 @@ async function removeFolders(folders: readonly string[]): Promise<void> {
 async function removeFolder(path: string): Promise<void> {
   for (const deadline = Date.now() + REMOVE_LIMIT_MS; ; await sleep(REMOVE_POLL_MS)) {
     try {
-      return await rmdir(path)
+      return rmdirSync(path)
     } catch (error) {
       const { code } = error as NodeJS.ErrnoException
       if (code === 'ENOENT') return

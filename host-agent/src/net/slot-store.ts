@@ -1,8 +1,10 @@
 /**
  * Stores the network of each slot in use as a file, so that the next host agent knows the rules of running sandboxes
- * before the control plane has sent them. The folder is below /run, because no sandbox survives a restart of the machine.
+ * before the control plane has sent them. The folder is below /run, because no sandbox survives a restart of the machine. That is
+ * memory, so the calls are synchronous: another thread for each would take longer.
  */
-import { mkdir, readdir, readFile, rename, rm, writeFile } from 'node:fs/promises'
+import { mkdirSync, renameSync, rmSync, writeFileSync } from 'node:fs'
+import { readdir, readFile } from 'node:fs/promises'
 import { join } from 'node:path'
 import { HostVmNetwork } from '@warren/protocol'
 import { Value } from 'typebox/value'
@@ -11,23 +13,22 @@ export type StoredSlot = { slot: number; ip: string; network: HostVmNetwork }
 
 export class SlotStore {
   readonly #folder: string
-  readonly #created: Promise<unknown>
+  #isCreated = false
 
   constructor(folder: string) {
     this.#folder = folder
-    this.#created = mkdir(folder, { recursive: true, mode: 0o700 })
-    this.#created.catch(() => {}) // `write` reports the error.
   }
 
   async write({ slot, ...rest }: StoredSlot): Promise<void> {
-    await this.#created
+    if (!this.#isCreated) mkdirSync(this.#folder, { recursive: true, mode: 0o700 })
+    this.#isCreated = true
     const path = this.#path(slot)
-    await writeFile(`${path}.new`, JSON.stringify(rest), { mode: 0o600 })
-    await rename(`${path}.new`, path)
+    writeFileSync(`${path}.new`, JSON.stringify(rest), { mode: 0o600 })
+    renameSync(`${path}.new`, path)
   }
 
   async delete(slot: number): Promise<void> {
-    await rm(this.#path(slot), { force: true })
+    rmSync(this.#path(slot), { force: true })
   }
 
   /**

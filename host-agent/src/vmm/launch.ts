@@ -3,7 +3,7 @@
  * id, in its cgroup, with an empty network and a file system that contains nothing but QEMU itself, its work folder and
  * its sockets. It receives all other files as descriptors. Used for the one cold boot of a base and for every clone.
  */
-import { chown, lstat, mkdir, rm } from 'node:fs/promises'
+import { chownSync, lstatSync, mkdirSync, rmSync } from 'node:fs'
 import path from 'node:path'
 import { abortable } from '@warren/kit/abortable'
 import { span } from '@warren/kit/span'
@@ -48,10 +48,11 @@ const ALIVE_POLL_MS = 20
 
 export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal: AbortSignal): Promise<Launched> {
   const socketFolder = socketFolderOf(deps, launch.id)
-  undo.add('socket folder', () => rm(socketFolder, { recursive: true, force: true }))
-  await rm(socketFolder, { recursive: true, force: true })
-  await mkdir(socketFolder, { mode: 0o700 })
-  await chown(socketFolder, launch.uid, launch.uid)
+  const removeSockets = () => rmSync(socketFolder, { recursive: true, force: true })
+  undo.add('socket folder', async () => removeSockets())
+  removeSockets()
+  mkdirSync(socketFolder, { mode: 0o700 })
+  chownSync(socketFolder, launch.uid, launch.uid)
 
   signal.throwIfAborted()
   const spawned = span('start QEMU', () => spawnQemu(deps, launch, socketFolder)).then((pid) => {
@@ -67,7 +68,7 @@ export async function launchQemu(deps: Deps, launch: Launch, undo: Undo, signal:
     throw new Error(`failed to connect to QEMU's monitor: ${await readLogTail(launch.logFile)}`, { cause: error })
   })
   undo.add('monitor', () => qmp.close())
-  await lockSockets(socketFolder)
+  lockSockets(socketFolder)
   return { qemu, qmp }
 }
 
@@ -112,10 +113,10 @@ async function spawnQemu(deps: Deps, launch: Launch, socketFolder: string): Prom
 const needsReadOnlyRam = (machine: Machine, { ram }: LaunchFiles): boolean => ram?.flags === 'r' && !machine.readOnlyRam
 
 /** The sockets exist now. From here on QEMU can no longer replace them with other files or with links. */
-async function lockSockets(socketFolder: string): Promise<void> {
-  await chown(socketFolder, 0, 0)
+function lockSockets(socketFolder: string): void {
+  chownSync(socketFolder, 0, 0)
   for (const name of Object.values(SOCKETS)) {
-    if (!(await lstat(path.join(socketFolder, name))).isSocket()) throw new Error(`QEMU's ${name} is not a socket`)
+    if (!lstatSync(path.join(socketFolder, name)).isSocket()) throw new Error(`QEMU's ${name} is not a socket`)
   }
 }
 

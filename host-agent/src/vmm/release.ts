@@ -1,4 +1,5 @@
 /** Gives back what a VMM holds. All of it works from the record alone, for VMMs that died or that another process started. */
+import { rmSync } from 'node:fs'
 import { rm } from 'node:fs/promises'
 import type { Deps } from '../deps.ts'
 import { socketFolderOf, vmmFolderOf } from './folders.ts'
@@ -39,6 +40,6 @@ async function releaseOnce(deps: Deps, record: VmmRecord, vmm?: Vmm): Promise<vo
   if (record.resources === 'held') await deps.network.slots.release(record.slot)
   record.resources = 'slot-released'
   await deps.cgroups.remove(record.id)
-  await rm(socketFolderOf(deps, record.id), { recursive: true, force: true })
+  rmSync(socketFolderOf(deps, record.id), { recursive: true, force: true })
   record.resources = 'released'
 }
