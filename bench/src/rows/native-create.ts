@@ -41,7 +41,13 @@ export const nativeCreateRateRow: Row = {
   comparison: {
     env: NATIVE,
     open: async (run, api) => ({
-      takeTurn: async () => ({ samples: [await rateOf(() => createOne(run, api))], failed: 0 }),
+      async takeTurn() {
+        let failed = 0
+        const rate = await rateOf(async () => {
+          if (!(await createOne(run, api)).ok) failed++
+        })
+        return { samples: [rate], failed }
+      },
       async close() {},
     }),
   },
