@@ -151,6 +151,7 @@ test('reads, requests without a valid credential and rate-limited requests are n
     headers: { 'x-api-key': 'skp_wrong' },
     payload: { name: 'x' },
   })
+  for (const { audit } of [limited.deps, deps]) await audit.written()
 
   const rows = await deps.db.selectFrom('audit_log').select('status').where('user_id', '=', who.id).execute()
 
