@@ -130,6 +130,7 @@ test('the error codes of the real agent become those of the API', { skip }, asyn
   const ended = await sh('true')
   await send('GET', at(`/${ended}/wait`), ada)
   await send('POST', at(`/${pipe}/stdin/close`), ada)
+  await send('GET', at(`/${pipe}/wait`), ada)
   const live = [await sh('exec sleep 60'), await sh('exec sleep 60'), await sh('exec sleep 60')]
   const cases: [Promise<{ status: number; body: { data: Record<string, string> } }>, number, string][] = [
     [send('POST', at(`/${pty}/stdin/close`), ada), 409, 'wrong_process_kind'],
