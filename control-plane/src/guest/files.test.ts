@@ -3,7 +3,7 @@ import { createHash, randomBytes } from 'node:crypto'
 import { once } from 'node:events'
 import { readdirSync, readFileSync, statSync } from 'node:fs'
 import { mkdir, writeFile } from 'node:fs/promises'
-import { request as httpRequest, type IncomingMessage } from 'node:http'
+import { Agent, request as httpRequest, type IncomingMessage } from 'node:http'
 import path from 'node:path'
 import { Readable } from 'node:stream'
 import { test } from 'node:test'
@@ -173,6 +173,29 @@ test('an error of the guest during an upload reaches the caller', async () => {
 
   assert.equal(status, 400)
   assert.match(body.data.body, /no space left/)
+})
+
+test('after an upload that failed early, the next request on the connection is served', async () => {
+  const agent = new Agent({ keepAlive: true, maxSockets: 1 })
+  host.hooks = {
+    guest: (stream) => {
+      stream.once('data', () => {
+        stream.respond({ ':status': 507 })
+        stream.end(JSON.stringify({ code: 'no_space', message: 'disk full' }))
+      })
+    },
+  }
+  const statuses: (number | undefined)[] = []
+  for (let i = 0; i < 10; i++) {
+    const request = httpRequest({ agent, port, method: 'PUT', path: filesUrl('/full'), headers: ada.headers })
+    request.end(Buffer.alloc(400_000))
+    const [response] = (await once(request, 'response')) as [IncomingMessage]
+    response.resume()
+    statuses.push(response.statusCode)
+  }
+  agent.destroy()
+
+  assert.deepEqual(statuses, Array(10).fill(400))
 })
 
 test('a lost guest is 502, and so is one that reports a wrong size', async () => {

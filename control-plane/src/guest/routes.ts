@@ -110,8 +110,9 @@ export function guestRoutes(app: App, deps: Deps): void {
           const announced = Number(request.headers['content-length'] ?? 0)
           await putFile(deps, request.sandbox, path, { bytes, announced }, callerDisconnected(reply))
         } catch (error) {
-          // The rest of the request body must be read, or the response could be lost with the connection.
-          request.raw.resume()
+          // The rest of the request body must be read, or the response could be lost with the connection. `resume` would
+          // have no effect while the iterator over the body still exists; a listener takes over once it is gone.
+          request.raw.on('data', () => {})
           throw error
         }
         return ok({})
