@@ -69,12 +69,12 @@ suite('a step that', { skip }, () => {
     await client.checkNothingLeft(id)
   })
 
-  test('leaves a daemon behind, or writes a gigabyte of output, disturbs no later step', async () => {
+  test('leaves a daemon behind, or writes twenty times what its log holds, disturbs no later step', async () => {
     const { id, state, failure, steps_run } = await client.build(
       client.body([
         run('setsid sleep 1234 & echo started'),
         run('! grep -lE "slee[p].12[3]4" /proc/[0-9]*/cmdline'),
-        run('head -c 1000000000 /dev/zero | tr "\\0" "y"; echo the end'),
+        run('head -c 200000000 /dev/zero | tr "\\0" "y"; echo the end'),
         run('echo after it'),
       ]),
     )
