@@ -30,6 +30,12 @@ import { type Static, Type } from 'typebox'
 import { DISK_MOUNTS_MAX, DiskCredentials, MountConflicts, MountStatus, MountUnsaved } from './disk.ts'
 import { MountId, SandboxId } from './ids.ts'
 
+/**
+ * What a host allows a guest for a set of mounts: a guest has 20 s to save what is removed, and some more to unmount it. Callers of
+ * setVmMounts wait longer, so that they learn how it ended.
+ */
+export const HOST_MOUNTS_LIMIT_MS = 40_000
+
 const Revision = Type.Integer({ minimum: 1 })
 
 export const HostMount = Type.Object({

@@ -2,6 +2,7 @@
 import type { ClientHttp2Stream, IncomingHttpHeaders, IncomingHttpStatusHeader } from 'node:http2'
 import { matches } from '@warren/kit/matches'
 import {
+  HOST_MOUNTS_LIMIT_MS,
   HostBuild,
   type HostBuildBody,
   type HostBuildCancelBody,
@@ -48,8 +49,8 @@ const GRACE_MS = 1_000
 const FORK_TIMEOUT_MS = 20_000
 /** Time for one kernel transaction; a thousand rules take about 50 ms. */
 const NETWORK_TIMEOUT_MS = 5_000
-/** Mounts that are removed are flushed first, for which the host has 20 s. */
-const MOUNTS_TIMEOUT_MS = 30_000
+/** Longer than a guest has for it, so that a request is not given up and repeated while the host works on it. */
+const MOUNTS_TIMEOUT_MS = HOST_MOUNTS_LIMIT_MS + 10_000
 /** The host answers without its guests. */
 const MOUNTS_REPORT_TIMEOUT_MS = 2_000
 /** The host answers without its guests. Callers see zeros instead of waiting longer. */

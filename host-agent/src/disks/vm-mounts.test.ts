@@ -81,6 +81,45 @@ test('a set is in force at the S3 proxy while the guest has not answered the one
   await until(async () => (await isClosed(first)) && (await isClosed(second)), 'both tokens are refused')
 })
 
+test('sets that wait for a guest are not collected: the newest is given to it, and is the outcome of the others', async (t) => {
+  const { guest, mounts } = await openMounts(t, 60_000)
+  const mount = mountAt('/mnt/data')
+  const held = Promise.withResolvers<void>()
+  guest.onSet = () => held.promise
+  const first = mounts.set({ revision: 1, mounts: [mount] })
+  await until(() => guest.sets.length === 1)
+
+  const others = [1, 2, 2, 3, 4, 4].map((revision) => mounts.set({ revision, mounts: revision === 1 ? [mount] : [] }))
+  held.resolve()
+
+  assert.equal((await first).revision, 1)
+  const outcomes = (await Promise.all(others)).slice(1)
+  for (const { revision, removed } of outcomes) assert.deepEqual([revision, removed], [4, [{ id: mount.id }]])
+  assert.deepEqual(
+    guest.sets.map((set) => set.length),
+    [1, 0],
+  )
+})
+
+test('a set that arrives after a newer one lists nothing again, also if the newer one failed', async (t) => {
+  const { guest, mounts } = await openMounts(t)
+  const [kept, gone] = [mountAt('/mnt/kept'), mountAt('/mnt/gone')]
+  const { channel } = guest.vmm
+  guest.vmm.channel = () => Promise.reject(new Error('the guest is busy'))
+  await assert.rejects(mounts.set({ revision: 2, mounts: [kept] }))
+  guest.vmm.channel = channel
+
+  const late = await mounts.set({ revision: 1, mounts: [kept, gone] })
+  const { revision } = await mounts.set({ revision: 2, mounts: [kept] })
+
+  assert.deepEqual([late.revision, late.mounts], [undefined, []])
+  assert.equal(revision, 2)
+  assert.deepEqual(
+    guest.sets.map((set) => set.map(({ id }) => id)),
+    [[kept.id]],
+  )
+})
+
 test('a guest that answers has its access while it saves, and no longer', async (t) => {
   const { guest, mounts, tokenOf, ask } = await openMounts(t, 60_000)
   const mount = mountAt('/mnt/data')

@@ -11,9 +11,10 @@
  *      when the guest has answered or failed to, and at the latest DETACH_GRACE_MS after the set arrived: access ends at the host,
  *      and not where the guest decides.
  *
- * Sets are given to the guest one after the other. One that failed at any step is applied again when it is sent again. Afterwards the
- * guest reports every change (watch-guest-mounts.ts). The tokens are new for every VM and every resume, and a guest that continues
- * uses the new ones.
+ * Sets are given to the guest one after the other, and those that a newer one replaces before their turn are skipped: a guest that does
+ * not answer must not make the host collect them. A set that arrives after a newer one changes nothing. One that failed at any
+ * step is applied again when it is sent again. Afterwards the guest reports every change (watch-guest-mounts.ts). The tokens are
+ * new for every VM and every resume, and a guest that continues uses the new ones.
  */
 import { randomBytes } from 'node:crypto'
 import type { Log } from '@warren/kit/log'
@@ -23,6 +24,7 @@ import {
   type GuestMount,
   GuestMounts,
   GuestMountsApplied,
+  HOST_MOUNTS_LIMIT_MS,
   type HostMount,
   type HostMountReport,
   type HostUnsavedMount,
@@ -34,6 +36,7 @@ import { callGuest, GuestError } from '../guest/call-guest.ts'
 import type { GuestChannel } from '../guest/channel.ts'
 import { HostError } from '../host-error.ts'
 import { HOST_ADDRESS } from '../net/names.ts'
+import { ChangeQueue } from './change-queue.ts'
 import { renderUnsaved } from './mount-details.ts'
 import { MountReport } from './mount-report.ts'
 import { createMountToken } from './mount-token.ts'
@@ -41,8 +44,6 @@ import type { S3Proxy } from './s3-proxy-client.ts'
 import type { MountAnswer, S3ProxyMount } from './s3-proxy-protocol.ts'
 import { watchGuestMounts } from './watch-guest-mounts.ts'
 
-/** The guest has 20 s to save a mount that is removed. */
-const SET_LIMIT_MS = 60_000
 /** The time in which the guest saves, and a little more. */
 const DETACH_GRACE_MS = 22_000
 /** A guest whose agent cannot be reached for so long saves nothing. */
@@ -82,8 +83,10 @@ export class VmMounts {
   /** Of the set that the guest has. */
   #revision: number | undefined
   #wanted: readonly Wanted[] = []
-  #lastArming: Promise<unknown> = Promise.resolve()
-  #lastChange: Promise<unknown> = Promise.resolve()
+  /** The highest revision that has arrived. */
+  #newestRevision = -1
+  readonly #arming = new ChangeQueue<void>()
+  readonly #applying = new ChangeQueue<HostVmMountsApplied>()
   #isWatched = false
 
   /** `ended` is aborted when the VM no longer runs. */
@@ -118,14 +121,15 @@ export class VmMounts {
     this.#arm(wanted).catch(() => {})
   }
 
-  set(wanted: HostVmMounts): Promise<HostVmMountsApplied> {
+  async set(wanted: HostVmMounts): Promise<HostVmMountsApplied> {
+    this.#ended.throwIfAborted()
+    if (wanted.revision < this.#newestRevision) return this.#applying.pending ?? { ...this.report(), removed: [] }
     const armed = this.#arm(wanted)
-    const applied = this.#lastChange.then(async () => {
+    armed.catch(() => {}) // The caller gets the error, unless a newer set takes the place of this one.
+    return this.#applying.add(wanted.revision, async () => {
       await armed
       return this.#apply(wanted)
     })
-    this.#lastChange = applied.catch(() => {}) // The caller gets the error.
-    return applied
   }
 
   /** For a create or a resume, which do not wait for it. If it fails, the control plane sends the mounts again. */
@@ -167,8 +171,10 @@ export class VmMounts {
   }
 
   /** Step 1, and the timer of step 3. */
-  #arm({ revision, mounts }: HostVmMounts): Promise<void> {
-    const arming = this.#lastArming.then(async () => {
+  async #arm({ revision, mounts }: HostVmMounts): Promise<void> {
+    if (revision < this.#newestRevision) return
+    this.#newestRevision = revision
+    await this.#arming.add(revision, async () => {
       this.#ended.throwIfAborted()
       if (revision <= (this.#armedRevision ?? -1) || !this.#canMount()) return
       this.#listed = new Set(mounts.map(({ id }) => id))
@@ -179,8 +185,6 @@ export class VmMounts {
       }
       this.#armedRevision = revision
     })
-    this.#lastArming = arming.catch(() => {}) // The caller gets the error.
-    return arming
   }
 
   async #apply({ revision, mounts }: HostVmMounts): Promise<HostVmMountsApplied> {
@@ -213,7 +217,7 @@ export class VmMounts {
     const wanted = mounts.map(({ id, revision, mount_path, read_only }) => {
       return { ...{ id, revision, mount_path, read_only }, address, token: this.#grantOf(id).token }
     })
-    const limit = AbortSignal.any([this.#ended, AbortSignal.timeout(SET_LIMIT_MS)])
+    const limit = AbortSignal.any([this.#ended, AbortSignal.timeout(HOST_MOUNTS_LIMIT_MS)])
     const unreachable = this.#revokeAfter(Math.min(UNREACHABLE_GRACE_MS, this.#deps.detachGraceMs ?? DETACH_GRACE_MS))
     try {
       const { session } = await this.#vm.vmm.channel(limit)
@@ -246,7 +250,7 @@ export class VmMounts {
 
   /** Step 3. Waits for a set on its way to the proxy, which could add a mount that is gone meanwhile. */
   async #revokeGone(): Promise<void> {
-    await this.#lastArming
+    await this.#arming.pending?.catch(() => {}) // Its caller gets the error.
     const gone = this.#findGone()
     if (gone.length === 0) return
     for (const id of gone) this.#grants.delete(id)
