@@ -2,6 +2,7 @@
 import {
   type GuestMount,
   type HostMountDetails,
+  type HostUnsavedMount,
   MOUNT_DETAIL_EXAMPLES_MAX,
   MOUNT_DETAIL_PATH_MAX_BYTES,
   truncateUtf8,
@@ -40,6 +41,16 @@ function findConditionalWrites({ conditional_writes, details }: GuestMount): boo
   if (conditional_writes !== undefined) return conditional_writes
   if (details?.conditions === 'honoured') return true
   return details?.conditions === 'ignored' || details?.conditions === 'refused' ? false : undefined
+}
+
+/** Of the mounts `ids`: those with unsaved files, and those of which the guest does not say it, as while their store is away. */
+export function listUnsaved(ids: readonly string[], reported: readonly GuestMount[]): HostUnsavedMount[] {
+  return ids.flatMap((id) => {
+    const mount = reported.find((one) => one.id === id)
+    const unsaved = mount && findUnsaved(mount)
+    if (unsaved === undefined) return [{ id }]
+    return unsaved.files > 0 ? [{ id, unsaved }] : []
+  })
 }
 
 export const renderUnsaved = (id: string, files: number): string =>

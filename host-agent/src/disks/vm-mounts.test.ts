@@ -209,3 +209,17 @@ test('what a pause could not save is returned, and that a guest which does not a
   guest.onFlush = () => Promise.withResolvers<void>().promise
   assert.deepEqual(await mounts.flush(10), [{ id: mount.id }])
 })
+
+test('a guest that answers without saying what is unsaved may have unsaved files, except on a disk that is read-only', async (t) => {
+  const { guest, mounts } = await openMounts(t)
+  const [silent, absent, readOnly] = [
+    mountAt('/mnt/silent'),
+    mountAt('/mnt/absent'),
+    { ...mountAt('/mnt/read'), read_only: true },
+  ]
+  await mounts.set({ revision: 1, mounts: [silent, absent, readOnly] })
+
+  guest.reports = [silent, readOnly].map(({ id }) => ({ id, revision: 1, status: 'pending' }))
+
+  assert.deepEqual(await mounts.flush(1_000), [{ id: silent.id }, { id: absent.id }])
+})

@@ -37,7 +37,7 @@ import type { GuestChannel } from '../guest/channel.ts'
 import { HostError } from '../host-error.ts'
 import { HOST_ADDRESS } from '../net/names.ts'
 import { ChangeQueue } from './change-queue.ts'
-import { renderUnsaved } from './mount-details.ts'
+import { listUnsaved, renderUnsaved } from './mount-details.ts'
 import { MountReport } from './mount-report.ts'
 import { createMountToken } from './mount-token.ts'
 import type { S3Proxy } from './s3-proxy-client.ts'
@@ -141,26 +141,24 @@ export class VmMounts {
   }
 
   /**
-   * Before a pause. What cannot be saved in time stays in the guest, and is saved when it continues. Returns what is left, for all
-   * mounts if the guest does not say it.
+   * Before a pause. What cannot be saved in time stays in the guest, and is saved when it continues. Returns what is left, and the
+   * mounts of which the guest does not say it.
    */
   async flush(deadlineMs: number): Promise<HostUnsavedMount[]> {
     if (this.#wanted.length === 0 || !this.#canMount()) return []
+    const writable = this.#wanted.filter(({ read_only }) => !read_only).map(({ id }) => id)
     try {
       const request = { method: 'POST', path: '/mounts/flush', response: GuestMounts } as const
       const limit = AbortSignal.timeout(deadlineMs + FLUSH_MARGIN_MS)
       const { session } = await this.#vm.vmm.channel(limit)
       const { mounts } = await callGuest(session, { ...request, body: { deadline_ms: deadlineMs } }, limit)
       this.#accept(mounts)
-      const unsaved = this.#wanted.flatMap(({ id }) => {
-        const left = this.#grants.get(id)?.report.details().unsaved
-        return left && left.files > 0 ? [{ id, unsaved: left }] : []
-      })
-      if (unsaved.length > 0) this.#warnUnsaved({ unsaved: unsaved.map(({ id, unsaved: { files } }) => [id, files]) })
+      const unsaved = listUnsaved(writable, mounts)
+      if (unsaved.length > 0) this.#warnUnsaved({ unsaved: unsaved.map(({ id, unsaved: left }) => [id, left?.files]) })
       return unsaved
     } catch (error) {
       this.#warnUnsaved({ err: error })
-      return this.#wanted.filter(({ read_only }) => !read_only).map(({ id }) => ({ id }))
+      return writable.map((id) => ({ id }))
     }
   }
 
