@@ -5,8 +5,10 @@ import {
   type HostUnsavedMount,
   MOUNT_DETAIL_EXAMPLES_MAX,
   MOUNT_DETAIL_PATH_MAX_BYTES,
+  MountId,
   truncateUtf8,
 } from '@warren/protocol'
+import { Value } from 'typebox/value'
 
 export function toMountDetails(mount: GuestMount): HostMountDetails {
   const unsaved = findUnsaved(mount)
@@ -41,6 +43,12 @@ function findConditionalWrites({ conditional_writes, details }: GuestMount): boo
   if (conditional_writes !== undefined) return conditional_writes
   if (details?.conditions === 'honoured') return true
   return details?.conditions === 'ignored' || details?.conditions === 'refused' ? false : undefined
+}
+
+/** As the guest names them, where nothing else is known. */
+export const listWritable = (reported: readonly GuestMount[]): string[] => {
+  const ids = reported.filter(({ details }) => details?.read_only !== true).map(({ id }) => id)
+  return [...new Set(ids)].filter((id) => Value.Check(MountId, id))
 }
 
 /** Of the mounts `ids`: those with unsaved files, and those of which the guest does not say it, as while their store is away. */

@@ -27,12 +27,12 @@ const mountAt = (mount_path: string, revision = 1): HostMount => ({
   credentials: { access_key: 'key', secret_key: 'secret' },
 })
 
-async function openMounts(t: TestContext, detachGraceMs = 300) {
+async function openMounts(t: TestContext, detachGraceMs = 300, isAdopted = false) {
   const guest = await startFakeGuest(t)
   const ended = new AbortController()
   const warnings: unknown[] = []
   const log = { warn: (...parts: unknown[]) => void warnings.push(parts) }
-  const vm = { sandbox: 'sb-test', ip: SANDBOX, vmm: guest.vmm }
+  const vm = { sandbox: 'sb-test', ip: SANDBOX, vmm: guest.vmm, isAdopted }
   const mounts = new VmMounts({ s3Proxy: proxy, log, detachGraceMs }, vm, ended.signal)
   t.after(() => ended.abort())
   const tokenOf = (id: string) => guest.sets.flat().find((mount) => mount.id === id)!.token
@@ -222,4 +222,45 @@ test('a guest that answers without saying what is unsaved may have unsaved files
   guest.reports = [silent, readOnly].map(({ id }) => ({ id, revision: 1, status: 'pending' }))
 
   assert.deepEqual(await mounts.flush(1_000), [{ id: silent.id }, { id: absent.id }])
+})
+
+test('a pause saves the files of a guest that continues and has not answered the set of its resume yet', async (t) => {
+  const { guest, mounts } = await openMounts(t)
+  const [known, silent] = [mountAt('/mnt/known', 2), mountAt('/mnt/silent', 2)]
+  const unsaved = { files: 1, bytes: 10, names: ['a'] }
+  guest.reports = [{ id: known.id, revision: 1, status: 'mounted', unsaved }]
+  guest.onSet = () => Promise.withResolvers<void>().promise
+  let flushes = 0
+  guest.onFlush = () => void flushes++
+  mounts.armInBackground({ revision: 1, mounts: [known, silent] })
+  mounts.setInBackground({ revision: 1, mounts: [known, silent] })
+
+  const left = await mounts.flush(1_000)
+
+  assert.deepEqual(left, [{ id: known.id, unsaved }, { id: silent.id }])
+  assert.equal(flushes, 1)
+})
+
+test('a pause saves the files of a guest whose host agent was restarted and has not got its mounts yet', async (t) => {
+  const { guest, mounts } = await openMounts(t, 300, true)
+  const [unsaved, saved, silent] = [newId('mount'), newId('mount'), newId('mount')]
+  const left = { files: 1, bytes: 10, names: ['a'] }
+  guest.reports = [
+    { id: unsaved, revision: 3, status: 'mounted', unsaved: left },
+    { id: saved, revision: 3, status: 'mounted', unsaved: { files: 0, bytes: 0, names: [] } },
+    { id: silent, revision: 3, status: 'pending' },
+    { id: 'not an id', revision: 3, status: 'pending' },
+  ]
+
+  assert.deepEqual(await mounts.flush(1_000), [{ id: unsaved, unsaved: left }, { id: silent }])
+
+  await mounts.set({ revision: 4, mounts: [] })
+  assert.deepEqual(await mounts.flush(1_000), [])
+})
+
+test('a guest without disks is not asked before its pause', async (t) => {
+  const { guest, mounts } = await openMounts(t)
+  guest.vmm.channel = () => assert.fail('the guest was asked')
+
+  assert.deepEqual(await mounts.flush(1_000), [])
 })

@@ -37,7 +37,7 @@ import type { GuestChannel } from '../guest/channel.ts'
 import { HostError } from '../host-error.ts'
 import { HOST_ADDRESS } from '../net/names.ts'
 import { ChangeQueue } from './change-queue.ts'
-import { listUnsaved, renderUnsaved } from './mount-details.ts'
+import { listUnsaved, listWritable, renderUnsaved } from './mount-details.ts'
 import { MountReport } from './mount-report.ts'
 import { createMountToken } from './mount-token.ts'
 import type { S3Proxy } from './s3-proxy-client.ts'
@@ -70,9 +70,14 @@ type Removed = HostVmMountsApplied['removed']
 /** What gives the guest access to one bucket. */
 type Grant = ReturnType<typeof createMountToken> & { report: MountReport }
 
+/** `isAdopted`: started by an earlier host agent, so that its mounts are not known until a set arrives. */
+type MountedVm = { sandbox: string; ip: string; vmm: MountingVmm; isAdopted?: boolean }
+
+const withoutCredentials = ({ credentials: _, ...wanted }: HostMount): Wanted => wanted
+
 export class VmMounts {
   readonly #deps: VmMountsDeps
-  readonly #vm: { sandbox: string; ip: string; vmm: MountingVmm }
+  readonly #vm: MountedVm
   readonly #ended: AbortSignal
   /** Two VMMs of one sandbox can exist for a moment, and have mounts with the same ids. */
   readonly #name = randomBytes(8).toString('hex')
@@ -83,14 +88,14 @@ export class VmMounts {
   /** Of the set that the guest has. */
   #revision: number | undefined
   #wanted: readonly Wanted[] = []
-  /** The highest revision that has arrived. */
-  #newestRevision = -1
+  /** The set with the highest revision that has arrived. */
+  #newest: { revision: number; mounts: readonly Wanted[] } = { revision: -1, mounts: [] }
   readonly #arming = new ChangeQueue<void>()
   readonly #applying = new ChangeQueue<HostVmMountsApplied>()
   #isWatched = false
 
   /** `ended` is aborted when the VM no longer runs. */
-  constructor(deps: VmMountsDeps, vm: { sandbox: string; ip: string; vmm: MountingVmm }, ended: AbortSignal) {
+  constructor(deps: VmMountsDeps, vm: MountedVm, ended: AbortSignal) {
     this.#deps = deps
     this.#vm = vm
     this.#ended = ended
@@ -123,7 +128,7 @@ export class VmMounts {
 
   async set(wanted: HostVmMounts): Promise<HostVmMountsApplied> {
     this.#ended.throwIfAborted()
-    if (wanted.revision < this.#newestRevision) return this.#applying.pending ?? { ...this.report(), removed: [] }
+    if (wanted.revision < this.#newest.revision) return this.#applying.pending ?? { ...this.report(), removed: [] }
     const armed = this.#arm(wanted)
     armed.catch(() => {}) // The caller gets the error, unless a newer set takes the place of this one.
     return this.#applying.add(wanted.revision, async () => {
@@ -142,18 +147,21 @@ export class VmMounts {
 
   /**
    * Before a pause. What cannot be saved in time stays in the guest, and is saved when it continues. Returns what is left, and the
-   * mounts of which the guest does not say it.
+   * mounts of which the guest does not say it. A guest that continued after a pause, or runs longer than this process, has mounts
+   * also if it has not got a set from here yet.
    */
   async flush(deadlineMs: number): Promise<HostUnsavedMount[]> {
-    if (this.#wanted.length === 0 || !this.#canMount()) return []
-    const writable = this.#wanted.filter(({ read_only }) => !read_only).map(({ id }) => id)
+    const { revision, mounts: listed } = this.#newest
+    const isUnknown = this.#vm.isAdopted === true && revision === -1
+    if ((listed.length === 0 && !isUnknown) || !this.#canMount()) return []
+    const writable = listed.filter(({ read_only }) => !read_only).map(({ id }) => id)
     try {
       const request = { method: 'POST', path: '/mounts/flush', response: GuestMounts } as const
       const limit = AbortSignal.timeout(deadlineMs + FLUSH_MARGIN_MS)
       const { session } = await this.#vm.vmm.channel(limit)
       const { mounts } = await callGuest(session, { ...request, body: { deadline_ms: deadlineMs } }, limit)
       this.#accept(mounts)
-      const unsaved = listUnsaved(writable, mounts)
+      const unsaved = listUnsaved(isUnknown ? listWritable(mounts) : writable, mounts)
       if (unsaved.length > 0) this.#warnUnsaved({ unsaved: unsaved.map(({ id, unsaved: left }) => [id, left?.files]) })
       return unsaved
     } catch (error) {
@@ -170,8 +178,8 @@ export class VmMounts {
 
   /** Step 1, and the timer of step 3. */
   async #arm({ revision, mounts }: HostVmMounts): Promise<void> {
-    if (revision < this.#newestRevision) return
-    this.#newestRevision = revision
+    if (revision < this.#newest.revision) return
+    this.#newest = { revision, mounts: mounts.map(withoutCredentials) }
     await this.#arming.add(revision, async () => {
       this.#ended.throwIfAborted()
       if (revision <= (this.#armedRevision ?? -1) || !this.#canMount()) return
@@ -190,7 +198,7 @@ export class VmMounts {
     if (this.#revision !== undefined && revision <= this.#revision) return { ...this.report(), removed: [] }
     const gone = this.#wanted.filter(({ id }) => !mounts.some((mount) => mount.id === id))
     const removed = this.#canMount() ? await this.#mount(mounts, gone) : []
-    this.#wanted = mounts.map(({ credentials: _, ...wanted }) => wanted)
+    this.#wanted = mounts.map(withoutCredentials)
     this.#revision = revision
     if (this.#canMount()) this.#watch()
     return { ...this.report(), removed }

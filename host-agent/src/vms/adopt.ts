@@ -35,7 +35,7 @@ import { moveVm, nextRecord } from './move.ts'
 import { type DeadVm, findVmmRecord, type PausedVm, type RunningVm, type StoredVm, toStored } from './record.ts'
 import type { UnreadableRecord } from './registry.ts'
 import { saveUsage } from './usage.ts'
-import { watchVm } from './watch.ts'
+import { openMounts, watchVm } from './watch.ts'
 
 const MONITOR_LIMIT_MS = 60_000
 const MONITOR_TRY_MS = 5_000
@@ -126,7 +126,8 @@ async function adoptOne(deps: Deps, entry: Entry, record: RunningVm | DeadVm): P
   await refreshActiveDisk(adopted)
   if ((await adopted.status()) !== 'running') await adopted.resumeCpus()
   deps.network.slots.adopt(vmm.slot, record.ip)
-  watchVm(deps, entry, adopted, record.ip)
+  const mounting = openMounts(deps, record.id, adopted, record.ip, { isAdopted: true })
+  watchVm(deps, entry, adopted, record.ip, undefined, mounting)
   return 'running'
 }
 

@@ -11,10 +11,16 @@ import { saveUsage } from './usage.ts'
 export type Mounting = Pick<LiveVm, 'signals' | 'mounts'>
 
 /** Before the guest runs. The caller aborts `signals` if it never does. */
-export function openMounts(deps: Deps, sandbox: string, vmm: Vmm, ip: string): Mounting {
+export function openMounts(
+  deps: Deps,
+  sandbox: string,
+  vmm: Vmm,
+  ip: string,
+  { isAdopted = false }: { isAdopted?: boolean } = {},
+): Mounting {
   const signals = new AbortController()
   const { s3Proxy } = deps.network
-  const mounts = s3Proxy && new VmMounts({ s3Proxy, log: deps.log }, { sandbox, ip, vmm }, signals.signal)
+  const mounts = s3Proxy && new VmMounts({ s3Proxy, log: deps.log }, { sandbox, ip, vmm, isAdopted }, signals.signal)
   return { signals, mounts }
 }
 
