@@ -139,3 +139,19 @@ test('an operation takes over from a hold, and is not held itself', async (t) =>
 
   assert.deepEqual([monitor.count('cont'), monitor.status], [0, 'paused'])
 })
+
+test('a caller does not wait longer than its limit for an attempt to reach the guest that another one has begun', async (t) => {
+  const { vmm } = await startVmm(t)
+  const [patient, hasty] = [new AbortController(), new AbortController()]
+  const first = vmm.channel(patient.signal) // The sockets of the guest never appear.
+  const second = vmm.channel(hasty.signal)
+  let isFirstSettled = false
+  first.catch(() => (isFirstSettled = true))
+
+  hasty.abort(new Error('too late'))
+
+  await assert.rejects(second, { message: 'too late' })
+  assert.equal(isFirstSettled, false)
+  patient.abort(new Error('given up'))
+  await assert.rejects(first, { message: 'given up' })
+})

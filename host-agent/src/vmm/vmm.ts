@@ -8,6 +8,7 @@
  */
 import { randomBytes } from 'node:crypto'
 import { setTimeout as delay } from 'node:timers/promises'
+import { abortable } from '@warren/kit/abortable'
 import { span } from '@warren/kit/span'
 import { withTimeout } from '@warren/kit/timeout'
 import type { Deps } from '../deps.ts'
@@ -77,11 +78,11 @@ export class Vmm {
     return !this.#isPaused && !this.waitsForDisk
   }
 
-  /** The connection to the guest agent, opened when there is none. Concurrent callers share one attempt. */
+  /** The connection to the guest agent, opened when there is none. Concurrent callers share one attempt, each for its own time. */
   channel(signal: AbortSignal = AbortSignal.timeout(CHANNEL_LIMIT_MS)): Promise<GuestChannel> {
     if (this.#channelClosed) return Promise.reject(new Error('the guest is paused'))
     this.#channel ??= this.#openChannel(signal)
-    return this.#channel
+    return abortable(this.#channel, signal)
   }
 
   async #openChannel(signal: AbortSignal): Promise<GuestChannel> {
