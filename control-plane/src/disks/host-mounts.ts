@@ -64,14 +64,11 @@ export async function findHostMounts(deps: Deps, sandboxId: string): Promise<Hos
   }
 }
 
-/** For a resume: until a mount has been checked, its status is not known. What the pause could not save is saved now. */
+/** For a resume: until a mount has been checked, its status is not known. */
 export async function rearmMounts(deps: Deps, sandboxId: string): Promise<void> {
   await sql`with locked as (
-      select id from disk_attachments where sandbox_id = ${sandboxId} and (status <> 'pending' or unsaved is not null)
-      order by id for no key update)
-    update disk_attachments a set status = 'pending', error = null, unsaved = null from locked where a.id = locked.id`.execute(
-    deps.db,
-  )
+      select id from disk_attachments where sandbox_id = ${sandboxId} and status <> 'pending' order by id for no key update)
+    update disk_attachments a set status = 'pending', error = null from locked where a.id = locked.id`.execute(deps.db)
 }
 
 /** Called after the commit. Returns what was removed. Sandboxes that do not run get their mounts when they resume. */

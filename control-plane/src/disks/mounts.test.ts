@@ -3,6 +3,7 @@ import assert from 'node:assert/strict'
 import { test } from 'node:test'
 import { until } from '@warren/kit/testing/until'
 import { createDiskSandboxes } from '../testing/disk-sandboxes.ts'
+import { FakeHostFailure } from '../testing/fake-host.ts'
 import { WRONG_SECRET } from '../testing/fake-mounts.ts'
 
 const { deps, host, send, get, owner, ...api } = await createDiskSandboxes()
@@ -208,6 +209,27 @@ test('the owner sees what a pause could not save, until the sandbox resumes', as
   assert.deepEqual(paused!.unsaved, { ...unsaved, names: ['a b', 'c'] })
   assert.match(paused!.warning!, /^changes of 2 files could not be saved before the pause; resume the sandbox/)
   assert.deepEqual([resumed!.unsaved, resumed!.warning], [undefined, undefined])
+})
+
+test('a resume that fails does not hide what the pause could not save', async () => {
+  const disk = await register(owner)
+  const id = await newSandbox()
+  await attach(owner, id, disk.id)
+  await waitForMount(owner, id, 'mounted')
+  const unsaved = { files: 1, bytes: 10, names: ['draft'] }
+  host.hooks.details = () => ({ unsaved })
+  await pause(id)
+
+  host.hooks = {
+    beforeResume: () => {
+      throw new FakeHostFailure('snapshot_incompatible', 'saved by another host')
+    },
+  }
+  await send('POST', `/v1/sandboxes/${id}/resume`, owner)
+  await waitForStatus(id, 'error')
+  host.hooks = {}
+
+  assert.deepEqual((await list(owner, id))[0]!.unsaved, unsaved)
 })
 
 test('a sandbox that did not answer before its pause may have unsaved files', async () => {

@@ -1,4 +1,4 @@
-/** Stores what a pause could not save in the buckets of a sandbox, for its owner. A resume removes it (rearmMounts). */
+/** Stores what a pause could not save in the buckets of a sandbox, for its owner. A resume that succeeds removes it. */
 import type { HostUnsavedMount } from '@warren/protocol'
 import { sql } from 'kysely'
 import type { Tx } from '../db/connect.ts'
@@ -18,4 +18,11 @@ export async function recordUnsaved(tx: Tx, sandboxId: string, mounts: readonly 
       order by a.id for no key update of a
     )
     update disk_attachments a set unsaved = changed.unsaved from changed where a.id = changed.id`.execute(tx)
+}
+
+/** In the commit of a resume, and not before: one that fails changes nothing. The guest saves what is left from now on. */
+export async function clearUnsaved(tx: Tx, sandboxId: string): Promise<void> {
+  await sql`with locked as (
+      select id from disk_attachments where sandbox_id = ${sandboxId} and unsaved is not null order by id for no key update)
+    update disk_attachments a set unsaved = null from locked where a.id = locked.id`.execute(tx)
 }

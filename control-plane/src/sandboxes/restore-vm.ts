@@ -21,6 +21,7 @@ import {
 import type { SandboxRow } from '../db/schema.ts'
 import type { Deps } from '../deps.ts'
 import { findHostMounts, rearmMounts } from '../disks/host-mounts.ts'
+import { clearUnsaved } from '../disks/record-unsaved.ts'
 import { HostError, type HostErrorCode, statusReason } from '../hosts/host-error.ts'
 import { getHostNetwork, pushNetworkIfChanged } from '../networks/host-network.ts'
 import { getEnvs } from './envs.ts'
@@ -39,7 +40,7 @@ export const RESTORE_RETRY_LIMIT_S = 60
 
 export type RestoreResult =
   /** `note` tells the user that the VM did not continue from its latest state, or what it cannot do. */
-  | { outcome: 'restored'; generation: number | null; note: string | undefined }
+  | { outcome: 'restored'; generation: number | null; note: string | undefined; hasMounts: boolean }
   /** The sandbox keeps what it has saved; another resume may succeed. */
   | { outcome: 'failed'; reason: string }
   /** The guest of a fork did not confirm its new identity. Two sandboxes with one identity must never run. */
@@ -48,11 +49,12 @@ export type RestoreResult =
 /** Throws when the outcome is not known yet; the caller's job then runs again. */
 export async function restoreVm(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<RestoreResult> {
   try {
-    const resumed = await span('host: resume VM', () => resumeWithRetries(deps, row, signal))
+    const { resumed, hasMounts } = await span('host: resume VM', () => resumeWithRetries(deps, row, signal))
     return {
       outcome: 'restored',
       generation: resumed.generation ?? row.generation,
       note: describeDifference(row, resumed),
+      hasMounts,
     }
   } catch (error) {
     if (!(error instanceof HostError) || error.code === 'fence_lost') throw error
@@ -73,10 +75,11 @@ export async function commitRestore(
 ): Promise<void> {
   switch (result.outcome) {
     case 'restored': {
-      const { note: reason, generation } = result
-      await deps.db
-        .transaction()
-        .execute((tx) => endMove(tx, row.id, moves.done, row.fence, { reason, set: { generation } }))
+      const { note: reason, generation, hasMounts } = result
+      await deps.db.transaction().execute(async (tx) => {
+        await endMove(tx, row.id, moves.done, row.fence, { reason, set: { generation } })
+        if (hasMounts) await clearUnsaved(tx, row.id)
+      })
       return
     }
     case 'failed':
@@ -110,22 +113,28 @@ const UNDECIDED: ReadonlySet<HostErrorCode> = new Set(['unreachable', 'fence_los
 
 const IN_TRANSITION: ReadonlySet<HostVm['state']> = new Set(['pausing', 'resuming'])
 
-async function resumeWithRetries(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<HostVmResumed> {
+type Resumed = { resumed: HostVmResumed; hasMounts: boolean }
+
+async function resumeWithRetries(deps: Deps, row: SandboxRow, signal: AbortSignal): Promise<Resumed> {
+  let hasMounts = false
   const envs = await getEnvs(deps, deps.db, row.id)
   for (let attempt = 1; ; attempt++) {
     try {
       const host = await deps.hosts.get(row.host_id)
       const network = await getHostNetwork(deps, row.id)
       const mounts = await findHostMounts(deps, row.id)
-      if (mounts) await rearmMounts(deps, row.id)
+      hasMounts = mounts !== undefined
+      if (hasMounts) await rearmMounts(deps, row.id)
       const resumed = await host.resumeVm(row.id, resumeBodyOf(deps, row, envs, network, mounts), signal)
       await pushNetworkIfChanged(deps, row, network.revision)
-      return resumed
+      return { resumed, hasMounts }
     } catch (error) {
       if (!(error instanceof HostError)) throw error
       const vm = error.code === 'wrong_state' ? await findVm(deps, row) : undefined
       // An earlier operation, given up before the host completed it, has already started the VM.
-      if (vm?.state === 'running') return { generation: vm.generation, took_ms: 0, how: 'restore' }
+      if (vm?.state === 'running') {
+        return { resumed: { generation: vm.generation, took_ms: 0, how: 'restore' }, hasMounts }
+      }
       // Such an operation is still in progress. Wait for it as for a host that does not answer.
       if (vm && IN_TRANSITION.has(vm.state)) {
         throw new HostError('unreachable', `the VM is ${vm.state}`, { cause: error })
