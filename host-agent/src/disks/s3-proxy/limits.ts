@@ -1,4 +1,7 @@
-/** What one guest, and all guests together, can occupy. */
+/**
+ * What one guest, and all guests together, can occupy. Some sandboxes can use up what is there for all; the others then still get
+ * their reserved share, so that they become slow and do not stop.
+ */
 import { slowDown } from './error.ts'
 import type { Mount } from './mounts.ts'
 
@@ -7,11 +10,17 @@ export const LIMITS = {
   requestsPerMount: 16,
   connectionsPerSandbox: 64,
   requestsPerSandbox: 64,
+  /** Beyond it, only sandboxes with fewer than the reserved ones. The number of sandboxes limits these. */
   requests: 512,
+  requestsReserved: 8,
   connections: 4_096,
   /** Bodies of small uploads and answers that are parsed, until the answer is sent. Everything else is streamed. */
   bufferedBytes: 128 * 1024 ** 2,
   bufferedBytesPerSandbox: 16 * 1024 ** 2,
+  /** Enough for a listing. */
+  bufferedBytesReserved: 4 * 1024 ** 2,
+  /** With the reserved ones. */
+  bufferedBytesMax: 256 * 1024 ** 2,
   /** Uploads up to this length are received before they are sent, so that they can be sent again. */
   smallUploadBytes: 128 * 1024,
   /** A listing of 1000 keys of 1024 bytes, percent-encoded. */
@@ -46,15 +55,19 @@ class Counters {
     this.#max = max
   }
 
+  get(name: string): number {
+    return this.#counts.get(name) ?? 0
+  }
+
   tryAdd(name: string, amount = 1): boolean {
-    const count = (this.#counts.get(name) ?? 0) + amount
+    const count = this.get(name) + amount
     if (count > this.#max) return false
     this.#counts.set(name, count)
     return true
   }
 
   remove(name: string, amount = 1): void {
-    const count = (this.#counts.get(name) ?? 0) - amount
+    const count = this.get(name) - amount
     if (count <= 0) this.#counts.delete(name)
     else this.#counts.set(name, count)
   }
@@ -71,7 +84,8 @@ export class Occupancy {
 
   /** Returns the function that ends the request. */
   enterRequest({ id, sandboxIp }: Mount): () => void {
-    if (this.requests >= LIMITS.requests) throw slowDown('the proxy serves too many requests')
+    if (this.requests >= LIMITS.requests && this.#sandboxes.get(sandboxIp) >= LIMITS.requestsReserved)
+      throw slowDown('the proxy serves too many requests')
     if (!this.#mounts.tryAdd(id)) throw slowDown(`more than ${LIMITS.requestsPerMount} requests of one mount at a time`)
     if (!this.#sandboxes.tryAdd(sandboxIp)) {
       this.#mounts.remove(id)
@@ -97,7 +111,8 @@ export class Occupancy {
 
   /** Returns the function that frees them. */
   reserveBytes({ sandboxIp }: Mount, bytes: number): () => void {
-    const isFull = this.#bufferedBytes + bytes > LIMITS.bufferedBytes
+    const isReserved = this.#sandboxBytes.get(sandboxIp) + bytes <= LIMITS.bufferedBytesReserved
+    const isFull = this.#bufferedBytes + bytes > (isReserved ? LIMITS.bufferedBytesMax : LIMITS.bufferedBytes)
     if (isFull || !this.#sandboxBytes.tryAdd(sandboxIp, bytes))
       throw slowDown('too many requests need memory of the proxy')
     this.#bufferedBytes += bytes
