@@ -5,11 +5,12 @@ import { createHash } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
 import path from 'node:path'
-import { after, test } from 'node:test'
+import { after, type TestContext, test } from 'node:test'
 import { issueAuthority, issueServer, newKeys } from '@warren/kit/http-proxy/issue-certificate'
 import { startS3Server } from '@warren/kit/testing/s3-server'
 import { until } from '@warren/kit/testing/until'
 import { startS3Proxy } from './s3-proxy-jail.ts'
+import { readS3ProxyMachine } from './s3-proxy-machine.ts'
 import type { MountAnswer } from './s3-proxy-protocol.ts'
 import { addGuest, describeMount, openTestProxy, S3_PROXY_UID } from './testing/proxy.ts'
 
@@ -137,6 +138,47 @@ test('the process ends some time after the last mount, and the next mount starts
   await idle.removeMounts([other.mount.id])
   await until(() => idle.pid === undefined, 'the process ends')
   assert.equal(await idle.counts(), undefined)
+})
+
+/** Its first process works, and those that follow start when the test allows it. */
+async function openHeldProxy(t: TestContext, requestLimitMs?: number) {
+  const held = Promise.withResolvers<void>()
+  let readings = 0
+  const readMachine = async () => {
+    if (readings++ > 0) await held.promise
+    return readS3ProxyMachine()
+  }
+  const { proxy: replaced } = await openTestProxy(t, {}, { readMachine, ...(requestLimitMs && { requestLimitMs }) })
+  process.kill(replaced.pid!, 'SIGKILL')
+  await until(() => replaced.pid === undefined)
+  return { replaced, release: held.resolve }
+}
+
+test('mounts that were given up while no process ran are not sent to the next one', async (t) => {
+  const { replaced, release } = await openHeldProxy(t, 50)
+
+  await assert.rejects(
+    replaced.setMounts([describeMount(server).mount]),
+    /to reach the S3 proxy for setMounts took more/,
+  )
+  release()
+
+  await until(() => replaced.pid !== undefined)
+  assert.equal((await replaced.counts())!.mounts, 0)
+})
+
+test('mounts that were removed while no process ran are not sent to the next one', async (t) => {
+  const { replaced, release } = await openHeldProxy(t)
+  const [kept, removed] = [describeMount(server).mount, describeMount(server).mount]
+
+  const set = replaced.setMounts([kept, removed])
+  await replaced.removeMounts([removed.id])
+  release()
+  await set
+
+  assert.equal((await replaced.counts())!.mounts, 1)
+  process.kill(replaced.pid!, 'SIGKILL')
+  await until(async () => (await replaced.counts().catch(() => undefined))?.mounts === 1, 'the next one has it as well')
 })
 
 test('a process that sends what the protocol does not contain is killed, and the next one takes its place', async (t) => {

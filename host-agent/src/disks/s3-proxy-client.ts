@@ -40,7 +40,7 @@ import {
 const START_LIMIT_MS = 20_000
 /** Answers take milliseconds; a machine that swaps may take seconds. */
 const ANSWER_LIMIT_MS = 20_000
-/** For a request that waits for the next process. */
+/** For a request that waits for the next process. Then it is not sent any more. */
 const REQUEST_LIMIT_MS = 45_000
 /** Before a request is sent to the next process. */
 const RESEND_DELAY_MS = 5
@@ -64,6 +64,7 @@ export type S3ProxyDeps = {
   /** Other times for tests. */
   idleMs?: number
   answerLimitMs?: number
+  requestLimitMs?: number
 }
 
 type Events = { answered: [MountAnswer] }
@@ -75,7 +76,7 @@ export class S3Proxy extends EventEmitter<Events> {
   #settings: S3ProxySettings
   #machine: S3ProxyMachine | undefined
   /** Mounts on their way to the process. */
-  readonly #arriving = new Set<readonly S3ProxyMount[]>()
+  readonly #arriving = new Set<Map<string, S3ProxyMount>>()
   #openedPorts = ''
   #lastOpening: Promise<unknown> = Promise.resolve()
   /** Undefined while no process is needed. */
@@ -114,22 +115,23 @@ export class S3Proxy extends EventEmitter<Events> {
       if (!Value.Check(S3ProxyMount, mount)) throw new Error('a mount for the S3 proxy is not valid')
     }
     clearTimeout(this.#idleTimer)
-    this.#arriving.add(mounts)
+    const arriving = new Map(mounts.map((mount) => [mount.id, mount]))
+    this.#arriving.add(arriving)
     try {
       await this.#openLoopback()
-      await this.#request('setMounts', { pageKey: this.#pageKey, mounts })
-      for (const mount of mounts) this.#mounts.set(mount.id, mount)
+      await this.#request('setMounts', () => ({ pageKey: this.#pageKey, mounts: [...arriving.values()] }))
+      for (const [id, mount] of arriving) this.#mounts.set(id, mount)
     } finally {
-      this.#arriving.delete(mounts)
+      this.#arriving.delete(arriving)
       this.#watchIdle()
     }
   }
 
   /** Ends their requests. Ids that are unknown are ignored. A process that starts meanwhile does so without them. */
   async removeMounts(ids: string[]): Promise<void> {
-    for (const id of ids) this.#mounts.delete(id)
+    for (const mounts of [this.#mounts, ...this.#arriving]) for (const id of ids) mounts.delete(id)
     this.#watchIdle()
-    if (this.#pid !== undefined) await this.#request('removeMounts', { ids })
+    if (this.#pid !== undefined) await this.#request('removeMounts', () => ({ ids }))
     await this.#openLoopback()
   }
 
@@ -139,7 +141,7 @@ export class S3Proxy extends EventEmitter<Events> {
     const machine = await this.#deps.readMachine()
     if (JSON.stringify(machine) === JSON.stringify(this.#machine)) return
     this.#machine = machine
-    await this.#request('setMachine', machine)
+    await this.#request('setMachine', () => machine)
   }
 
   /** Undefined while no process runs. A process that replaces one that died starts at zero, as a counter may. */
@@ -155,23 +157,20 @@ export class S3Proxy extends EventEmitter<Events> {
     if (running !== undefined) await closeChild(running.child, undefined, running.channel.end)
   }
 
-  /** All requests are safe to repeat: one whose process died is sent to the next process. */
-  #request<M extends Method<S3ProxyCalls>>(
+  /**
+   * All requests are safe to repeat: one whose process died is sent to the next process, with the parameter of that moment. One that
+   * is given up is not sent later, when its caller may have done something else instead.
+   */
+  async #request<M extends Method<S3ProxyCalls>>(
     method: M,
-    ...params: Params<S3ProxyCalls, M>
+    param: () => Params<S3ProxyCalls, M>[0],
   ): Promise<Result<S3ProxyCalls, M>> {
-    return withTimeout(REQUEST_LIMIT_MS, this.#requestUntilAnswered(method, params), `${method} of the S3 proxy`)
-  }
-
-  async #requestUntilAnswered<M extends Method<S3ProxyCalls>>(
-    method: M,
-    params: Params<S3ProxyCalls, M>,
-  ): Promise<Result<S3ProxyCalls, M>> {
-    const giveUpAt = performance.now() + REQUEST_LIMIT_MS
+    const giveUpAt = performance.now() + (this.#deps.requestLimitMs ?? REQUEST_LIMIT_MS)
     for (;;) {
-      const running = await this.#getRunning()
+      const leftMs = Math.max(0, giveUpAt - performance.now())
+      const running = await withTimeout(leftMs, this.#getRunning(), `to reach the S3 proxy for ${method}`)
       try {
-        return (await this.#send(running, method, params)) as Result<S3ProxyCalls, M>
+        return (await this.#send(running, method, [param()])) as Result<S3ProxyCalls, M>
       } catch (error) {
         if (!(error instanceof ProxyDiedError) || performance.now() > giveUpAt) throw error
         // The exit event, which replaces `#running`, needs a turn of the event loop.
@@ -327,7 +326,10 @@ export class S3Proxy extends EventEmitter<Events> {
     if (openLoopback === undefined) return Promise.resolve()
     const opening = this.#lastOpening.then(async () => {
       const machine = this.#machine ?? (await readMachine())
-      const ports = listLoopbackPorts([...this.#mounts.values(), ...[...this.#arriving].flat()], machine)
+      const ports = listLoopbackPorts(
+        [...this.#mounts.values(), ...[...this.#arriving].flatMap((mounts) => [...mounts.values()])],
+        machine,
+      )
       if (ports.join() === this.#openedPorts) return
       await openLoopback(ports)
       this.#openedPorts = ports.join()
