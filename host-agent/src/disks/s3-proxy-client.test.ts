@@ -1,6 +1,6 @@
 /** The process of the S3 proxy: what it may do, what it knows, how it is replaced, and how it reaches servers by https. */
 import assert from 'node:assert/strict'
-import { spawn } from 'node:child_process'
+import { ChildProcess, spawn } from 'node:child_process'
 import { createHash } from 'node:crypto'
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from 'node:fs'
 import { tmpdir } from 'node:os'
@@ -9,9 +9,10 @@ import { after, type TestContext, test } from 'node:test'
 import { issueAuthority, issueServer, newKeys } from '@warren/kit/http-proxy/issue-certificate'
 import { startS3Server } from '@warren/kit/testing/s3-server'
 import { until } from '@warren/kit/testing/until'
+import { S3Proxy } from './s3-proxy-client.ts'
 import { startS3Proxy } from './s3-proxy-jail.ts'
 import { readS3ProxyMachine } from './s3-proxy-machine.ts'
-import type { MountAnswer } from './s3-proxy-protocol.ts'
+import type { MountAnswer, S3ProxySettings } from './s3-proxy-protocol.ts'
 import { addGuest, describeMount, openTestProxy, S3_PROXY_UID } from './testing/proxy.ts'
 
 const DOMAIN = 's3.localhost'
@@ -198,6 +199,38 @@ test('a process that sends what the protocol does not contain is killed, and the
 
   assert.match(JSON.stringify(logged), /does not follow its protocol/)
   assert.notEqual(replaced.pid, undefined)
+})
+
+test('a process that says it listens at another port is not used', async (t) => {
+  const script = `const channel = new (require('net').Socket)({ fd: 3 })
+    channel.write('{"ready":true}\\n')
+    require('readline').createInterface({ input: channel }).on('line', (line) => {
+      const { id, method } = JSON.parse(line)
+      channel.write(JSON.stringify({ id, result: method === 'listen' ? { port: 1 } : null }) + '\\n')
+    })`
+  const start = () => spawn(process.execPath, ['-e', script], { stdio: ['ignore', 'ignore', 'pipe', 'pipe'] })
+
+  await assert.rejects(openTestProxy(t, { port: 20_003 }, { start }), /listens at port 1, not 20003/)
+})
+
+test('a process that cannot be started for lack of descriptors is an error, and the next attempt succeeds', async (t) => {
+  let starts = 0
+  /** What spawn returns then: a process without pid and descriptors. */
+  const fail = () => {
+    const child = new ChildProcess()
+    process.nextTick(() => child.emit('error', Object.assign(new Error('spawn EMFILE'), { code: 'EMFILE' })))
+    return child
+  }
+  const start = (settings: S3ProxySettings) => (starts++ === 0 ? fail() : startS3Proxy(undefined, settings))
+  const readMachine = readS3ProxyMachine
+  const settings = { address: '127.0.0.1', port: 0, privateCidrs: [] }
+  const starved = new S3Proxy({ log: { warn() {} }, start, readMachine }, settings)
+  t.after(() => starved.close())
+
+  await assert.rejects(starved.start(), { code: 'EMFILE' })
+  await starved.start()
+
+  assert.notEqual(starved.pid, undefined)
 })
 
 test('answers of a store are reported once for each revision', async (t) => {

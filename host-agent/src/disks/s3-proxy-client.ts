@@ -11,7 +11,7 @@
  */
 import type { ChildProcess } from 'node:child_process'
 import { randomBytes } from 'node:crypto'
-import { EventEmitter } from 'node:events'
+import { EventEmitter, once } from 'node:events'
 import type { Duplex } from 'node:stream'
 import { setTimeout as sleep } from 'node:timers/promises'
 import { type JsonLines, openJsonLines } from '@warren/kit/json-lines'
@@ -212,6 +212,8 @@ export class S3Proxy extends EventEmitter<Events> {
   async #start(): Promise<Running> {
     const machine = await this.#deps.readMachine()
     const child = this.#deps.start(this.#settings)
+    // It was not started, and if descriptors are lacking it has no channel either. The error follows.
+    if (child.pid === undefined) throw (await once(child, 'error'))[0]
     const { promise: ready, resolve, reject } = Promise.withResolvers<void>()
     const timer = setTimeout(
       () => reject(new Error(`the S3 proxy was not ready within ${START_LIMIT_MS} ms`)),
@@ -266,6 +268,8 @@ export class S3Proxy extends EventEmitter<Events> {
     const gone = () => mounts.filter(({ id }) => !this.#mounts.has(id)).map(({ id }) => id)
     if (gone().length > 0) await this.#send(running, 'removeMounts', [{ ids: gone() }])
     const { port } = (await this.#send(running, 'listen', [])) as { port: number }
+    // Guests send their tokens there.
+    if (this.port !== 0 && port !== this.port) throw new Error(`the S3 proxy listens at port ${port}, not ${this.port}`)
     this.#settings = { ...this.#settings, port }
     // Those that were removed in the last moment: from here on the process is sent what is removed.
     if (gone().length > 0) void this.#send(running, 'removeMounts', [{ ids: gone() }]).catch(() => {}) // It died.

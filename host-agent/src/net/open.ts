@@ -15,6 +15,7 @@ import { parseCidr } from './cidr.ts'
 import { EgressProxy, type StartProxy } from './egress-proxy-client.ts'
 import { checkProxyCode, startProxy } from './egress-proxy-jail.ts'
 import type { EgressProxyPorts, Upstream } from './egress-proxy-protocol.ts'
+import { followHost } from './follow-host.ts'
 import { HostGuard } from './guard-host.ts'
 import { isSameMachine, type Machine, type MachineNetwork } from './machine.ts'
 import { HOST_ADDRESS } from './names.ts'
@@ -131,10 +132,8 @@ export async function openNetwork(log: Log, settings: NetworkSettings): Promise<
     const guard = new HostGuard({
       ...{ netd, log, settings: currentSettings },
       onCheck: async (check) => {
-        await changeMachine(check.machine)
         found = check.upstreams
-        await egressProxy.setUpstreams(check.upstreams)
-        await s3Proxy?.refreshMachine()
+        await followHost({ log, changeMachine, egressProxy, s3Proxy }, check)
       },
     })
     return {
