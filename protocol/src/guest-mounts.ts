@@ -110,7 +110,7 @@ export const GuestMountsApplied = Type.Object({
         description: 'Whose changes remain in the stage folder of the mount.',
       }),
     }),
-    { maxItems: 16 },
+    { maxItems: 64, description: 'Also what an earlier request removed, if its answer may not have been received.' },
   ),
 })
 export type GuestMountsApplied = Static<typeof GuestMountsApplied>

@@ -96,7 +96,10 @@ const MountsReport = { revision: Type.Optional(Type.Integer()), mounts: Type.Arr
 export const HostVmMountsReport = Type.Object(MountsReport)
 export type HostVmMountsReport = Static<typeof HostVmMountsReport>
 
-/** `removed`: the mounts that this request has removed. `warning` says what could not be saved before. */
+/**
+ * `removed`: the mounts that this request has removed, and those of earlier ones whose files could not be saved, as long as the guest
+ * says so. `warning` says what could not be saved before.
+ */
 export const HostVmMountsApplied = Type.Object({
   ...MountsReport,
   removed: Type.Array(Type.Object({ id: MountId, warning: Type.Optional(Type.String()) })),

@@ -1,8 +1,10 @@
 /** What a guest says about one of its mounts, as far as its owner sees it. Its texts are cut to what the protocol allows. */
 import {
   type GuestMount,
+  type GuestMountsApplied,
   type HostMountDetails,
   type HostUnsavedMount,
+  type HostVmMountsApplied,
   MOUNT_DETAIL_EXAMPLES_MAX,
   MOUNT_DETAIL_PATH_MAX_BYTES,
   MountId,
@@ -61,5 +63,22 @@ export function listUnsaved(ids: readonly string[], reported: readonly GuestMoun
   })
 }
 
-export const renderUnsaved = (id: string, files: number): string =>
+/**
+ * What became of mounts that are no longer listed: of those that this process knew, and of those whose files an earlier request could
+ * not save. A guest says that again until it is received.
+ */
+export function listRemoved(
+  gone: readonly string[],
+  reported: GuestMountsApplied['removed'],
+): HostVmMountsApplied['removed'] {
+  const unsaved = new Map<string, number>()
+  for (const { id, unsaved_files } of reported) unsaved.set(id, Math.max(unsaved.get(id) ?? 0, unsaved_files))
+  const earlier = [...unsaved].filter(([id, files]) => files > 0 && Value.Check(MountId, id)).map(([id]) => id)
+  return [...new Set([...gone, ...earlier])].map((id) => {
+    const files = unsaved.get(id) ?? 0
+    return { id, ...(files > 0 && { warning: renderUnsaved(id, files) }) }
+  })
+}
+
+const renderUnsaved = (id: string, files: number): string =>
   `changes of ${files} ${files === 1 ? 'file' : 'files'} could not be saved; they are in /var/lib/warren/disks/${id} of the sandbox`

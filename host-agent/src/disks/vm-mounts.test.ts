@@ -264,3 +264,37 @@ test('a guest without disks is not asked before its pause', async (t) => {
 
   assert.deepEqual(await mounts.flush(1_000), [])
 })
+
+test('what a detached disk could not save is returned although the connection to the guest broke meanwhile', async (t) => {
+  const { guest, mounts } = await openMounts(t)
+  const mount = mountAt('/mnt/data')
+  await mounts.set({ revision: 1, mounts: [mount] })
+  guest.removed = [{ id: mount.id, unsaved_files: 2 }]
+  guest.onSet = () => (guest.sets.length === 2 ? 'cut' : undefined)
+
+  const { removed } = await mounts.set({ revision: 2, mounts: [] })
+
+  assert.equal(removed.length, 1)
+  assert.match(removed[0]!.warning!, /^changes of 2 files could not be saved/)
+  assert.equal(guest.sets.length, 3)
+})
+
+test('what a guest says again about disks detached earlier is returned once, and nothing about those attached', async (t) => {
+  const { guest, mounts } = await openMounts(t, 300, true)
+  const [attached, saved, unsaved] = [mountAt('/mnt/data'), newId('mount'), newId('mount')]
+  guest.removed = [
+    { id: unsaved, unsaved_files: 0 },
+    { id: unsaved, unsaved_files: 1 },
+    { id: saved, unsaved_files: 0 },
+    { id: attached.id, unsaved_files: 1 },
+    { id: 'not an id', unsaved_files: 1 },
+  ]
+
+  const { removed } = await mounts.set({ revision: 2, mounts: [attached] })
+
+  assert.deepEqual(
+    removed.map(({ id }) => id),
+    [unsaved],
+  )
+  assert.match(removed[0]!.warning!, /^changes of 1 file could not be saved/)
+})

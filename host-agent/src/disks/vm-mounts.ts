@@ -17,6 +17,7 @@
  * new for every VM and every resume, and a guest that continues uses the new ones.
  */
 import { randomBytes } from 'node:crypto'
+import { abortable } from '@warren/kit/abortable'
 import type { Log } from '@warren/kit/log'
 import {
   GUEST_PROTOCOL,
@@ -37,7 +38,7 @@ import type { GuestChannel } from '../guest/channel.ts'
 import { HostError } from '../host-error.ts'
 import { HOST_ADDRESS } from '../net/names.ts'
 import { ChangeQueue } from './change-queue.ts'
-import { listUnsaved, listWritable, renderUnsaved } from './mount-details.ts'
+import { listRemoved, listUnsaved, listWritable } from './mount-details.ts'
 import { MountReport } from './mount-report.ts'
 import { createMountToken } from './mount-token.ts'
 import type { S3Proxy } from './s3-proxy-client.ts'
@@ -212,10 +213,10 @@ export class VmMounts {
       await this.#revokeGone()
     }
     this.#accept(applied.mounts, { isFirst: true })
-    return gone.map(({ id }) => {
-      const unsaved = applied.removed.find((one) => one.id === id)?.unsaved_files ?? 0
-      return { id, ...(unsaved > 0 && { warning: renderUnsaved(id, unsaved) }) }
-    })
+    return listRemoved(
+      gone.map(({ id }) => id),
+      applied.removed.filter(({ id }) => !mounts.some((mount) => mount.id === id)),
+    )
   }
 
   async #setGuestMounts(mounts: readonly HostMount[]): Promise<GuestMountsApplied> {
@@ -225,11 +226,23 @@ export class VmMounts {
     })
     const limit = AbortSignal.any([this.#ended, AbortSignal.timeout(HOST_MOUNTS_LIMIT_MS)])
     const unreachable = this.#revokeAfter(Math.min(UNREACHABLE_GRACE_MS, this.#deps.detachGraceMs ?? DETACH_GRACE_MS))
-    try {
-      const { session } = await this.#vm.vmm.channel(limit)
+    const request = { method: 'PUT', path: '/mounts', response: GuestMountsApplied, body: { mounts: wanted } } as const
+    const send = async () => {
+      const channel = await this.#vm.vmm.channel(limit)
       clearTimeout(unreachable)
-      const request = { method: 'PUT', path: '/mounts', response: GuestMountsApplied } as const
-      return await callGuest(session, { ...request, body: { mounts: wanted } }, limit)
+      try {
+        return await callGuest(channel.session, request, limit)
+      } catch (error) {
+        if (channel.session.destroyed) await abortable(channel.closed, limit)
+        throw error
+      }
+    }
+    try {
+      // Once more if the connection broke: the guest then says again what it has removed.
+      return await send().catch((error) => {
+        if (limit.aborted || (error instanceof GuestError && error.failure)) throw error
+        return send()
+      })
     } catch (error) {
       if (error instanceof GuestError && error.failure?.code === 'disks_unavailable')
         throw new HostError('disks_unavailable', 'the guest cannot mount disks', { cause: error })

@@ -3,7 +3,7 @@ import { once } from 'node:events'
 import http2, { type ServerHttp2Stream } from 'node:http2'
 import type { AddressInfo } from 'node:net'
 import { addCleanUp, type Scope } from '@warren/kit/testing/clean-up'
-import { GUEST_PROTOCOL, type GuestMount, type GuestMountsBody } from '@warren/protocol'
+import { GUEST_PROTOCOL, type GuestMount, type GuestMountsApplied, type GuestMountsBody } from '@warren/protocol'
 import type { GuestChannel } from '../../guest/channel.ts'
 import type { MountingVmm } from '../vm-mounts.ts'
 
@@ -11,13 +11,14 @@ export type FakeGuest = {
   vmm: MountingVmm
   /** The sets that it was given. */
   sets: GuestMountsBody['mounts'][]
-  /** Answers a set. By default with the reports that it has. */
-  onSet: (mounts: GuestMountsBody['mounts']) => Promise<void> | void
+  /** Answers a set. By default with the reports that it has. With `cut` the answer is not received. */
+  onSet: (mounts: GuestMountsBody['mounts']) => unknown
   /** Answers a flush, likewise. */
   onFlush: () => Promise<void> | void
   /** Answers a request for reports. By default with one line. */
   onWatch: (stream: ServerHttp2Stream) => void
   reports: GuestMount[]
+  removed: GuestMountsApplied['removed']
 }
 
 export async function startFakeGuest(scope: Scope): Promise<FakeGuest> {
@@ -45,6 +46,7 @@ export async function startFakeGuest(scope: Scope): Promise<FakeGuest> {
       stream.write(`${JSON.stringify({ mounts: guest.reports })}\n`)
     },
     reports: [],
+    removed: [],
   }
   server.on('stream', async (stream: ServerHttp2Stream, headers) => {
     stream.on('error', () => {}) // The host ends what it no longer needs.
@@ -53,11 +55,11 @@ export async function startFakeGuest(scope: Scope): Promise<FakeGuest> {
     const body = JSON.parse(Buffer.concat(await Array.fromAsync(stream as AsyncIterable<Buffer>)).toString() || '{}')
     if (to === 'PUT /mounts') {
       guest.sets.push(body.mounts)
-      await guest.onSet(body.mounts)
+      if ((await guest.onSet(body.mounts)) === 'cut') return stream.close(http2.constants.NGHTTP2_CANCEL)
     } else await guest.onFlush()
     if (stream.destroyed) return
     stream.respond({ ':status': 200 })
-    stream.end(JSON.stringify({ mounts: guest.reports, removed: [] }))
+    stream.end(JSON.stringify({ mounts: guest.reports, removed: guest.removed }))
   })
   return guest
 }
