@@ -47,6 +47,10 @@ impl Handles {
         Some(node)
     }
 
+    pub fn is_open_for_writing(&self, node: &Node) -> bool {
+        self.files.values().any(|handle| handle.is_writable && handle.node.id == node.id)
+    }
+
     pub fn open_directory(&mut self, node: &Rc<Node>) -> u64 {
         node.opens.set(node.opens.get() + 1);
         self.last += 1;

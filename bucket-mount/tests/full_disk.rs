@@ -104,3 +104,23 @@ fn changes_on_a_full_disk_fail_and_later_ones_survive_a_crash() {
     assert!(numbers.len() <= 6, "{numbers:?}");
     drop(mounted);
 }
+
+#[test]
+fn a_conflict_that_is_noticed_on_a_full_disk_is_an_error_of_the_write() {
+    let server = Server::start();
+    server.bucket().put("f", &content(20 * MIB));
+    let folder = Folder::new();
+    let _disk = SmallDisk::mount(&folder, 40);
+    let mounted = Mounted::start_with(&server, folder, json!({}));
+    let file = OpenOptions::new().write(true).open(mounted.file("f")).unwrap();
+    file.write_all_at(b"mine", 0).unwrap();
+    server.bucket().put("f", b"theirs");
+
+    let written = (1..60).find_map(|number| file.write_all_at(&vec![7; MIB], (number * MIB) as u64).err());
+    let after = file.write_all_at(b"more", 0).unwrap_err();
+
+    assert_eq!(written.and_then(|error| error.raw_os_error()), Some(libc::ESTALE));
+    assert_eq!(after.raw_os_error(), Some(libc::ESTALE));
+    drop(file);
+    assert_eq!(server.body("f").unwrap(), b"theirs");
+}

@@ -83,7 +83,8 @@ fn conflict(failure: Failure) -> Failure {
     }
 }
 
-/// Moves changes that conflict with the bucket out of the way. The file has the content of the bucket from then on.
+/// Moves changes that conflict with the bucket out of the way. The file has the content of the bucket from then on, and programs
+/// that have it open for writing cannot change that.
 async fn keep(mount: &Rc<Mount>, node: &Rc<Node>, stage: &Rc<Stage>, key: &str, failure: Failure) -> Failure {
     match mount.stages.keep(stage, key) {
         Ok(kept) => {
@@ -97,6 +98,7 @@ async fn keep(mount: &Rc<Mount>, node: &Rc<Node>, stage: &Rc<Stage>, key: &str, 
         }
     }
     *node.stage.borrow_mut() = None;
+    node.is_conflicted.set(mount.handles.borrow().is_open_for_writing(node));
     let parent = mount.parent_of(node);
     if let Some(directory) = parent.as_ref().ok().and_then(|parent| parent.directory.as_deref()) {
         directory.expire();

@@ -247,7 +247,7 @@ async fn perform(mount: Rc<Mount>, header: Header, task: Task) -> S3Result<Vec<u
             let handle = mount.handles.borrow().file(handle)?;
             files::flush(mount, &handle).await?;
         }
-        Task::Sync => crate::file::save::save(mount, node).await?,
+        Task::Sync => files::sync(mount, node).await?,
         Task::OpenDirectory => drop(output.opened(mount.handles.borrow_mut().open_directory(node), 0)),
         Task::ReadDirectory { handle, offset, size, plus } => {
             let handle = mount.handles.borrow().directory(handle)?;

@@ -92,6 +92,7 @@ pub async fn truncate(mount: &Rc<Mount>, node: &Rc<Node>, size: u64) -> Result<(
         return Err(Failure::errno(libc::EISDIR));
     }
     let _shared = node.writing.read().await;
+    node.check_not_conflicted()?;
     if node.size() == size && !node.is_dirty() {
         return Ok(());
     }

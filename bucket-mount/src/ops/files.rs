@@ -143,6 +143,9 @@ pub fn write_now(handle: &FileHandle, offset: u64, data: &[u8]) -> Option<Result
     let node = &handle.node;
     let _shared = node.writing.try_read().ok()?;
     let stage = node.stage()?;
+    if let Err(failure) = node.check_not_conflicted() {
+        return Some(Err(failure));
+    }
     let end = offset.checked_add(data.len() as u64).filter(|end| *end <= FILE_MAX_BYTES)?;
     if stage.needs_room(offset..end) || stage.is_tight() {
         return None;
@@ -160,6 +163,8 @@ pub async fn write(mount: &Rc<Mount>, handle: &FileHandle, offset: u64, data: &[
     let end = end.ok_or_else(|| Failure::errno(libc::EFBIG))?;
     for attempt in 0..3 {
         let shared = node.writing.read().await;
+        // Also if that was noticed when it was saved to make room.
+        node.check_not_conflicted()?;
         let is_full = |failure: &Failure| failure.cause == Cause::Local(libc::ENOSPC);
         match begin_change(mount, node) {
             Ok(stage) if stage.needs_room(offset..end) => {}
@@ -225,12 +230,21 @@ pub async fn read(mount: &Rc<Mount>, handle: &FileHandle, offset: u64, size: u32
 
 /// Called for each close: returns when the data is in the bucket.
 pub async fn flush(mount: &Rc<Mount>, handle: &FileHandle) -> Result<()> {
-    if handle.is_writable { save(mount, &handle.node).await } else { Ok(()) }
+    if handle.is_writable { sync(mount, &handle.node).await } else { Ok(()) }
+}
+
+/// Returns when the data is in the bucket. Fails also if it was saved before, for example by a pause, and conflicted then.
+pub async fn sync(mount: &Rc<Mount>, node: &Rc<Node>) -> Result<()> {
+    save(mount, node).await?;
+    node.check_not_conflicted()
 }
 
 /// The last descriptor is closed. Writes through memory mappings can arrive after the last flush.
 pub fn close(mount: &Rc<Mount>, handle: u64) {
     let Some(node) = mount.handles.borrow_mut().close_file(handle) else { return };
+    if node.is_conflicted.get() {
+        node.is_conflicted.set(mount.handles.borrow().is_open_for_writing(&node));
+    }
     if node.is_dirty() && !node.is_unlinked.get() {
         let mount = mount.clone();
         tokio::task::spawn_local(async move {

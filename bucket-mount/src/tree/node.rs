@@ -11,6 +11,7 @@ use crate::config::Defaults;
 use crate::file::stage::Stage;
 use crate::fuse::abi::Attributes;
 use crate::s3::client::Object;
+use crate::s3::failure::{Cause, Failure, Result};
 use crate::s3::list::Listed;
 use crate::s3::metadata::{Kind, Metadata};
 use crate::time::Time;
@@ -100,6 +101,9 @@ pub struct Node {
     pub opens: Cell<u32>,
     /// It has no name any more. Programs that have it open can still use it.
     pub is_unlinked: Cell<bool>,
+    /// Its changes conflicted with the bucket while a program had it open for writing. What that program writes next belongs to
+    /// its own version, not to the one that the bucket has, so it is refused until it has closed the file.
+    pub is_conflicted: Cell<bool>,
     /// Unsaved changes.
     pub stage: RefCell<Option<Rc<Stage>>>,
     /// Shared by writes. Exclusive while the content is saved, renamed or deleted, so that it does not change meanwhile.
@@ -128,6 +132,7 @@ impl Node {
             lookups: Cell::new(0),
             opens: Cell::new(0),
             is_unlinked: Cell::new(false),
+            is_conflicted: Cell::new(false),
             stage: RefCell::default(),
             writing: RwLock::default(),
             directory: (kind == Kind::Directory).then(Box::default),
@@ -138,6 +143,13 @@ impl Node {
 
     pub fn is_fresh(&self) -> bool {
         self.is_dirty() || self.fresh_until.get().is_some_and(|until| until > Instant::now())
+    }
+
+    pub fn check_not_conflicted(&self) -> Result<()> {
+        match self.is_conflicted.get() {
+            true => Err(Failure::new(Cause::Conflict, "the file was changed in the bucket while it was open")),
+            false => Ok(()),
+        }
     }
 
     pub fn is_dirty(&self) -> bool {

@@ -118,7 +118,8 @@ for (const name of S3_SERVERS) {
     await open[0]!.sync()
     // Node has no name for ESTALE.
     await assert.rejects(open[1]!.sync(), { errno: -os.constants.errno.ESTALE })
-    await Promise.all(open.map((handle) => handle.close()))
+    await open[0]!.close()
+    await assert.rejects(open[1]!.close(), { errno: -os.constants.errno.ESTALE })
 
     assert.equal(await fs.readFile(path.join(first.path, 'f'), 'utf8'), 'first')
     const { problems } = (await second.command({ do: 'status' })).status

@@ -168,7 +168,7 @@ test('conflicts and the guarantees of the server are reported', async () => {
   await server.request('PUT', 'media', 'shared', { body: 'theirs' })
 
   await assert.rejects(handle.sync(), { errno: -os.constants.errno.ESTALE })
-  await handle.close()
+  await assert.rejects(handle.close(), { errno: -os.constants.errno.ESTALE })
   await until(async () => (await getMounts())[0]?.conflicts_total === 1, 'the report of the conflict')
 
   const [mount] = await getMounts()
