@@ -124,3 +124,24 @@ fn a_conflict_that_is_noticed_on_a_full_disk_is_an_error_of_the_write() {
     drop(file);
     assert_eq!(server.body("f").unwrap(), b"theirs");
 }
+
+#[test]
+fn small_writes_on_a_nearly_full_disk_are_saved_together() {
+    let server = Server::start();
+    let folder = Folder::new();
+    let disk = SmallDisk::mount(&folder, 40);
+    let mounted = Mounted::start_with(&server, folder, json!({}));
+    fs::write(disk.0.join("filler"), content(30 * MIB)).unwrap();
+    server.take_log();
+
+    let mut file = File::create(mounted.file("f")).unwrap();
+    for number in 0..50 {
+        file.write_all(&[number; 1000]).unwrap();
+    }
+    file.sync_all().unwrap();
+
+    let log = server.take_log();
+    let saves = log.iter().filter(|line| line.starts_with("PUT f ")).count();
+    assert_eq!(saves, 1, "{log:?}");
+    assert_eq!(server.body("f").unwrap().len(), 50_000);
+}

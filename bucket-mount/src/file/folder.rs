@@ -155,7 +155,8 @@ impl StageFolder {
 }
 
 const KEPT: &str = "kept";
-const RESERVE_BYTES: u64 = 2 * PART_BYTES;
+/// A stage grows to one part before it is saved. Then there is still room for two.
+const RESERVE_BYTES: u64 = 3 * PART_BYTES;
 /// With its number, below the 255 bytes of a file name.
 const KEPT_NAME_MAX_BYTES: usize = 200;
 

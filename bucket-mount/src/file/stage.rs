@@ -16,6 +16,7 @@ use std::rc::Rc;
 use super::content::{Base, Content, Source};
 use super::folder::StageFolder;
 use super::journal::{Record, StageInfo, render_info};
+use super::upload::PART_BYTES;
 use crate::md5::Md5;
 use crate::s3::failure::{Failure, Result};
 
@@ -108,9 +109,10 @@ impl Stage {
         added > 0 && !self.folder.has_room(added)
     }
 
-    /// Whether it should be saved because the disk is nearly full. If it has nothing here, that gains nothing.
+    /// Whether it should be saved because the disk is nearly full. If it has little here, that gains little: a program that
+    /// makes small changes would wait for a request with each of them.
     pub fn is_tight(&self) -> bool {
-        self.counted.get() > 0 && self.folder.is_tight()
+        self.counted.get() >= PART_BYTES && self.folder.is_tight()
     }
 
     pub fn write(&self, offset: u64, data: &[u8]) -> Result<()> {

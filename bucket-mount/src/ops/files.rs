@@ -184,7 +184,8 @@ pub async fn write(mount: &Rc<Mount>, handle: &FileHandle, offset: u64, data: &[
         drop(shared);
         // What is in the bucket needs no room here.
         match attempt {
-            0 => save(mount, node).await?,
+            // It may need some room itself, which others have.
+            0 => save(mount, node).await.or_else(|failure| if is_full(&failure) { Ok(()) } else { Err(failure) })?,
             _ => drop(save_all(mount).await),
         }
     }
