@@ -22,7 +22,6 @@ use serde::{Deserialize, Serialize};
 use crate::file::save::save_all;
 use crate::fuse::device::unmount;
 use crate::mount::{Conditions, Mount, Problem, cut};
-use crate::s3::transport::Request;
 
 #[derive(Deserialize)]
 struct Command {
@@ -107,8 +106,7 @@ pub async fn handle(mount: &Rc<Mount>, line: &str) -> Next {
     match command.action.as_str() {
         "status" => {}
         "check" => {
-            let request = Request::new("HEAD", "/".into());
-            let failed = match tokio::time::timeout(deadline, mount.client.transport.send(&request)).await {
+            let failed = match tokio::time::timeout(deadline, mount.client.check_bucket()).await {
                 Ok(result) => result.err().map(|failure| failure.to_string()),
                 Err(_) => Some("the bucket did not answer in time".to_owned()),
             };

@@ -19,7 +19,6 @@ use bucket_mount::fuse::device::{Device, is_mounted, raise_read_ahead, unmount};
 use bucket_mount::fuse::session::Session;
 use bucket_mount::mount::Mount;
 use bucket_mount::probe::probe_until_known;
-use bucket_mount::s3::transport::Request;
 use tokio::io::{AsyncBufReadExt, BufReader, Lines};
 use tokio::net::unix::pipe::Receiver;
 use tokio::sync::Notify;
@@ -53,7 +52,7 @@ async fn run() -> Result<(), String> {
     let mount_point = config.mount_point.clone();
     let read_only = config.read_only;
     let mount = Mount::new(config).map_err(|failure| format!("failed to open the stage folder: {failure}"))?;
-    let reached = mount.client.transport.send(&Request::new("HEAD", "/".into())).await;
+    let reached = mount.client.check_bucket().await;
     reached.map_err(|failure| format!("the bucket cannot be reached: {failure}"))?;
     recover(&mount);
     let device = Device::mount(&mount_point, read_only);

@@ -7,8 +7,9 @@ use std::fs::{self, File, OpenOptions};
 use std::os::unix::fs::FileExt;
 
 use serde_json::{Value, json};
+use support::http::Response;
 use support::mounted::Mounted;
-use support::server::Server;
+use support::server::{Effect, Server};
 use support::until;
 
 const STALE: Option<i32> = Some(libc::ESTALE);
@@ -83,4 +84,25 @@ fn a_reader_that_keeps_the_file_open_does_not_prevent_new_changes() {
     assert_eq!(close(file), STALE);
     until("the kernel has released the file", || open(&mounted).write_all_at(b"OUR", 0).is_ok());
     until("the change", || server.body("f").unwrap() == b"OURir version");
+}
+
+#[test]
+fn a_bucket_that_is_gone_for_a_moment_is_not_a_conflict() {
+    let server = Server::start();
+    server.bucket().put("f", b"first version");
+    let mut mounted = Mounted::start(&server);
+    let file = open(&mounted);
+    file.write_all_at(b"MINE", 0).unwrap();
+    // As a proxy or a server that does not know the bucket at the moment.
+    server.set_fault(|_| Some(Effect::Answer(Response::new(404))));
+
+    let failed = errno(file.sync_all());
+    let status = mounted.status();
+    server.clear_fault();
+    let flushed = mounted.command(json!({"do": "flush", "deadline_ms": 20_000}));
+
+    assert_eq!(failed, Some(libc::EIO));
+    assert_eq!((&status["dirty_files"], &status["conflicts_total"]), (&json!(1), &json!(0)), "{status}");
+    assert_eq!(flushed["ok"], true, "{flushed}");
+    assert_eq!(server.body("f").unwrap(), b"MINEt version");
 }

@@ -67,13 +67,17 @@ async fn write(mount: &Rc<Mount>, node: &Rc<Node>, stage: &Rc<Stage>, key: &str)
         Err(failure) if failure.cause == Cause::NotFound && !etag.is_empty() => failure,
         result => return result,
     };
-    let Some(found) = mount.client.find(key).await? else { return Err(conflict(failure)) };
+    let Some(found) = mount.client.find(key).await? else {
+        // A server that does not know the bucket at the moment says the same of its objects.
+        mount.client.check_bucket().await?;
+        return Err(conflict(failure));
+    };
     if found.metadata.write_id.as_deref() != Some(stage.write_id()) {
         return Err(conflict(failure));
     }
     // An earlier attempt of this stage wrote it, perhaps with less than the stage has now.
     stage.rebase(Base { etag: found.etag.clone(), size: found.size });
-    upload(mount, key, stage, &metadata, &condition_for(mount, &found.etag)).await.map_err(conflict)
+    upload(mount, key, stage, &metadata, &condition_for(mount, &found.etag)).await
 }
 
 fn conflict(failure: Failure) -> Failure {

@@ -55,6 +55,15 @@ impl Client {
         })
     }
 
+    /// Whether the bucket can be reached.
+    pub async fn check_bucket(&self) -> Result<()> {
+        let answer = self.transport.send(&Request::new("HEAD", "/".to_owned())).await;
+        answer.map(drop).map_err(|failure| match failure.cause {
+            Cause::NotFound => Failure::new(Cause::Refused, failure.message),
+            _ => failure,
+        })
+    }
+
     pub async fn find(&self, key: &str) -> Result<Option<Object>> {
         match self.head(key).await {
             Ok(object) => Ok(Some(object)),
