@@ -119,7 +119,10 @@ pub async fn handle(mount: &Rc<Mount>, line: &str) -> Next {
         }
         "wake" => wake(mount),
         "connect" => match (command.address, command.token) {
-            (Some(address), Some(token)) => mount.client.transport.connect_to(address, token),
+            (Some(address), Some(token)) => {
+                mount.client.transport.connect_to(address, token);
+                mount.connected.notify_waiters();
+            }
             _ => answer.ok = false,
         },
         "discard" => {

@@ -41,6 +41,8 @@ pub struct Mount {
     /// What the status says: unknown until a server has answered.
     pub tested_conditions: Cell<Conditions>,
     pub conditions_known: Notify,
+    /// Another proxy or token is used.
+    pub connected: Notify,
     /// Directories that are being renamed. Nothing below them is saved meanwhile.
     pub renaming: RefCell<Vec<u64>>,
     pub renamed: Notify,
@@ -97,6 +99,7 @@ impl Mount {
             handles: RefCell::default(),
             device: RefCell::default(),
             conditions_known: Notify::new(),
+            connected: Notify::new(),
             renaming: RefCell::default(),
             renamed: Notify::new(),
             problems: RefCell::default(),

@@ -11,22 +11,36 @@ use crate::s3::failure::{Cause, Result};
 use crate::s3::metadata::Metadata;
 
 /// Sets `mount.conditions`. Until then, writes wait. If the server is away or refuses all writes, they continue with conditions,
-/// which do no harm, and the server is asked again from time to time.
+/// which do no harm, and the server is asked again from time to time, and at once when the connection changes.
 pub async fn probe_until_known(mount: &Mount) {
+    let mut pause = FIRST_PAUSE;
     while mount.tested_conditions.get() == Conditions::Unknown {
+        let connected = mount.connected.notified();
         let found = match try_conditions(mount).await {
-            Ok(found) => Some(found),
-            Err(failure) if matches!(failure.cause, Cause::Unsupported | Cause::Refused) => Some(Conditions::Refused),
-            Err(_) => None,
+            Err(failure) if matches!(failure.cause, Cause::Unsupported | Cause::Refused) => Ok(Conditions::Refused),
+            found => found,
         };
-        mount.conditions.set(found.unwrap_or(Conditions::Ignored));
+        mount.conditions.set(found.as_ref().map_or(Conditions::Ignored, |found| *found));
         mount.conditions_known.notify_waiters();
         match found {
-            Some(found) => mount.tested_conditions.set(found),
-            None => tokio::time::sleep(PROBE_PAUSE).await,
+            Ok(found) => mount.tested_conditions.set(found),
+            Err(failure) => {
+                tokio::select! {
+                    () = tokio::time::sleep(pause) => pause = next_pause(pause, failure.cause),
+                    () = connected => pause = FIRST_PAUSE,
+                }
+            }
         }
     }
     mount.conditions_known.notify_waiters();
+}
+
+/// A server that is away comes back. One that refuses writes usually does so for as long as the disk is attached.
+fn next_pause(pause: Duration, cause: Cause) -> Duration {
+    match cause {
+        Cause::Denied | Cause::ReadOnly => (pause * 3).min(REFUSED_PAUSE_MAX),
+        _ => FIRST_PAUSE,
+    }
 }
 
 async fn try_conditions(mount: &Mount) -> Result<Conditions> {
@@ -50,7 +64,25 @@ async fn try_conditions(mount: &Mount) -> Result<Conditions> {
     result
 }
 
-const PROBE_PAUSE: Duration = Duration::from_secs(10);
+const FIRST_PAUSE: Duration = Duration::from_secs(10);
+const REFUSED_PAUSE_MAX: Duration = Duration::from_secs(600);
 
 /// Removed at the end of the probe.
 const PREFIX: &str = ".bucket-mount-probe-";
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_refuses_writes_is_asked_less_and_less_often() {
+        let mut pauses = vec![FIRST_PAUSE];
+        for _ in 0..6 {
+            pauses.push(next_pause(*pauses.last().unwrap_or(&FIRST_PAUSE), Cause::Denied));
+        }
+
+        let seconds: Vec<u64> = pauses.iter().map(Duration::as_secs).collect();
+        assert_eq!(seconds, [10, 30, 90, 270, 600, 600, 600]);
+        assert_eq!(next_pause(REFUSED_PAUSE_MAX, Cause::Unavailable), FIRST_PAUSE);
+    }
+}

@@ -46,6 +46,24 @@ impl Mounted {
     }
 
     pub fn start_with(server: &Server, folder: Folder, options: Value) -> Self {
+        let mounted = Self::launch(server, folder, options);
+        let (mut is_mounted, mut is_probed) = (false, false);
+        while !(is_mounted && is_probed) {
+            let line = mounted.wait_for(|_| true);
+            is_mounted |= line["event"] == "mounted";
+            is_probed |= line["event"] == "status" && line["status"]["conditions"] != "unknown";
+        }
+        mounted
+    }
+
+    /// It may not know yet whether the server honours conditions.
+    pub fn start_unprobed(server: &Server) -> Self {
+        let mounted = Self::launch(server, Folder::new(), json!({}));
+        mounted.wait_for(|line| line["event"] == "mounted");
+        mounted
+    }
+
+    fn launch(server: &Server, folder: Folder, options: Value) -> Self {
         let path = folder.0.join("mnt");
         let mut config = json!({
             "address": server.address.to_string(), "token": TOKEN, "mount_point": path,
@@ -66,14 +84,7 @@ impl Mounted {
                 let _ = sender.send(serde_json::from_str(&line).unwrap());
             }
         });
-        let mounted = Self { path, folder, child, input, lines, last_id: 0 };
-        let (mut is_mounted, mut is_probed) = (false, false);
-        while !(is_mounted && is_probed) {
-            let line = mounted.wait_for(|_| true);
-            is_mounted |= line["event"] == "mounted";
-            is_probed |= line["event"] == "status" && line["status"]["conditions"] != "unknown";
-        }
-        mounted
+        Self { path, folder, child, input, lines, last_id: 0 }
     }
 
     fn wait_for(&self, wanted: impl Fn(&Value) -> bool) -> Value {
