@@ -305,6 +305,9 @@ fn a_deleted_file_that_was_still_open_does_not_come_back_after_a_crash() {
     fs::remove_file(mounted.file("saved")).unwrap();
     fs::rename(mounted.file("other"), mounted.file("replaced")).unwrap();
 
+    // The guest agent counts logs: each is a file that is not saved.
+    let staged = names(&mounted.folder.0.join("stage"));
+    assert!(!staged.iter().any(|name| name.ends_with(".log")), "{staged:?}");
     let folder = mounted.kill();
     let mut mounted = Mounted::start_with(&server, folder, json!({}));
     let answer = mounted.command(json!({"do": "flush", "deadline_ms": 20_000}));

@@ -106,6 +106,10 @@ impl StageFolder {
         }
     }
 
+    pub(super) fn remove_log(&self, number: u64) {
+        let _ = fs::remove_file(self.path(number, "log"));
+    }
+
     pub(super) fn path(&self, number: u64, kind: &str) -> PathBuf {
         self.path.join(format!("{number}.{kind}"))
     }

@@ -169,6 +169,12 @@ impl Stage {
         self.append(&render_info(info)).map(drop)
     }
 
+    /// For a file that was deleted while it is open. Without its log, a run after a crash does not restore it, and the guest agent
+    /// does not count it as unsaved.
+    pub fn give_up_log(&self) {
+        self.folder.remove_log(self.number);
+    }
+
     /// The data is in the bucket, or no longer needed.
     pub fn discard(&self) {
         if !self.is_discarded.replace(true) {

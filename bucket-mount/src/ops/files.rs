@@ -117,6 +117,9 @@ pub fn begin_change(mount: &Mount, node: &Rc<Node>) -> Result<Rc<Stage>> {
         false => Content::of_object(Base { etag, size }),
     };
     let stage = mount.stages.create(&describe(mount, node)?, content)?;
+    if node.is_unlinked.get() {
+        stage.give_up_log();
+    }
     *node.stage.borrow_mut() = Some(stage.clone());
     Ok(stage)
 }

@@ -3,7 +3,6 @@
 use std::rc::Rc;
 
 use super::attributes::replaced;
-use super::files::describe;
 use super::listing::ensure_marker;
 use super::lookup::{is_hidden, lookup};
 use crate::file::save::{fetch_all, use_conditions};
@@ -112,16 +111,15 @@ pub async fn unlink(mount: &Rc<Mount>, parent: &Rc<Node>, name: &str) -> Result<
     let _exclusive = mount.lock(&node).await;
     remove_object(mount, parent, &node).await?;
     mount.tree.borrow_mut().unlink(parent.id, name);
-    lost_its_name(mount, &node);
+    lost_its_name(&node);
     record(parent, name, None);
     Ok(())
 }
 
-/// A run after a crash must not save what a program may still write to a file that was deleted.
-pub fn lost_its_name(mount: &Mount, node: &Node) {
+/// What a program may still write to a file that was deleted is never saved.
+pub fn lost_its_name(node: &Node) {
     if let Some(stage) = node.stage() {
-        // If this fails, the file comes back after a crash.
-        let _ = describe(mount, node).and_then(|info| stage.describe(&info));
+        stage.give_up_log();
     }
 }
 

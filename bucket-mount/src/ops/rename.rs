@@ -88,7 +88,7 @@ async fn rename_file(
     let is_new = node.attrs.borrow().etag.is_empty();
     if is_new && !is_target_saved {
         mount.tree.borrow_mut().rename(node, names.new_parent.id, names.new_name);
-        target.iter().for_each(|target| lost_its_name(mount, target));
+        target.iter().for_each(|target| lost_its_name(target));
         if let Some(stage) = node.stage() {
             stage.describe(&describe(mount, node)?)?;
         }
@@ -122,7 +122,7 @@ async fn rename_file(
         return Err(failure);
     }
     mount.tree.borrow_mut().rename(node, names.new_parent.id, names.new_name);
-    target.iter().for_each(|target| lost_its_name(mount, target));
+    target.iter().for_each(|target| lost_its_name(target));
     record(names.parent, names.name, None);
     replaced(mount, node, new_etag.clone(), size);
     *node.cached_etag.borrow_mut() = new_etag;
