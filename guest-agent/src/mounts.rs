@@ -133,7 +133,7 @@ pub async fn handle(
         ("POST", "/flush") => {
             let request: FlushRequest = read_json(body).await?;
             let deadline = Duration::from_millis(request.deadline_ms).min(FLUSH_DEADLINE_MAX);
-            agent.mounts.flush(deadline).await;
+            flush(agent, deadline).await;
             send_json(respond, StatusCode::OK, &agent.mounts.reports())
         }
         _ => Err(Failure::new(StatusCode::NOT_FOUND, "not_found", format!("no such endpoint: {method} /mounts{path}"))
@@ -179,12 +179,6 @@ impl Mounts {
         }
     }
 
-    /// Saves everything, all mounts at the same time. What is left is in the reports.
-    async fn flush(&self, deadline: Duration) {
-        let command = json!({"do": "flush", "deadline_ms": deadline.as_millis() as u64});
-        self.send_to_all(command, deadline + Duration::from_secs(1)).await;
-    }
-
     async fn send_to_all(&self, command: serde_json::Value, limit: Duration) {
         let tasks = self.all().into_iter().map(|mount| {
             let command = command.clone();
@@ -193,6 +187,22 @@ impl Mounts {
         for task in tasks.collect::<Vec<_>>() {
             let _ = task.await;
         }
+    }
+}
+
+/// Saves everything, all mounts at the same time. What is left is in the reports.
+async fn flush(agent: &Arc<Agent>, deadline: Duration) {
+    let command = json!({"do": "flush", "deadline_ms": deadline.as_millis() as u64});
+    let tasks = agent.mounts.all().into_iter().map(|mount| {
+        let (agent, command) = (agent.clone(), command.clone());
+        tokio::spawn(async move {
+            if mount.command(command, deadline + Duration::from_secs(1)).await.is_none() {
+                mount.count_left_behind(&agent).await;
+            }
+        })
+    });
+    for task in tasks.collect::<Vec<_>>() {
+        let _ = task.await;
     }
 }
 

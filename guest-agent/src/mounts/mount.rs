@@ -53,7 +53,8 @@ pub(super) struct State {
     pub(super) details: Option<Value>,
     pub(super) program: Option<Arc<MountProgram>>,
     pub(super) place: Option<Arc<Place>>,
-    /// Files and bytes that a program which is gone has not saved. None while one runs, and before the first.
+    /// Files and bytes that were counted in the stage folder, because no program says what is unsaved: none runs, it has not
+    /// reached its store yet, or it did not answer a flush. None once one has said it.
     pub(super) left_behind: Option<(u64, u64)>,
     /// Whether the running program has reported that it is mounted.
     pub(super) is_up: bool,
@@ -147,9 +148,19 @@ impl Mount {
         let program = self.state().program.clone()?;
         let answer = program.command(command, limit).await?;
         if let Some(details) = answer.get("status") {
-            self.state().details = Some(details.clone());
+            self.learn(details.clone());
         }
         Some(answer)
+    }
+
+    /// Of the running program.
+    pub(super) fn learn(&self, details: Value) {
+        let mut state = self.state();
+        state.details = Some(details);
+        if state.left_behind.take().is_some() {
+            drop(state);
+            self.notify();
+        }
     }
 
     /// Sends a last command, and waits until the program is gone and nothing is mounted.

@@ -52,6 +52,8 @@ async fn run_program(agent: &Arc<Agent>, mount: &Arc<Mount>) -> (bool, String) {
         Err(message) => return (false, format!("{} cannot be used as a mount point: {message}", wanted.mount_path)),
     };
     let Some(program) = agent.mounts.program() else { return (false, "there is no mount program".to_owned()) };
+    // The program says nothing before it has reached its store.
+    mount.count_left_behind(agent).await;
     let file = program.clone();
     let spawned = agent.workers.run(move || spawn_program(&file.file)).await;
     let started = match spawned.map_err(|error| error.to_string()).and_then(|result| result) {
@@ -65,11 +67,7 @@ async fn run_program(agent: &Arc<Agent>, mount: &Arc<Mount>) -> (bool, String) {
         Ok(started) => started,
         Err(message) => return (false, message),
     };
-    {
-        let mut state = mount.state();
-        state.program = Some(program.clone());
-        state.left_behind = None;
-    }
+    mount.state().program = Some(program.clone());
     // The connection was changed before there was a program to send it to.
     let now = mount.wanted();
     if now.address != wanted.address || now.token != wanted.token {
@@ -93,7 +91,7 @@ async fn run_program(agent: &Arc<Agent>, mount: &Arc<Mount>) -> (bool, String) {
                 }
                 Some(Event::Failed { message: failed }) => message = failed,
                 Some(Event::Status { status }) => {
-                    mount.state().details = Some(status);
+                    mount.learn(status);
                     mount.notify();
                 }
                 None => break,

@@ -3,6 +3,7 @@
 
 #![allow(dead_code, clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
 
+pub mod mounts;
 pub mod processes_client;
 
 use std::os::fd::OwnedFd;

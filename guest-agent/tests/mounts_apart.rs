@@ -1,0 +1,66 @@
+#![allow(clippy::unwrap_used, clippy::expect_used, clippy::panic, clippy::indexing_slicing)]
+//! Mounts whose program does not answer, for example because its store is away: what the host learns about them, and that others
+//! do not wait for them.
+
+mod support;
+
+use std::fs;
+
+use serde_json::{Value, json};
+use support::mounts::{log, start_agent, use_program};
+use support::{Scratch, until};
+
+/// Reads commands, and answers none.
+const SILENT: &str = "#!/bin/sh\nwhile read -r line; do echo \"$line\" >> LOG; done\n";
+
+fn wanted(scratch: &Scratch, ids: &[&str], token: &str) -> String {
+    let mount = |id: &&str| json!({"id": id, "mount_path": scratch.path(id), "address": "127.0.0.1:9", "token": token, "revision": 1});
+    json!({"mounts": ids.iter().map(mount).collect::<Vec<_>>()}).to_string()
+}
+
+fn leave_changes(scratch: &Scratch, id: &str) {
+    fs::create_dir_all(scratch.path(&format!("stages/{id}/kept"))).unwrap();
+    for name in ["1.log", "1.data", "2.log", "2.data", "lock"] {
+        fs::write(scratch.path(&format!("stages/{id}/{name}")), "changes").unwrap();
+    }
+}
+
+#[tokio::test]
+async fn changes_are_reported_while_the_program_has_not_reached_its_store() {
+    let host = start_agent();
+    let scratch = Scratch::new();
+    use_program(&host, &scratch, SILENT);
+    leave_changes(&scratch, "m1");
+    let client = host.connect().await;
+    client.call("PUT", "/mounts", wanted(&scratch, &["m1"], "t")).await;
+    until("the program runs", || log(&scratch).contains("mount_point")).await;
+
+    let before = client.call("GET", "/mounts", "").await.json();
+    let flushed = client.call("POST", "/mounts/flush", r#"{"deadline_ms":100}"#).await.json();
+
+    assert_eq!(before["mounts"][0]["unsaved"]["files"], 2, "{before}");
+    assert_eq!(flushed["mounts"][0]["unsaved"]["files"], 2, "{flushed}");
+}
+
+#[tokio::test]
+async fn a_flush_without_an_answer_counts_what_is_unsaved() {
+    let host = start_agent();
+    let scratch = Scratch::new();
+    use_program(
+        &host,
+        &scratch,
+        &SILENT.replace("while", "echo '{\"event\":\"status\",\"status\":{\"dirty_files\":0}}'\nwhile"),
+    );
+    let client = host.connect().await;
+    client.call("PUT", "/mounts", wanted(&scratch, &["m1"], "t")).await;
+    let mut said = Value::Null;
+    while said["details"].is_null() {
+        said = client.call("GET", "/mounts", "").await.json()["mounts"][0].clone();
+    }
+    leave_changes(&scratch, "m1");
+
+    let flushed = client.call("POST", "/mounts/flush", r#"{"deadline_ms":100}"#).await.json();
+
+    assert_eq!(said["unsaved"]["files"], 0, "{said}");
+    assert_eq!(flushed["mounts"][0]["unsaved"]["files"], 2, "{flushed}");
+}
