@@ -35,6 +35,7 @@ use http::{Method, Response, StatusCode};
 use serde::{Deserialize, Serialize};
 use serde_json::json;
 use tokio::sync::watch;
+use tokio::task::JoinHandle;
 
 use crate::agent::Agent;
 use crate::reply::{Failure, HandlerError, HandlerResult, read_json, send_all, send_json, start};
@@ -214,21 +215,23 @@ async fn set_mounts(agent: &Arc<Agent>, wanted: Vec<Wanted>) -> HandlerResult<Ve
         return Err(Failure::new(StatusCode::SERVICE_UNAVAILABLE, "disks_unavailable", message).into());
     }
     let _alone = agent.mounts.changing.lock().await;
+    // First, and at the same time: a mount whose token has changed must not wait until another one is saved or answers.
+    let updates: Vec<_> = wanted.iter().filter_map(|wanted| update_known(agent, wanted)).collect();
     let stays = |mount: &Arc<Mount>| wanted.iter().any(|wanted| wanted.is_same_place(&mount.wanted()));
     let removed: Vec<Arc<Mount>> = agent.mounts.all().into_iter().filter(|mount| !stays(mount)).collect();
     let removed = remove(agent, removed).await;
     let mut added = Vec::new();
     for wanted in wanted {
-        let known = agent.mounts.table().get(&wanted.id).cloned();
-        match known {
-            Some(mount) => mount.update(agent, wanted).await,
-            None => {
-                let mount = Mount::new(wanted, agent.mounts.changed.clone());
-                agent.mounts.table().insert(mount.wanted().id.clone(), mount.clone());
-                tokio::spawn(supervise::supervise(agent.clone(), mount.clone()));
-                added.push(mount);
-            }
+        if agent.mounts.table().contains_key(&wanted.id) {
+            continue;
         }
+        let mount = Mount::new(wanted, agent.mounts.changed.clone());
+        agent.mounts.table().insert(mount.wanted().id.clone(), mount.clone());
+        tokio::spawn(supervise::supervise(agent.clone(), mount.clone()));
+        added.push(mount);
+    }
+    for update in updates {
+        let _ = update.await;
     }
     let all_covered = async {
         for mount in added {
@@ -238,6 +241,16 @@ async fn set_mounts(agent: &Arc<Agent>, wanted: Vec<Wanted>) -> HandlerResult<Ve
     // A path can lead through a mount that hangs.
     let _ = tokio::time::timeout(COVER_LIMIT, all_covered).await;
     Ok(removed)
+}
+
+/// None: it is new, or must be mounted at another place.
+fn update_known(agent: &Arc<Agent>, wanted: &Wanted) -> Option<JoinHandle<()>> {
+    let mount = agent.mounts.table().get(&wanted.id).cloned()?;
+    if !wanted.is_same_place(&mount.wanted()) {
+        return None;
+    }
+    let (agent, wanted) = (agent.clone(), wanted.clone());
+    Some(tokio::spawn(async move { mount.update(&agent, wanted).await }))
 }
 
 async fn remove(agent: &Arc<Agent>, mounts: Vec<Arc<Mount>>) -> Vec<Removed> {

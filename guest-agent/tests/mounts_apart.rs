@@ -7,8 +7,8 @@ mod support;
 use std::fs;
 
 use serde_json::{Value, json};
-use support::mounts::{log, start_agent, use_program};
-use support::{Scratch, until};
+use support::mounts::{OBEDIENT, log, start_agent, use_program};
+use support::{Scratch, send_all, until};
 
 /// Reads commands, and answers none.
 const SILENT: &str = "#!/bin/sh\nwhile read -r line; do echo \"$line\" >> LOG; done\n";
@@ -63,4 +63,26 @@ async fn a_flush_without_an_answer_counts_what_is_unsaved() {
 
     assert_eq!(said["unsaved"]["files"], 0, "{said}");
     assert_eq!(flushed["mounts"][0]["unsaved"]["files"], 2, "{flushed}");
+}
+
+#[tokio::test]
+async fn a_mount_gets_its_new_connection_before_others_answer_or_are_removed() {
+    let host = start_agent();
+    let scratch = Scratch::new();
+    let silent = "read -r config\necho \"$config\" >> LOG\ncase $config in *silent*) while read -r line; do :; done; exit 0 ;; esac\n";
+    use_program(&host, &scratch, &OBEDIENT.replacen('\n', &format!("\n{silent}"), 1));
+    let client = host.connect().await;
+    client.call("PUT", "/mounts", wanted(&scratch, &["a-silent", "b", "c-silent"], "first")).await;
+    until("all programs run", || log(&scratch).matches("mount_point").count() == 3).await;
+    while client.call("GET", "/mounts", "").await.json()["mounts"][1]["details"].is_null() {}
+
+    let (_response, mut send) = client.open("PUT", "/mounts").await;
+    let started = std::time::Instant::now();
+    send_all(&mut send, wanted(&scratch, &["a-silent", "b"], "second").into(), true).await.unwrap();
+
+    until("the new connection", || {
+        log(&scratch).lines().any(|line| line.contains("connect") && line.contains("second"))
+    })
+    .await;
+    assert!(started.elapsed() < std::time::Duration::from_secs(8), "{:?}", started.elapsed());
 }
