@@ -44,7 +44,7 @@ use mount::Mount;
 use place::Places;
 use report::Report;
 pub use stages::Stages;
-use wanted::{Wanted, check};
+use wanted::{MOUNTS_MAX, Wanted, check};
 
 /// Time for saving when a mount is removed.
 const UNMOUNT_DEADLINE: Duration = Duration::from_secs(20);
@@ -60,6 +60,8 @@ pub struct Mounts {
     changing: tokio::sync::Mutex<()>,
     changed: Arc<watch::Sender<u64>>,
     program: Mutex<Option<Arc<MountProgramFile>>>,
+    /// The last mounts that were removed with unsaved files. The host may not have received the answer that said so.
+    unsaved_removals: Mutex<Vec<Removed>>,
     places: Places,
 }
 
@@ -83,6 +85,7 @@ impl Default for Mounts {
             changing: tokio::sync::Mutex::default(),
             changed,
             program: Mutex::default(),
+            unsaved_removals: Mutex::default(),
             places: Places::default(),
         }
     }
@@ -109,7 +112,7 @@ struct Applied {
     removed: Vec<Removed>,
 }
 
-#[derive(Serialize)]
+#[derive(Clone, Serialize)]
 struct Removed {
     id: String,
     /// Their changes remain in the stage folder of the mount.
@@ -128,7 +131,7 @@ pub async fn handle(
         ("GET", "/watch") => agent.mounts.stream_to_host(respond).await,
         ("PUT", "") => {
             let request: SetRequest = read_json(body).await?;
-            let removed = set_mounts(agent, request.mounts).await?;
+            let removed = agent.mounts.with_earlier(set_mounts(agent, request.mounts).await?);
             send_json(respond, StatusCode::OK, &Applied { mounts: agent.mounts.reports().mounts, removed })
         }
         ("POST", "/flush") => {
@@ -157,6 +160,31 @@ impl Mounts {
 
     fn all(&self) -> Vec<Arc<Mount>> {
         self.table().values().cloned().collect()
+    }
+
+    fn unsaved_removals(&self) -> MutexGuard<'_, Vec<Removed>> {
+        self.unsaved_removals.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn remember(&self, removed: &Removed) {
+        let mut all = self.unsaved_removals();
+        all.retain(|earlier| earlier.id != removed.id);
+        if removed.unsaved_files > 0 {
+            all.push(removed.clone());
+        }
+        let excess = all.len().saturating_sub(MOUNTS_MAX);
+        all.drain(..excess);
+    }
+
+    /// With the newest of those that were removed before. A host that knows of them ignores them.
+    fn with_earlier(&self, mut removed: Vec<Removed>) -> Vec<Removed> {
+        let earlier = self.unsaved_removals().clone();
+        for one in earlier.into_iter().rev() {
+            if removed.len() < MOUNTS_MAX && removed.iter().all(|known| known.id != one.id) {
+                removed.push(one);
+            }
+        }
+        removed
     }
 
     fn reports(&self) -> Reports {
@@ -225,6 +253,7 @@ async fn set_mounts(agent: &Arc<Agent>, wanted: Vec<Wanted>) -> HandlerResult<Ve
         if agent.mounts.table().contains_key(&wanted.id) {
             continue;
         }
+        agent.mounts.unsaved_removals().retain(|removed| removed.id != wanted.id);
         let mount = Mount::new(wanted, agent.mounts.changed.clone());
         agent.mounts.table().insert(mount.wanted().id.clone(), mount.clone());
         tokio::spawn(supervise::supervise(agent.clone(), mount.clone()));
@@ -265,7 +294,9 @@ async fn remove(agent: &Arc<Agent>, mounts: Vec<Arc<Mount>>) -> Vec<Removed> {
                 let id = mount.wanted().id;
                 agent.mounts.table().remove(&id);
                 agent.mounts.changed.send_modify(|count| *count += 1);
-                Removed { id, unsaved_files: mount.unsaved_files() }
+                let removed = Removed { id, unsaved_files: mount.unsaved_files() };
+                agent.mounts.remember(&removed);
+                removed
             })
         })
         .collect();
@@ -293,6 +324,7 @@ pub async fn after_restore(agent: &Arc<Agent>, is_new_machine: bool) {
     for task in tasks.collect::<Vec<_>>() {
         let _ = task.await;
     }
+    agent.mounts.unsaved_removals().clear();
     // Also those of mounts that were detached before everything was saved.
     if let Some(program) = agent.mounts.program() {
         let _ = agent.workers.run(move || program.stages.clear()).await;

@@ -86,3 +86,25 @@ async fn a_mount_gets_its_new_connection_before_others_answer_or_are_removed() {
     .await;
     assert!(started.elapsed() < std::time::Duration::from_secs(8), "{:?}", started.elapsed());
 }
+
+#[tokio::test]
+async fn what_a_removed_mount_left_unsaved_is_repeated_if_the_answer_was_lost() {
+    let host = start_agent();
+    let scratch = Scratch::new();
+    use_program(&host, &scratch, &OBEDIENT.replace("exit 0", "sleep 0.5; exit 0"));
+    leave_changes(&scratch, "m1");
+    let client = host.connect().await;
+    client.call("PUT", "/mounts", wanted(&scratch, &["m1"], "t")).await;
+    until("the program runs", || log(&scratch).contains("mount_point")).await;
+
+    let (response, mut send) = client.open("PUT", "/mounts").await;
+    send_all(&mut send, r#"{"mounts":[]}"#.into(), true).await.unwrap();
+    until("the unmount", || log(&scratch).contains("unmount")).await;
+    drop((response, send));
+    while client.call("GET", "/mounts", "").await.json() != json!({"mounts": []}) {}
+    let again = client.call("PUT", "/mounts", r#"{"mounts":[]}"#).await.json();
+
+    assert_eq!(again["removed"], json!([{"id": "m1", "unsaved_files": 2}]));
+    let back = client.call("PUT", "/mounts", wanted(&scratch, &["m1"], "t")).await.json();
+    assert_eq!(back["removed"], json!([]));
+}

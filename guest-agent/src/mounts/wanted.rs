@@ -7,7 +7,8 @@ use serde_json::{Value, json};
 
 use crate::reply::Failure;
 
-const MOUNTS_MAX: usize = 16;
+/// Also of those that an answer lists as removed.
+pub const MOUNTS_MAX: usize = 16;
 
 #[derive(Clone, Debug, Deserialize, PartialEq)]
 pub struct Wanted {
