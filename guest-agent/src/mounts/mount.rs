@@ -10,7 +10,7 @@ use tokio::sync::{Notify, watch};
 
 use super::place::Place;
 use super::program::MountProgram;
-use super::report::{Report, summarise};
+use super::report::{Report, shorten, summarise};
 use super::supervise::check;
 use super::wanted::Wanted;
 use crate::agent::Agent;
@@ -101,7 +101,7 @@ impl Mount {
             revision: state.wanted.revision,
             status: state.status,
             mount_error: state.error.clone(),
-            details: state.details.clone(),
+            details: state.details.as_ref().map(shorten),
             summary: match (&state.details, state.left_behind) {
                 (Some(details), None) => Some(summarise(details)),
                 (None, None) => None,

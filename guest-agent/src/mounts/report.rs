@@ -9,6 +9,9 @@ use super::mount::Status;
 /// As in the protocol.
 const EXAMPLES_MAX: usize = 8;
 const PATH_MAX_CHARACTERS: usize = 512;
+/// Names and conflicts of one mount, as JSON. The host reads lines of at most 512 KiB, with up to 16 mounts that have an error message
+/// each.
+const TEXTS_MAX_BYTES: usize = 20 * 1024;
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Report {
@@ -17,7 +20,7 @@ pub struct Report {
     pub status: Status,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub mount_error: Option<String>,
-    /// What the mount program says about itself, as of its last answer.
+    /// What the mount program says about itself, as of its last answer, without lists and texts.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub details: Option<Value>,
     #[serde(flatten, skip_serializing_if = "Option::is_none")]
@@ -47,6 +50,18 @@ struct Conflict {
     kept_as: String,
 }
 
+/// The status of a mount program without what the summary has. Hosts expect a list of problems.
+pub fn shorten(status: &Value) -> Value {
+    let mut short = serde_json::Map::new();
+    for name in ["conditions", "read_only", "dirty_files", "dirty_bytes"] {
+        if let Some(value) = status.get(name) {
+            short.insert(name.to_owned(), value.clone());
+        }
+    }
+    short.insert("problems".to_owned(), Value::Array(Vec::new()));
+    Value::Object(short)
+}
+
 /// Of the status that the mount program reports (`bucket-mount/src/control.rs`).
 pub fn summarise(status: &Value) -> Summary {
     let number = |name: &str| status.get(name).and_then(Value::as_u64).unwrap_or_default();
@@ -59,12 +74,13 @@ pub fn summarise(status: &Value) -> Summary {
     let total = number("conflicts_total").max(conflicts.len() as u64);
     // The newest are the last.
     conflicts.drain(..conflicts.len().saturating_sub(EXAMPLES_MAX));
+    let mut left = TEXTS_MAX_BYTES;
+    let oldest = conflicts.iter().rposition(|conflict| !fits(&mut left, conflict));
+    conflicts.drain(..oldest.map_or(0, |index| index + 1));
+    let names = list("dirty_names").iter().filter_map(|name| text(Some(name))).take(EXAMPLES_MAX);
+    let names = names.take_while(|name| fits(&mut left, name)).collect();
     Summary {
-        unsaved: Unsaved {
-            files: number("dirty_files"),
-            bytes: number("dirty_bytes"),
-            names: list("dirty_names").iter().filter_map(|name| text(Some(name))).take(EXAMPLES_MAX).collect(),
-        },
+        unsaved: Unsaved { files: number("dirty_files"), bytes: number("dirty_bytes"), names },
         conflicts,
         conflicts_total: total,
         conditional_writes: match status.get("conditions").and_then(Value::as_str) {
@@ -81,6 +97,14 @@ impl Summary {
         let names = if files == self.unsaved.files { self.unsaved.names } else { Vec::new() };
         Self { unsaved: Unsaved { files, bytes, names }, ..self }
     }
+}
+
+/// Takes the length of a value as JSON from what is left, if that is enough.
+fn fits(left: &mut usize, value: &impl Serialize) -> bool {
+    let length = serde_json::to_vec(value).map_or(usize::MAX, |bytes| bytes.len());
+    let rest = left.checked_sub(length);
+    *left = rest.unwrap_or(*left);
+    rest.is_some()
 }
 
 /// The host counts UTF-16 code units.
@@ -129,5 +153,30 @@ mod tests {
 
         let expected = json!({"unsaved": {"files": 0, "bytes": 0, "names": []}, "conflicts": [], "conflicts_total": 0});
         assert_eq!(serde_json::to_value(summary).ok(), Some(expected));
+    }
+
+    #[test]
+    fn reports_of_all_mounts_fit_into_a_line_that_the_host_reads() {
+        // Six bytes each, as JSON.
+        let text = "\u{1}".repeat(600);
+        let problems = vec![json!({"path": text, "message": text, "kept": text}); 32];
+        let status = json!({
+            "conditions": "honoured", "read_only": false, "dirty_files": 30, "dirty_bytes": u64::MAX, "conflicts_total": 32,
+            "dirty_names": vec![text.clone(); 8], "problems": problems,
+        });
+        let report = Report {
+            id: "x".repeat(64),
+            revision: u64::MAX,
+            status: Status::Failed,
+            mount_error: Some("\u{1}".repeat(1000)),
+            details: Some(shorten(&status)),
+            summary: Some(summarise(&status)),
+        };
+
+        let line = json!({"mounts": vec![report; 16]}).to_string();
+
+        assert!(line.len() < 512 * 1024, "{}", line.len());
+        let summary = summarise(&status);
+        assert!(!summary.conflicts.is_empty() && summary.conflicts_total == 32 && summary.unsaved.files == 30);
     }
 }
