@@ -64,9 +64,8 @@ export const SETTINGS = {
     internal: true,
   }),
   disks: flag('WARREN_DISKS', {
-    default: false,
-    description:
-      'Whether sandboxes of this host can mount disks. Off by default while it has the limits in docs/known-limitations.md.',
+    default: true,
+    description: 'Whether sandboxes of this host can mount disks.',
   }),
   diskPrivateCidrs: DISK_PRIVATE_CIDRS,
   sandboxFlows: integer('WARREN_SANDBOX_FLOWS', {
