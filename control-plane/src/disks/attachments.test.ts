@@ -34,6 +34,7 @@ test('an attach that is repeated changes nothing; another disk, prefix or a path
   const [disk, other] = [await register(owner), await register(owner)]
   const id = await newSandbox()
   const first = await attach(owner, id, disk.id)
+  await waitForMount(owner, id, 'mounted') // Until then, sweeps send the mounts again.
   const sent = host.calls.filter((call) => call === `PUT /v1/vms/${id}/mounts`).length
 
   const second = await attach(owner, id, disk.name, '/mnt/./data')
