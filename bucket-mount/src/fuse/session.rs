@@ -126,6 +126,10 @@ impl Session {
                 }
             };
             running.remove(header.unique);
+            // Programs see only the number.
+            if let Some(failure) = result.as_ref().err().filter(|failure| failure.to_errno() == libc::EIO) {
+                eprintln!("an operation failed: {failure}");
+            }
             device.reply(header.unique, result.as_deref().map_err(Failure::to_errno));
         });
     }
