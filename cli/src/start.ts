@@ -20,6 +20,7 @@ import { checkPorts } from './check-ports.ts'
 import { compileCacheDir, pruneCompileCache } from './compile-cache.ts'
 import { CACHE_DIR, type InstanceConfig, type Listeners, ROOT, readInstanceConfig, readListeners } from './config.ts'
 import { type ControlPlane, listen, prepareControlPlane } from './control-plane.ts'
+import { ensureDataDirId } from './data-dir-id.ts'
 import { giveKeys, isRoot, publishKeys, serviceKeyFile } from './data-layout.ts'
 import { checkDatabase, describeDatabase, type EmbeddedDatabase, startDatabase } from './database.ts'
 import {
@@ -131,9 +132,16 @@ async function startServices(config: InstanceConfig, listeners: Listeners, stack
     ? superviseHostAgent(config, api, stack, publishChild('host agent'))
     : undefined
   let databaseUrl = ''
+  // The embedded database has a record in the data directory instead (database-record.ts).
+  const dataDirId = config.databaseUrl === undefined ? '' : await ensureDataDirId(config)
   const controlPlane = new Supervisor<ControlPlane>('the control plane', async (previous, signal) => {
     const access = await migrateDatabase(config, databaseUrl, 'control-plane', signal)
-    const own = { ...access.env, ...samePorts(listeners, previous) }
+    const own = {
+      ...access.env,
+      ...samePorts(listeners, previous),
+      WARREN_DATA_DIR: config.dataDir,
+      WARREN_DATA_DIR_ID: dataDirId,
+    }
     const env = { ...controlPlaneEnv(config, access.databaseUrl), ...own }
     const prepared = await prepareControlPlane(config, env, publishChild('control plane'), signal)
     try {

@@ -3,10 +3,12 @@
 import { decimal, flag, integer, list, readConfig, text, url } from '@warren/kit/config'
 import { checkAddressBlocks } from '@warren/kit/outbound/addresses'
 import {
+  DATA_DIR,
   DATABASE_URL,
   DEFAULT_ROOTFS,
   DISK_PRIVATE_CIDRS,
   EGRESS_PRIVATE_CIDRS,
+  HOST_ID,
   HOST_SOCKET,
   INGRESS_CA_DIR,
   LISTENERS,
@@ -265,6 +267,20 @@ export const SETTINGS = {
     default: '',
     description: 'File with that key, created at the first start.',
     internal: true,
+  }),
+  hostId: HOST_ID,
+  dataDir: DATA_DIR,
+  dataDirId: text('WARREN_DATA_DIR_ID', {
+    default: '',
+    description:
+      'Id of the data directory of the host agent at the socket. Without it, the database is not bound to it.',
+    internal: true,
+  }),
+  adoptDatabase: flag('WARREN_ADOPT_DATABASE', {
+    default: false,
+    description:
+      'Whether to start although the database of DATABASE_URL belongs to another data directory. Its sandboxes and templates are ' +
+      'given up.',
   }),
   localUser: flag('WARREN_LOCAL_USER', {
     default: false,

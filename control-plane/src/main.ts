@@ -23,6 +23,7 @@ import { type Config, readControlPlaneConfig } from './config.ts'
 import { createDeps } from './create-deps.ts'
 import { connectDatabase } from './db/connect.ts'
 import { migrate } from './db/migrate.ts'
+import { bindDataDirectory } from './hosts/data-directory.ts'
 import { watchHosts } from './hosts/heartbeat.ts'
 import { CredentialCache } from './http/credential-cache.ts'
 import { listenForRequests } from './http/listen.ts'
@@ -91,6 +92,10 @@ async function start(config: Config, log: Log, stack: StopStack): Promise<{ list
     processId: randomUUID(),
     secrets,
   })
+  const { hostSocket, hostId, dataDirId, dataDir, adoptDatabase } = config
+  if (hostSocket !== '' && dataDirId !== '') {
+    await bindDataDirectory(deps.db, { hostId, id: dataDirId, folder: dataDir }, adoptDatabase)
+  }
   stack.add('hosts', () => deps.hosts.close())
   stack.add('audit log', () => deps.audit.close())
   stack.add('token streams', () => deps.tokenStreams.close())

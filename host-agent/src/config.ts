@@ -10,6 +10,7 @@ import {
   DEFAULT_ROOTFS,
   DISK_PRIVATE_CIDRS,
   EGRESS_PRIVATE_CIDRS,
+  HOST_ID,
   HOST_SOCKET,
   LISTENERS,
   LOGGING,
@@ -35,11 +36,7 @@ export const SETTINGS = {
     description: 'Id of the group that may connect to that socket, besides root.',
     internal: true,
   }),
-  hostId: text('WARREN_HOST_ID', {
-    default: '127.0.0.1',
-    description: 'Id of this host in the control plane.',
-    internal: true,
-  }),
+  hostId: HOST_ID,
   region: REGION,
   // choose-network.ts finds the free block.
   cidr: text('WARREN_SANDBOX_CIDR', {

@@ -47,6 +47,12 @@ export const MIGRATE = flag('WARREN_MIGRATE', {
     'and `node gateway/src/db/main.ts` for the gateway, with the DATABASE_URL of a role that owns the schemas.',
 })
 
+export const HOST_ID = text('WARREN_HOST_ID', {
+  default: '127.0.0.1',
+  description: 'Id of the host of this machine in the control plane.',
+  internal: true,
+})
+
 /** Host agents set it up on the loopback interface; with virtual machines the API listens there too. */
 export const GUEST_HOST = linkLocalAddress('WARREN_GUEST_HOST', {
   default: '169.254.1.1',
