@@ -27,7 +27,7 @@ import {
 
 /** Without standby: every resume is one from disk, in a new VMM. The contract of the host API has one from standby. */
 const warren = await startUnlessSkipped(cannotRunVms, () =>
-  startVmInstance({ WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }),
+  startVmInstance({ WARREN_DISKS: 'on', WARREN_POOL_MIB: '0', WARREN_STANDBY_MIB: '0' }),
 )
 const store: TestS3Server = await startUnlessSkipped(cannotRunVms, () => startS3Server({ after }, 'versitygw'))
 const OTHER = { accessKey: 'AKIAOTHERACCESSKEY', secretKey: 'other/secret+key9876543210zyxwvutsrqponmlk' }

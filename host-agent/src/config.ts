@@ -61,8 +61,9 @@ export const SETTINGS = {
     internal: true,
   }),
   disks: flag('WARREN_DISKS', {
-    default: true,
-    description: 'Whether sandboxes of this host can mount disks.',
+    default: false,
+    description:
+      'Whether sandboxes of this host can mount disks. Off by default while it has the limits in docs/known-limitations.md.',
   }),
   diskPrivateCidrs: DISK_PRIVATE_CIDRS,
   sandboxFlows: integer('WARREN_SANDBOX_FLOWS', {

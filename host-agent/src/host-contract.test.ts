@@ -16,7 +16,7 @@ const skip =
 
 if (skip) test('the contract of the host API', { skip })
 else {
-  const { socket, dataDir, cidr } = await startHostAgent()
+  const { socket, dataDir, cidr } = await startHostAgent({ WARREN_DISKS: 'on' })
   const store = await startS3Server({ after }, 'versitygw')
   await store.createBucket('data')
   const { accessKey: access_key, secretKey: secret_key } = store.credentials

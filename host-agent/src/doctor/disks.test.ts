@@ -4,7 +4,7 @@ import { test } from 'node:test'
 import { skipReason } from '../net/testing/host.ts'
 import { checkS3Proxy } from './disks.ts'
 
-const ROOT = { env: {}, isRoot: true }
+const ROOT = { env: { WARREN_DISKS: 'on' }, isRoot: true }
 
 test('the S3 proxy starts in its jail', { skip: skipReason }, async () => {
   assert.deepEqual(await checkS3Proxy(ROOT), { ok: true, detail: 'it starts in its jail' })
