@@ -41,7 +41,7 @@ test('a database with a sandbox refuses another data directory and says which is
   await assert.rejects(bindDataDirectory(db, other, false), {
     message:
       'the database belongs to another data directory, which was /srv/first: its sandboxes (1) and templates (0) have their files ' +
-      'there, not in /srv/other. Nothing was changed. Set WARREN_DATA_DIR to where it is now. If it no longer exists, start once ' +
+      'there, not in /srv/other. None of them was changed. Set WARREN_DATA_DIR to where it is now. If it no longer exists, start once ' +
       'with WARREN_ADOPT_DATABASE=on, which gives them up',
   })
   assert.deepEqual(await findBound(), first)

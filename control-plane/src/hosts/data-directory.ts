@@ -41,7 +41,7 @@ async function requireNothingToLose(tx: Db, bound: Bound, { hostId, folder }: Da
   if (sandboxes === 0 && templates === 0) return
   throw new Error(
     `the database belongs to another data directory, which was ${bound.folder}: its sandboxes (${sandboxes}) and templates ` +
-      `(${templates}) have their files there, not in ${folder}. Nothing was changed. Set WARREN_DATA_DIR to where it is now. If it ` +
+      `(${templates}) have their files there, not in ${folder}. None of them was changed. Set WARREN_DATA_DIR to where it is now. If it ` +
       'no longer exists, start once with WARREN_ADOPT_DATABASE=on, which gives them up',
   )
 }

@@ -65,7 +65,7 @@ export function listUnsaved(ids: readonly string[], reported: readonly GuestMoun
 
 /**
  * What became of mounts that are no longer listed: of those that this process knew, and of those whose files an earlier request could
- * not save. A guest says that again until it is received.
+ * not save. A guest says the latter with every answer.
  */
 export function listRemoved(
   gone: readonly string[],
